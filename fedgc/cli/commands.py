@@ -1,7 +1,6 @@
 """The commands, their arguments and their help; the called modules do the work."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +8,24 @@ import typer
 
 from fedgc.cli.deploy import deploy
 from fedgc.cli.keys import keys
+from fedgc.cli.options import (
+    AsJson,
+    Best,
+    Client,
+    Clients,
+    KeptOn,
+    KeptSettings,
+    OnSuperlink,
+    Resume,
+    RunName,
+    Script,
+    Settings,
+    Task,
+    Version,
+    Watch,
+    runs_like,
+)
+from fedgc.cli.store import store
 
 app = typer.Typer(
     name="fedgc",
@@ -20,61 +37,7 @@ app = typer.Typer(
 )
 
 
-def _settings_like(incomplete: str) -> Iterator[str]:
-    """Complete the name of a setting."""
-    from fedgc.config import KEYS  # here, since help must not wait for numpy
-
-    return (f"{name}=" for name in KEYS.values() if name.startswith(incomplete))
-
-
-def _runs_like(incomplete: str) -> Iterator[str]:
-    """Complete the name of a run in the store, if there is a store."""
-    from fedgc.errors import FedgcError
-    from fedgc.store.database import Store
-
-    try:
-        with Store.open(reads_only=True) as store:
-            names = [each.run for each in store.runs(100)]
-    except FedgcError:
-        names = []
-    return (name for name in names if name.startswith(incomplete))
-
-
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        "-s",
-        help="A setting of the run, as name=value; may be repeated.",
-        autocompletion=_settings_like,
-    ),
-]
-
-
-Client = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME:KEY=VALUE",
-        help="A client's own setting, such as client-0:pace-s=0.2 or north:data=/data/north; repeatable. "
-        "Without --clients, exactly the named clients are started.",
-    ),
-]
-RunName = Annotated[
-    str | None,
-    typer.Option(
-        "--run",
-        help="The run to show; by default the newest.",
-        autocompletion=_runs_like,
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Watch = Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")]
-
-Best = Annotated[bool, typer.Option("--best", help="The best version by the figure of validate.best.")]
-Version = Annotated[int | None, typer.Option(help="Which version; by default the newest.")]
-
 model = typer.Typer(help="The models that runs made: list, export, restore.", no_args_is_help=True)
-store = typer.Typer(help="Check, back up and vacuum the store.", no_args_is_help=True)
 app.add_typer(model, name="model")
 app.add_typer(store, name="store")
 app.add_typer(keys, name="keys")
@@ -135,28 +98,15 @@ def new(
 
 @app.command()
 def run(  # noqa: PLR0913, PLR0917  one for each option
-    task: Annotated[str | None, typer.Option(help="A shipped task, or module:attribute of your own.")] = None,
-    script: Annotated[
-        str | None,
-        typer.Option(
-            help="A training script in place of a task: a Python file, or a launcher's command line."
-        ),
-    ] = None,
-    clients: Annotated[
-        int | None, typer.Option(help="Clients to start on this machine; 4 by default.")
-    ] = None,
+    task: Task = None,
+    script: Script = None,
+    clients: Clients = None,
     client: Client = None,
-    superlink: Annotated[
-        str | None,
-        typer.Option(help="Train on this SuperLink: a name in Flower's configuration, or up for `fedgc up`."),
-    ] = None,
+    superlink: OnSuperlink = None,
     settings: Settings = None,
-    resume: Annotated[
-        str | None,
-        typer.Option(help="Resume this run from its last checkpoint.", autocompletion=_runs_like),
-    ] = None,
+    resume: Resume = None,
     attach: Annotated[
-        str | None, typer.Option(help="Only show this run until it is over.", autocompletion=_runs_like)
+        str | None, typer.Option(help="Only show this run until it is over.", autocompletion=runs_like)
     ] = None,
 ) -> None:
     """Train the app in this folder, a task or a script, here or on a SuperLink; Ctrl-C stops the run.
@@ -175,8 +125,43 @@ def run(  # noqa: PLR0913, PLR0917  one for each option
 
 
 @app.command()
+def serve(  # noqa: PLR0913, PLR0917  one for each option
+    task: Task = None,
+    script: Script = None,
+    clients: Clients = None,
+    client: Client = None,
+    superlink: KeptOn = None,
+    settings: KeptSettings = None,
+    resume: Resume = None,
+    restarts: Annotated[
+        int, typer.Option(help="Give up after so many restarts in a row without a new round.", min=0)
+    ] = 5,
+    stay: Annotated[
+        bool,
+        typer.Option(
+            "--stay",
+            help="Stay when the run is over, as a container that is not to be restarted; until a signal.",
+        ),
+    ] = False,
+) -> None:
+    """Keep a run alive: train as `fedgc run` does, and resume the run whenever its server ends early.
+
+    A run of the given name (--set run=NAME) that was begun before is resumed.
+
+    Example: fedgc serve --superlink hospital --set run=ward --set rounds=100
+    """
+    from fedgc.cli import run as running
+    from fedgc.cli.clients import parse_clients
+    from fedgc.cli.serve import serve as keep
+    from fedgc.cli.settings import parse
+
+    table = {**parse(settings or []), **running.trained(task, script)}
+    keep(running.Wanted(clients, table, superlink, resume, parse_clients(client or [])), restarts, stays=stay)
+
+
+@app.command()
 def evaluate(  # noqa: PLR0913, PLR0917  one for each option
-    run: Annotated[str, typer.Argument(help="The run; latest is the newest.", autocompletion=_runs_like)],
+    run: Annotated[str, typer.Argument(help="The run; latest is the newest.", autocompletion=runs_like)],
     version: Version = None,
     best: Best = False,
     clients: Annotated[
@@ -237,7 +222,7 @@ def down() -> None:
 def config(
     settings: Settings = None,
     run: Annotated[
-        str | None, typer.Option("--run", help="Show the settings of this run.", autocompletion=_runs_like)
+        str | None, typer.Option("--run", help="Show the settings of this run.", autocompletion=runs_like)
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every setting, by group.")] = False,
     as_json: AsJson = False,
@@ -282,14 +267,27 @@ def speeds(run: RunName = None, as_json: AsJson = False, watch: Watch = False) -
 
 
 @app.command()
-def status(run: RunName = None, as_json: AsJson = False, watch: Watch = False) -> None:
+def status(
+    run: RunName = None,
+    why: Annotated[
+        bool,
+        typer.Option(
+            "--why",
+            help="Only why the run stands where it stands: whom it waits for, or why it ended; the data that "
+            "is present and counted; what to do.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+    watch: Watch = False,
+) -> None:
     """Show the runs, the current round, the code and its reason, and when each client was last seen.
 
-    Example: fedgc status --watch
+    Example: fedgc status --why
     """
     from fedgc.cli import history
 
-    history.print_answer(lambda store: history.status(store, run), as_json=as_json, watch=watch)
+    ask = history.why if why else history.status
+    history.print_answer(lambda store: ask(store, run), as_json=as_json, watch=watch)
 
 
 @app.command()
@@ -454,40 +452,3 @@ def restore_model(
     from fedgc.cli import model as models
 
     models.restore(run, version)
-
-
-@store.command()
-def check(as_json: AsJson = False) -> None:
-    """Check the store for damage and count its rows; exit code 1 if it is damaged.
-
-    Example: fedgc store check
-    """
-    from fedgc.cli import store as upkeep
-
-    upkeep.check(as_json=as_json)
-
-
-@store.command()
-def backup(path: Annotated[Path, typer.Argument(help="A file that does not exist yet.")]) -> None:
-    """Copy the store to a new file, even while runs write to it.
-
-    Example: fedgc store backup /backups/fedgc-monday.db
-    """
-    from fedgc.cli import store as upkeep
-
-    upkeep.backup(path)
-
-
-@store.command()
-def vacuum(
-    keep: Annotated[
-        int | None, typer.Option(help="First fold the client rows of all but the newest KEEP rounds.")
-    ] = None,
-) -> None:
-    """Return unused space to the disk.
-
-    Example: fedgc store vacuum --keep 10000
-    """
-    from fedgc.cli import store as upkeep
-
-    upkeep.vacuum(keep)

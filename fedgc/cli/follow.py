@@ -21,6 +21,7 @@ from fedgc.errors import Unusable
 from fedgc.flower.preconditions import SUMMED
 from fedgc.history import BestModel, ClientRow, Score
 from fedgc.store.database import Store
+from fedgc.store.explanation import INCOMPLETE
 from fedgc.store.liveness import reason_of
 from fedgc.store.views import Round, Run
 
@@ -28,11 +29,10 @@ POLL_S: Final = 0.2
 COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 FAULT: Final = re.compile(r"^ERROR *: +(?!Exit Code)(\S.*?) *$", re.MULTILINE)  # an error in Flower's log
 WARNED: Final = re.compile(
-    r"^(?:WARNING|INFO) *: +round \d+: (.*\S)"
-)  # what a round lacks, and which client is back, in the server's log
+    r"^(?:WARNING|INFO) *: +(?:round \d+: |(?=checkpoint ))(.*\S)"
+)  # what a round lacks, which client is back, and a skipped checkpoint, in the server's log
 EXIT_CODE: Final = re.compile(r"^ERROR *: +Exit Code: *(\d+)", re.MULTILINE)
 INSTALLS: Final = "608"  # Flower's exit code when the app's dependencies could not be installed
-INCOMPLETE: Final = "the run did not complete: "  # the prefix of the reason when the server gave up
 MOST_WARNED: Final = 8  # shown warnings, each text once
 UNSETTLED: Final = 5  # of the newest rounds: their evaluation may still arrive
 

@@ -17,6 +17,7 @@ from fedgc.cli.view import done_of, figures_text, mean_of, megabytes, scores_tab
 from fedgc.errors import Unusable
 from fedgc.history import Score
 from fedgc.store.database import Store
+from fedgc.store.explanation import INCOMPLETE, Explanation, explain, span
 from fedgc.store.liveness import ALIVE_S, CRASHED, advice_for, alive, reason_of, state_of
 from fedgc.store.reading import BEST
 from fedgc.store.views import Client, MeasuredSpeeds, Round, Run
@@ -65,7 +66,7 @@ def _plain(value: object) -> object:
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
-def _plain_fields(value: Score) -> dict[str, object]:
+def _plain_fields(value: Score | Explanation) -> dict[str, object]:
     return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
@@ -86,9 +87,7 @@ def _watch(console: Console, shown: Callable[[], RenderableType]) -> None:
 
 def speeds(store: Store, run: str | None) -> Answer:
     """Return every client's speed at the task of a run (None: the newest)."""
-    known = store.run(run) if run else next(iter(store.runs(1)), None)
-    if known is None:
-        raise Unusable(f"store {store.name}: saw no runs, needed one; `fedgc demo` makes one")
+    known = _chosen(store, run)
     paces = store.paces(known.task)
     return Answer(
         {"task": known.task, "clients": [_pace_figures(pace) for pace in paces]},
@@ -146,12 +145,23 @@ def sparkline(values: Sequence[float]) -> str:
 # ---- status
 
 
+def why(store: Store, run: str | None) -> Answer:
+    """Return why a run (None: the newest) stands where it stands; the first line is the first cause."""
+    explained = explain(store, _chosen(store, run), time.time())
+    return Answer(_plain_fields(explained), lambda: Text("\n".join(explained.lines)))
+
+
+def _chosen(store: Store, run: str | None) -> Run:
+    found = store.run(run) if run else next(iter(store.runs(1)), None)
+    if found is None:
+        raise Unusable(f"store {store.name}: saw no runs, needed one; `fedgc demo` makes one")
+    return found
+
+
 def status(store: Store, run: str | None) -> Answer:
     """Return the runs, and the state of one of them (None: the newest)."""
+    chosen = _chosen(store, run)
     runs = store.runs(SHOWN_RUNS)
-    if run is None and not runs:
-        raise Unusable(f"store {store.name}: saw no runs, needed one; `fedgc demo` makes one")
-    chosen = store.run(run) if run else runs[0]
     last = store.rounds(chosen.run, after=(chosen.last_round or 0) - 1)
     clients, decisions = store.clients(), store.decisions(chosen.run)
     audit = store.audited(chosen.run, SHOWN_AUDIT)
@@ -172,16 +182,21 @@ def status(store: Store, run: str | None) -> Answer:
         "clients": clients,
         "decisions": decisions[-SHOWN_RUNS:],
         "audit": audit,
+        "why": explain(store, chosen, time.time()),
     }
     made = [each for each in decisions if each.what != BEST]
-    why = [f"round {each.round}: {each.what}: {each.reason}" for each in made[-3:]]
-    why += [f"best model: {best}"] if best is not None else []
+    facts = [f"round {each.round}: {each.what}: {each.reason}" for each in made[-3:]]
+    facts += [f"best model: {best}"] if best is not None else []
     refused = [each for each in audit if each.kind in ("refused", "excluded")][-3:]
-    why += [f"{each.kind}: {each.who or 'an unknown client'}: {each.what}" for each in refused]
-    why += [skips] if skips else []
+    facts += [f"{each.kind}: {each.who or 'an unknown client'}: {each.what}" for each in refused]
+    facts += [skips] if skips else []
 
     def shown() -> RenderableType:
-        parts: list[RenderableType] = [_runs_table(runs), _run_lines(chosen, last, why), _seen_table(clients)]
+        parts: list[RenderableType] = [
+            _runs_table(runs),
+            _run_lines(chosen, last, facts),
+            _seen_table(clients),
+        ]
         if scores:
             parts.append(scores_table("Figures of the clients, newest", scores, names, mean_of(scores)))
         return Group(*parts)
@@ -222,14 +237,16 @@ def _runs_table(runs: Sequence[Run]) -> Table:
 
 def _state(run: Run) -> str:
     state, silent = state_of(run), time.time() - run.heard
-    return f"{state}, silent for {ago(silent)}" if state == "running" and silent > ALIVE_S else state
+    return f"{state}, silent for {span(silent)}" if state == "running" and silent > ALIVE_S else state
 
 
-def _run_lines(run: Run, last: Sequence[Round], why: Sequence[str]) -> Text:
+def _run_lines(run: Run, last: Sequence[Round], facts: Sequence[str]) -> Text:
     lines = [f"{run.run}:"]
     state = state_of(run)
     if state == CRASHED:
         lines += [f"  {each}" for each in (f"{state}: {reason_of(run)}", advice_for(run)) if each]
+    elif state == "failed":
+        lines.append(f"  failed: {run.reason.removeprefix(INCOMPLETE)}")
     elif state == "running" and run.present:
         now = run.present
         aim = now.get("replicas") if now.get("unit") != "clients" else 0
@@ -246,7 +263,7 @@ def _run_lines(run: Run, last: Sequence[Round], why: Sequence[str]) -> Text:
             f"{f', amplification {row.amplification:.2f}' if row.amplification is not None else ''}"
             f"{f', {row.lacking}' if row.lacking else ''}{f' ({row.left_out})' if row.left_out else ''}"
         )
-    return Text("\n".join(lines + [f"  {line}" for line in why]))
+    return Text("\n".join(lines + [f"  {line}" for line in facts]))
 
 
 def _seen_table(clients: Sequence[Client]) -> Table:
@@ -254,18 +271,6 @@ def _seen_table(clients: Sequence[Client]) -> Table:
     for column in ("name", "client", "link", "last seen"):
         table.add_column(column, no_wrap=True)
     for each in clients:
-        seen = f"{ago(time.time() - each.last_seen)} ago"
+        seen = f"{span(time.time() - each.last_seen)} ago"
         table.add_row(*map(Text, (each.name or "-", each.client, each.link or "-", seen)))
     return table
-
-
-def ago(seconds: float) -> str:
-    """Return a duration in words.
-
-    >>> ago(3.2), ago(200), ago(7300), ago(200_000)
-    ('3 s', '3 min', '2 h', '2 days')
-    """
-    for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= size:
-            return f"{int(seconds // size)} {unit}"
-    return f"{max(0, int(seconds))} s"

@@ -49,7 +49,7 @@ from fedgc.store.liveness import ALIVE_S, advice_for, alive, lost, reason_of
 from fedgc.training.tasks.find import check_name
 
 ELSEWHERE: Final = "the server writes to another store; showing its log"
-ROUND_OVER: Final = re.compile(r"\bround \d+ (synced|approximate|skipped|empty|aborted) ")
+ROUND_OVER: Final = re.compile(r"\bround (\d+) (synced|approximate|skipped|empty|aborted) ")
 STOP_S: Final = 30.0  # a run that was asked to stop has stopped by then, or is left to Flower
 
 
@@ -89,7 +89,7 @@ class Wanted:
         """The number of clients to start."""
         return len(self.nodes)
 
-    def again(self, run: str) -> str:
+    def again(self, run: str, command: str = "run") -> str:
         """Return the command that resumes this run where it was.
 
         >>> Wanted(None, {}, superlink="hospital").again("ward")
@@ -97,7 +97,7 @@ class Wanted:
         """
         where = ["--superlink", self.superlink] if self.superlink is not None else []
         count = ["--clients", str(self.clients)] if self.own and self.clients is not None else []
-        return shlex.join(["fedgc", "run", *where, *count, *words_of(self.own), "--resume", run])
+        return shlex.join(["fedgc", command, *where, *count, *words_of(self.own), "--resume", run])
 
 
 def trained(task: str | None, script: str | None) -> dict[str, Setting]:
@@ -109,45 +109,82 @@ def trained(task: str | None, script: str | None) -> dict[str, Setting]:
     return {"script": script} if script else {}
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run is started and recorded, and where it is shown."""
+
+    wanted: Wanted
+    app: App | None
+    store: Store
+    superlink: Superlink
+    console: Console
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """How one start of a run ended; `reason` is why it did not complete, None if it did."""
+
+    before: Seen
+    seen: Seen
+    stopped: bool  # from here
+    reason: str | None
+    flower_run: int
+    status: str = ""  # as Flower says it, of a run that is not in this store
+    log: str = ""
+
+    @property
+    def resumable(self) -> bool:
+        """Whether this start has made a model to go on from."""
+        return self.seen.last > self.before.last and self.seen.has_model
+
+
 def run(wanted: Wanted) -> None:
     """Run to the end and print the tables; Ctrl-C or a signal stops the run and keeps its checkpoint."""
     console = view.terminal()
     app = app_in(Path.cwd())
-    if wanted.superlink is not None:
-        named(wanted.superlink, Path.cwd())  # check the name before anything is started
+    must_be_known(wanted)
     with like_ctrl_c(), Store.open() as store:
-        config = _ready(store, wanted, app)
+        config = ready(store, wanted, app)
         name = config.resume or config.run
-        follower = Follower(store, name)
-        before = follower.look()
         console.print(f"run {name}, store {store.name}", soft_wrap=True, markup=False)
         began = time.monotonic()
-        with (
-            superlink_of(wanted, console) as superlink,
-            tempfile.TemporaryDirectory(prefix="fedgc-") as folder,
-        ):
-            written = app_with(app, Path(folder) / "app", config)
-            log = Log(path := superlink.log(flower_run := _submitted(superlink, written, wanted)))
-            unknown = (
-                _nothing
-                if wanted.superlink is None
-                else Unseen(console, log, waits=not wanted.elsewhere).show
-            )
-            with show_on(console, config.rounds, _heard(before)) as show:
-                stopped, gone = _followed(
-                    Shown(follower, show, Warned(Log(path)), before), superlink, flower_run, unknown
-                )
-            said = log.text()
-            ended = "" if follower.look().run else superlink.status(flower_run)
-        seen = follower.whole()
-        print_tables(console, seen, time.monotonic() - began, resumed=bool(config.resume))
-    goes_on = f"; `{wanted.again(name)}` goes on" if seen.last > before.last and seen.has_model else ""
-    if stopped:
-        console.print(f"stopped after round {seen.last}{goes_on}", soft_wrap=True, markup=False)
+        with superlink_of(wanted, console) as superlink:
+            over = started(Place(wanted, app, store, superlink, console), config)
+        print_tables(console, over.seen, time.monotonic() - began, resumed=bool(config.resume))
+    goes_on = f"; `{wanted.again(name)}` goes on" if over.resumable else ""
+    if over.stopped:
+        console.print(f"stopped after round {over.seen.last}{goes_on}", soft_wrap=True, markup=False)
         raise click.Abort
-    reason = gone or (_why(before, seen, said) if not ended else _unlike_completed(ended, said))
-    if reason is not None:
-        raise EdgeFailed(f"the run did not complete: {reason}{goes_on}")
+    if over.reason is not None:
+        raise EdgeFailed(f"the run did not complete: {over.reason}{goes_on}")
+
+
+def must_be_known(wanted: Wanted) -> None:
+    """Refuse an unknown SuperLink before anything is started."""
+    if wanted.superlink is not None:
+        named(wanted.superlink, Path.cwd())
+
+
+def started(place: Place, config: RunConfig, meanwhile: Callable[[], object] = lambda: None) -> Over:
+    """Start a run or resume it, and show it to its end; call `meanwhile` again and again."""
+    follower = Follower(place.store, config.resume or config.run)
+    before, superlink, wanted = follower.look(), place.superlink, place.wanted
+    with tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
+        written = app_with(place.app, Path(folder) / "app", config)
+        log = Log(path := superlink.log(flower_run := _submitted(superlink, written, wanted)))
+        unknown = (
+            _nothing
+            if wanted.superlink is None
+            else Unseen(place.console, log, waits=not wanted.elsewhere).show
+        )
+        with show_on(place.console, config.rounds, _heard(before)) as show:
+            shown = Shown(follower, show, Warned(Log(path)), before)
+            stopped, gone = _followed(shown, superlink, flower_run, unknown, meanwhile)
+        said = log.text()
+        status = "" if follower.look().run else superlink.status(flower_run)
+    seen = follower.whole()
+    reason = gone or (_why(before, seen, said) if not status else _unlike_completed(status, said))
+    return Over(before, seen, stopped, reason, flower_run, status, said)
 
 
 def attach(run_name: str, *, alone: bool) -> None:
@@ -197,12 +234,17 @@ class Shown:
 
 
 def _followed(
-    shown: Shown, superlink: Superlink, flower_run: int, unknown: Callable[[], None]
+    shown: Shown,
+    superlink: Superlink,
+    flower_run: int,
+    unknown: Callable[[], None],
+    meanwhile: Callable[[], object],
 ) -> tuple[bool, str]:
     """Show the run until it is over; return whether it was stopped from here, and how its server was lost."""
     said: list[str] = []
 
     def going() -> bool:
+        meanwhile()
         return superlink.running(flower_run) and not shown.lost()
 
     try:
@@ -268,8 +310,7 @@ def _nothing() -> None:
 def superlink_of(wanted: Wanted, console: Console) -> Iterator[Superlink]:
     """Yield the SuperLink for the run, started for it or existing."""
     if wanted.superlink is None:
-        with local.LocalFederation(wanted.nodes) as federation:
-            console.print(local.exposure(federation.address), soft_wrap=True, markup=False, highlight=False)
+        with federation_of(wanted, console) as federation:
             yield federation.superlink
         return
     with tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
@@ -278,6 +319,14 @@ def superlink_of(wanted: Wanted, console: Console) -> Iterator[Superlink]:
             yield found
         finally:
             found.close()
+
+
+@contextmanager
+def federation_of(wanted: Wanted, console: Console) -> Iterator[local.LocalFederation]:
+    """Yield the federation of this machine, started for the run."""
+    with local.LocalFederation(wanted.nodes) as federation:
+        console.print(local.exposure(federation.address), soft_wrap=True, markup=False, highlight=False)
+        yield federation
 
 
 def named(name: str, folder: Path) -> Superlink:
@@ -307,7 +356,7 @@ def app_with(app: App | None, folder: Path, config: RunConfig) -> Path:
     return app.write(folder, config.table(), travels(config.script, app.folder, app))
 
 
-def _settings(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
+def settings_of(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
     """Return the settings: those given, over those of a resumed run, over the app's."""
     layers: list[Layer] = []
     if wanted.here:
@@ -328,9 +377,9 @@ def _settings(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
     return config
 
 
-def _ready(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
+def ready(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
     """Return the checked settings of a run, with absolute paths for files that the server writes."""
-    config = _settings(store, wanted, app)
+    config = settings_of(store, wanted, app)
     script = placed_script(config.script, Path.cwd(), app, here=not wanted.elsewhere)
     config = replace(config, script=script)
     if not wanted.elsewhere:

@@ -4,15 +4,27 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from fedgc.errors import EdgeFailed, Unusable
-from fedgc.store.database import Store
+
+store = typer.Typer(help="Check, back up and vacuum the store.", no_args_is_help=True)
 
 
-def check(*, as_json: bool) -> None:
-    """Print the content of the store; raise EdgeFailed if it is damaged."""
-    with Store.open(makes=False) as store:
-        health = store.check()
+@store.command()
+def check(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Check the store for damage and count its rows; exit code 1 if it is damaged.
+
+    Example: fedgc store check
+    """
+    from fedgc.store.database import Store  # here, since help must not wait for sqlalchemy
+
+    with Store.open(makes=False) as opened:
+        health = opened.check()
     if as_json:
         sys.stdout.write(json.dumps(asdict(health), indent=1) + "\n")
     else:
@@ -25,18 +37,34 @@ def check(*, as_json: bool) -> None:
         raise EdgeFailed(f"store {health.name}: {'; '.join(health.faults)}")
 
 
-def backup(path: Path) -> None:
-    """Copy the store."""
-    with Store.open(reads_only=True) as store:
-        store.backup(path)
+@store.command()
+def backup(path: Annotated[Path, typer.Argument(help="A file that does not exist yet.")]) -> None:
+    """Copy the store to a new file, even while runs write to it.
+
+    Example: fedgc store backup /backups/fedgc-monday.db
+    """
+    from fedgc.store.database import Store
+
+    with Store.open(reads_only=True) as opened:
+        opened.backup(path)
     sys.stdout.write(f"copied to {path}\n")
 
 
-def vacuum(keep: int | None) -> None:
-    """Fold if requested, then return space to the disk."""
+@store.command()
+def vacuum(
+    keep: Annotated[
+        int | None, typer.Option(help="First fold the client rows of all but the newest KEEP rounds.")
+    ] = None,
+) -> None:
+    """Return unused space to the disk.
+
+    Example: fedgc store vacuum --keep 10000
+    """
+    from fedgc.store.database import Store
+
     if keep is not None and keep < 1:
         raise Unusable(f"--keep: saw {keep}, needed at least 1 round")
-    with Store.open(makes=False) as store:
-        folded = store.fold(keep) if keep is not None else 0
-        store.vacuum()
+    with Store.open(makes=False) as opened:
+        folded = opened.fold(keep) if keep is not None else 0
+        opened.vacuum()
     sys.stdout.write(f"{folded} client rows folded, unused space returned\n")

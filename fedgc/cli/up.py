@@ -138,8 +138,8 @@ def _hold(wanted: Sequence[Node]) -> None:
             )
             sys.stdout.flush()
             while not over.wait(RESTART_S):
-                for name in federation.restart_ended():
-                    sys.stdout.write(f"{name} ended and is restarted; its log: {federation.log(name)}\n")
+                for name, how in federation.restart_ended().items():
+                    sys.stdout.write(f"{name} {how} and is restarted; its log: {federation.log(name)}\n")
                     sys.stdout.flush()
         (folder / "standing.json").unlink()
 

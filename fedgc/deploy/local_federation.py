@@ -15,6 +15,7 @@ keys, and a full list lets every setting be given, from a checkout and from an i
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -282,9 +283,10 @@ class LocalFederation:
         else:
             self._launch_node(name)
 
-    def restart_ended(self) -> tuple[str, ...]:
-        """Restart every process that ended without `kill`, and wait for the SuperLink; return their names."""
-        ended = tuple(name for name, supervisor in self._supervisors.items() if supervisor.poll() is not None)
+    def restart_ended(self) -> Mapping[str, str]:
+        """Restart every process that ended without `kill`; return how each ended."""
+        codes = {name: supervisor.poll() for name, supervisor in self._supervisors.items()}
+        ended = {name: how_ended(code) for name, code in codes.items() if code is not None}
         for name in ended:
             _let_go(self._supervisors.pop(name))
             self.restart(name)
@@ -315,6 +317,18 @@ class LocalFederation:
     def stop(self, run: int) -> None:
         """Ask Flower to stop a run."""
         self.superlink.stop(run)
+
+
+def how_ended(code: int) -> str:
+    """Return a supervisor's exit code in words: that of its program, or 128 and the signal.
+
+    >>> how_ended(137), how_ended(1), how_ended(-9)
+    ('was killed by SIGKILL', 'ended with exit code 1', 'was killed by SIGKILL')
+    """
+    number = -code if code < 0 else code - 128
+    if number in set(signal.Signals):
+        return f"was killed by {signal.Signals(number).name}"
+    return f"ended with exit code {code}"
 
 
 def exposure(address: str) -> str:

@@ -112,10 +112,12 @@ class ServerPlace:
         return Started(words, {} if self.insecure else place)
 
     def configure(self, flower_home: Path) -> None:
-        """Write the connection `local` for `flwr` on the SuperLink's machine."""
+        """Write the connections for `flwr`: `local` on this machine, `server` for a container beside it."""
         trust = "insecure = true" if self.insecure else f'root-certificates = "{self.keys / "ca.pem"}"'
-        address = f'address = "127.0.0.1:{SUPERLINK_PORT}"'
-        text = f'[superlink]\ndefault = "local"\n\n[superlink.local]\n{address}\n{trust}\n'
+        hosts = {"local": "127.0.0.1"} | ({} if self.insecure else {"server": "server"})
+        text = '[superlink]\ndefault = "local"\n'
+        for name, host in hosts.items():
+            text += f'\n[superlink.{name}]\naddress = "{host}:{SUPERLINK_PORT}"\n{trust}\n'
         write(flower_home / "config.toml", text.encode(), secret=False)
 
 

@@ -18,9 +18,10 @@ from typing import Final
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError, NotRecoverable, Refused
 from fedgc.flower.background import BackgroundQueue
+from fedgc.flower.live import LiveState
 from fedgc.flower.rollback import Rollback
 from fedgc.flower.round_line import line_of
-from fedgc.flower.sink import Live, LiveClient, Sink
+from fedgc.flower.sink import Sink
 from fedgc.flower.validation import Pin, Validation
 from fedgc.history import BestModel, ClientRow, RoundRow, Speeds
 from fedgc.links import typed_json as typed
@@ -44,7 +45,6 @@ from fedgc.messages import (
     Validate,
     Work,
 )
-from fedgc.round.machine import Round
 from fedgc.round.masked.key_agreement import KeyAgreement
 from fedgc.run.alike import AlikeData
 from fedgc.run.client_faults import BACK, ClientFaults
@@ -123,7 +123,7 @@ class Driver:
         self._background = BackgroundQueue(partial(log.log, WARNING, "%s"))
         self._evaluations: list[tuple[int, Future[Mapping[str, float]]]] = []
         self._shown = 0.0
-        self._names: dict[str, str] = {}
+        self._live = LiveState(job.config, self._started)
         self._warned: set[str] = set()
         self._faults, self._strikes = ClientFaults(), Strikes()
         self._skipped = self._over = 0  # rounds
@@ -154,6 +154,11 @@ class Driver:
         self._optimizer.restore(checkpoint.optimizer)
         state: RunState = typed.read(RunState, typed.loads(checkpoint.state.encode()), {})
         return state
+
+    @property
+    def begun(self) -> bool:
+        """Whether a round of this start is over."""
+        return self._over > 0
 
     # ---- the loop
 
@@ -323,7 +328,7 @@ class Driver:
         for client, part in self._sum.outliers.items():
             what = f"only {part:.1%} of its update counts: it is far from those of the others"
             self._job.sink.audited("outlier", client, f"round {round_}: {what}")
-            self._warn_once(f"outlier {client}", round_, f"{self._names.get(client) or client}: {what}")
+            self._warn_once(f"outlier {client}", round_, f"{self._live.names.get(client) or client}: {what}")
 
     def _evaluate(self, round_: int) -> None:
         """Evaluate the present model in the background, if there is an evaluation function."""
@@ -382,12 +387,13 @@ class Driver:
         self._due = None
 
     def _keep(self, save: Save, due: Checkpoint) -> None:
-        """Write a checkpoint: in the background, or at once in a masked run.
+        """Write a checkpoint: in the background; at once in a masked run, and if it is the first.
 
         A site masks no second update from a model whose sum was revealed, so a masked run can only resume
-        from its latest checkpoint.
+        from its latest checkpoint. A run that ends before its first one has made one model at most.
         """
-        if self._job.federation is not None:
+        first = due.version == 1
+        if self._job.federation is not None or first:
             self._save(save, due)
         else:
             self._background.submit("checkpoint", due.round, partial(self._save, save, due))
@@ -423,7 +429,7 @@ class Driver:
 
     def _by_name(self, text: str, link: Link) -> str:
         """Replace the identities of clients in a text by their names, except in the path of a log."""
-        for client, name in (self._names | {each: link.name(each) for each in link.clients()}).items():
+        for client, name in (self._live.names | {each: link.name(each) for each in link.clients()}).items():
             text = re.sub(rf"(?<!/){re.escape(client)}", (name or client).replace("\\", r"\\"), text)
         return text
 
@@ -431,51 +437,7 @@ class Driver:
         now = self._clock()
         if now - self._shown >= PRESENT_S:
             self._shown = now
-            self._job.sink.present(self._live(link))
-
-    def _live(self, link: Link) -> Live:
-        current = self._run.round
-        covered, chunks, replicas = current.progress if current else (0, 0, 0)
-        phase = "over" if self.finished else current.state.value if current else "gathering"
-        return Live(
-            round=self._run.number,
-            rounds=self._job.config.rounds,
-            version=self._run.version,
-            phase=phase,
-            elapsed_s=self._clock() - self._started,
-            covered=covered,
-            chunks=chunks,
-            replicas=replicas,
-            clients=self._live_clients(link),
-            unit="clients" if self._job.config.work == "local" else "chunks",
-        )
-
-    def _live_clients(self, link: Link) -> tuple[LiveClient, ...]:
-        current, present = self._run.round, set(link.clients())
-        planned = current.plan.clients if current else ()
-        finished, held = _done_of(current) if current else ({}, {})
-        self._names |= {client: link.name(client) for client in present | set(planned)}
-        return tuple(
-            LiveClient(
-                client,
-                name,
-                client in present,
-                finished.get(client, 0),
-                link.link(client),
-                held.get(client, 0),
-            )
-            for client, name in sorted(self._names.items(), key=lambda pair: (pair[1], pair[0]))
-        )
-
-
-def _done_of(current: Round) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Return by client the finished and the planned amount: chunks, or steps of local work."""
-    plan, statistics = current.plan, current.statistics
-    if plan.work == "local":
-        done, held = statistics.steps, [plan.steps] * len(plan.clients)
-    else:
-        done, held = statistics.finished, list(plan.placement.loads)
-    return dict(zip(plan.clients, done, strict=True)), dict(zip(plan.clients, held, strict=True))
+            self._job.sink.present(self._live.of(self._run, link, now, over=self.finished is not None))
 
 
 def _counted(row: ClientRow, link: Link) -> ClientRow:

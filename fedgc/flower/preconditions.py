@@ -18,7 +18,10 @@ SUMMED: Final = ("synced", "approximate")  # outcomes that make a new model
 
 
 def must_be_new(run: str, store: Store, runs: Path) -> None:
-    """Refuse the name of a run that has made models; a run without models may start again."""
+    """Refuse the name of a run that has made models; a run without models may start again.
+
+    So may a run whose server ended before it had written the checkpoint of its first model.
+    """
     folder = runs / run
     if checkpoint.versions(folder) or checkpoint.listed(folder) or _made_a_model(run, store):
         raise Unusable(f"run {run}: there is one of that name already, needed a new name, or --resume {run}")
@@ -75,7 +78,8 @@ def must_be_kept(config: RunConfig, folder: Path) -> None:
 
 def _made_a_model(run: str, store: Store) -> bool:
     try:
-        store.run(run)
+        found = store.run(run)
     except Unusable:
         return False
-    return any(each.row.outcome in SUMMED for each in store.rounds(run))
+    made = sum(each.row.outcome in SUMMED for each in store.rounds(run))
+    return made > (0 if found.state == "completed" else 1)

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Final
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM)
+BY_USER: Final = "stopped by the user"
 
 
 def why_stopped(name: str) -> str:
@@ -20,7 +21,7 @@ def why_stopped(name: str) -> str:
     >>> why_stopped("SIGINT"), why_stopped("SIGTERM")
     ('stopped by the user', 'the server got SIGTERM')
     """
-    return "stopped by the user" if name == signal.SIGINT.name else f"the server got {name}"
+    return BY_USER if name == signal.SIGINT.name else f"the server got {name}"
 
 
 @contextmanager

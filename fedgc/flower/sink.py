@@ -16,6 +16,19 @@ class LiveClient:
     finished: int  # chunks in this round; steps in local work
     link: str = ""
     held: int = 0  # planned chunks, or steps
+    awaited: bool = False  # the run waits for its work, its vector or its return
+    chunks: int = 0  # that it announced
+    samples: int = 0  # in them
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """How much of the data is present, of all that clients have announced; shared chunks count once."""
+
+    present_chunks: int = 0
+    present_samples: int = 0
+    known_chunks: int = 0
+    known_samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +45,10 @@ class Live:
     replicas: int
     clients: tuple[LiveClient, ...]
     unit: str = "chunks"  # of `covered`; in local work "clients" that finished their steps
+    since: float = 0.0  # when the phase began, on the clock of `RoundRow.started`
+    until: float | None = None  # when the run goes on without the awaited clients; None: not known
+    needed: int = 0  # gathering: so many more clients must come
+    data: Data = Data()
 
 
 class Sink:

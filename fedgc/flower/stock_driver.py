@@ -316,9 +316,13 @@ class StockDriver:
             chunks=asked,
             replicas=1,
             clients=tuple(
-                LiveClient(name_of(node), name_of(node), True, 0, "messages")
+                LiveClient(
+                    name_of(node), name_of(node), True, 0, "messages", awaited=node in self._machine.awaited
+                )
                 for node in self._machine.present
             ),
+            since=self._machine.since,
+            needed=self._machine.needed,
         )
         self._job.sink.present(live)
 

@@ -26,6 +26,7 @@ from fedgc.errors import BadMessage
 from fedgc.history import ClientRow, RoundRow
 from fedgc.messages import Outcome
 from fedgc.run.machine import fewer_would_do
+from fedgc.run.rows import caused
 
 FIRST_DEADLINE_S: Final = 600.0  # before `LEAST_ANSWERS` times are known
 LEAST_ANSWERS: Final = 8  # needed to estimate the deviation
@@ -222,6 +223,23 @@ class StockRounds:
         answered = sum(row.finished for row in self._open.rows.values())
         return answered, answered + len(self._open.asked)
 
+    @property
+    def awaited(self) -> Collection[int]:
+        """The nodes whose answer is awaited in this round."""
+        return self._open.asked if self._open is not None else ()
+
+    @property
+    def since(self) -> float:
+        """When the round began, or the wait for clients."""
+        waits = self._gather_until - self._config.start_timeout_s
+        return self._open.started if self._open is not None else waits
+
+    @property
+    def needed(self) -> int:
+        """How many more nodes a round waits for before it begins."""
+        wanted = 1 if self._begun else self._config.min_clients
+        return 0 if self._open is not None else max(0, wanted - len(self._nodes))
+
     def state(self) -> StockState:
         """Return the state for a checkpoint between two rounds."""
         return StockState(self.number, self.version, tuple(self._times_s))
@@ -238,7 +256,7 @@ class StockRounds:
         return tuple(outputs)
 
     def _begin(self, now: float) -> tuple[Output, ...]:
-        wanted = 1 if self._begun else self._config.min_clients
+        wanted = len(self._nodes) + self.needed
         late = now >= self._gather_until
         if (seen := len(self._nodes)) < wanted:
             reason = f"waited {self._config.start_timeout_s:g} s for {wanted} clients, saw {seen}"
@@ -275,7 +293,7 @@ class StockRounds:
         self._gather_until = now + self._config.start_timeout_s
         closed = Closed(row, self.version, current.weight)
         if self._fruitless == GIVE_UP_AFTER:
-            reason = f"{GIVE_UP_AFTER} rounds in a row gave nothing; {_fault_of(row)}"
+            reason = caused(_fault_of(row), f"{GIVE_UP_AFTER} rounds in a row gave nothing")
             return (closed, *self._finish(reason, complete=False))
         if self.number > self._config.rounds:
             return (closed, *self._done(row))
@@ -285,7 +303,8 @@ class StockRounds:
         done = f"{self._config.rounds} rounds are done"
         if self.version:
             return self._finish(done, complete=True)
-        return self._finish(f"{done}, and no work was ever counted; {_fault_of(last)}", complete=False)
+        reason = caused(_fault_of(last), f"{done}, and no work was ever counted")
+        return self._finish(reason, complete=False)
 
     def _miss(self, node: int, reason: str) -> None:
         self._pending.pop(node, None)

@@ -100,6 +100,8 @@ class StoreSink(Sink):
             if self._seen.get(each.client) != (each.name, each.link):
                 self._seen[each.client] = each.name, each.link
                 self._put(Seen(self._wall(), each.client, each.name, link=each.link))
+        until = live.until + self._offset_s if live.until is not None else None
+        live = replace(live, since=live.since + self._offset_s, until=until)
         self._put(Present(self._wall(), self._run, asdict(live) | self._process))
 
     def evaluated(self, round_: int, metrics: Mapping[str, float]) -> None:

@@ -237,7 +237,8 @@ class FedGC(Strategy):
             model = self._model(connected)
             job = self._job(model, sink, name, arrays, evaluate_fn)
             driver = Driver(job, time.monotonic, LOG, connected.events.queue)
-            connected.end = self._explained(driver.drive(connected.links), connected.grid_loop)
+            end = driver.drive(connected.links)
+            connected.end = self._explained(end, connected.grid_loop, begun=driver.begun)
         _end(connected.end.reason, complete=connected.end.complete)
         return _result(driver)
 
@@ -285,12 +286,13 @@ class FedGC(Strategy):
                 ways.listener.close(connected.end.reason, complete=connected.end.complete)
             grid_loop.stop()
 
-    def _explained(self, end: Finished, grid_loop: GridLoop) -> Finished:
-        """Add to the reason of an incomplete run why clients took no part."""
+    def _explained(self, end: Finished, grid_loop: GridLoop, *, begun: bool = False) -> Finished:
+        """Add why clients took no part to the reason of an incomplete run; first, if it had no round."""
         if end.complete:
             return end
-        why = (end.reason, grid_loop.explained(), self._memory.others)
-        return replace(end, reason="; ".join(filter(None, why)))
+        absent = grid_loop.explained()
+        why = (end.reason, absent) if begun else (absent, end.reason)
+        return replace(end, reason="; ".join(filter(None, (*why, self._memory.others))))
 
     def _model(self, connected: _Connected) -> ServerModel:
         """Return the common model, and let clients come: before it is known with a script, else after."""

@@ -12,7 +12,7 @@ Index w is a client of the plan.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -66,6 +66,11 @@ class Aggregator(ABC):
     @abstractmethod
     def lost(self, w: int, *, gone: bool = True) -> None:
         """Stop waiting for a client that is gone, or that cannot send all that it owes."""
+
+    @property
+    @abstractmethod
+    def owing(self) -> Collection[int]:
+        """The clients whose vector is awaited, for display."""
 
     @abstractmethod
     def expire(self, *, final: bool) -> Sequence[int]:

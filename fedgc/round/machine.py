@@ -79,6 +79,7 @@ from fedgc.round.plan import Plan
 from fedgc.round.roster import Assignment, Roster
 from fedgc.round.scheduler import Scheduler, Supply, WorkSummary
 from fedgc.round.statistics import RoundStatistics
+from fedgc.round.waiting import Waiting
 
 __all__ = ["TABLE", "Assignment", "Round", "State", "Transition"]
 
@@ -179,6 +180,17 @@ class Round:
     def progress(self) -> tuple[int, int, int]:
         """Return (done, total, aim), for display."""
         return self.scheduler.progress
+
+    @property
+    def waiting(self) -> Waiting:
+        """The clients that this state waits for, and until when."""
+        until = self._upload_until if self.state is State.COLLECTING else self.next_tick
+        return Waiting(frozenset(self.plan.clients[w] for w in self._awaited()), until)
+
+    def _awaited(self) -> Collection[int]:
+        if self.state is State.WORKING:
+            return self.scheduler.awaited
+        return self.aggregator.owing if self.state is State.COLLECTING else ()
 
     # ---- working
 

@@ -85,6 +85,11 @@ class Scheduler(ABC):
 
     @property
     @abstractmethod
+    def awaited(self) -> Collection[int]:
+        """The live clients that have work left, for display."""
+
+    @property
+    @abstractmethod
     def progress(self) -> tuple[int, int, int]:
         """Return (done, total, aim), for display."""
 

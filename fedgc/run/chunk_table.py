@@ -24,8 +24,8 @@ the present clients announce.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fedgc.messages import CHUNK_BYTES, LARGEST_HOLDINGS, Held
@@ -45,6 +45,23 @@ class Admitted:
     numbers: frozenset[int]
     refused: str = ""
     unnumbered: int = 0  # samples of chunks beyond the limit of private ones
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """An amount of data: whole chunks, and the samples in them."""
+
+    chunks: int = 0
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """The data of each client, also of lost ones, of all present ones, and of all: shared chunks once."""
+
+    by_client: Mapping[str, Amount] = field(default_factory=dict)
+    present: Amount = Amount()
+    known: Amount = Amount()
 
 
 class Holdings:
@@ -67,6 +84,7 @@ class Holdings:
         self._left_out: frozenset[int] | None = None  # cached
         self._forgotten: dict[str, int] = {}  # samples of private chunks that were swept, by owner
         self._bytes = self._samples = 0  # of the whole table
+        self._amounts: Amounts | None = None  # until the next change
         self._swept_bytes = 0  # size of the table after the last sweep
         for number, owner, name, samples, digest in known:
             self._enter(Chunk(number, name, samples, owner, digest), owner)
@@ -110,6 +128,21 @@ class Holdings:
         excess = sum(max(0, self._chunks[number].samples - most) for number in left_out) if most else 0
         return self._samples - excess + beyond + sum(self._forgotten.values())
 
+    @property
+    def amounts(self) -> Amounts:
+        """How much data there is, and whose it is."""
+        if self._amounts is None:
+            present_sets = self.present
+            holders = {**present_sets, **self._gone}
+            present = self._amount(frozenset().union(*present_sets.values()))
+            known = replace(self._amount(self._chunks.keys()), samples=self.samples)
+            self._amounts = Amounts({who: self._amount(holders[who]) for who in holders}, present, known)
+        return self._amounts
+
+    def _amount(self, numbers: Collection[int]) -> Amount:
+        held = [self._chunks[number].samples for number in numbers if number in self._chunks]
+        return Amount(len(held), sum(held))
+
     def knows(self, number: int) -> bool:
         """Whether this chunk was announced and not withdrawn."""
         return number in self._chunks
@@ -134,6 +167,7 @@ class Holdings:
 
     def announced(self, client: str, holds: tuple[Held, ...]) -> Admitted:
         """Replace what a client announced before by what it can load now."""
+        self._amounts = None
         alike = self._alike
         if alike is None or holds != alike.holds:
             alike = self._admitted(client, holds)
@@ -157,6 +191,7 @@ class Holdings:
 
     def lost(self, client: str) -> None:
         """Mark a client as lost; its chunks stay known."""
+        self._amounts = None
         if client in self._announced:
             self._gone[client] = self._announced.pop(client)
             self._left_out = None

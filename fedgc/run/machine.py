@@ -50,28 +50,29 @@ from fedgc.round.masked.round import MaskedRound
 from fedgc.round.plan import Fleet, Plan, make_plan, model_limit_s, upload_s
 from fedgc.round.replication import ReplicationTarget
 from fedgc.round.scheduler import WorkSummary
+from fedgc.round.waiting import Waiting
 from fedgc.run.carried import Carried
-from fedgc.run.chunk_table import MOST_PRIVATE, Holdings
+from fedgc.run.chunk_table import MOST_PRIVATE, Amounts, Holdings
 from fedgc.run.gate import CHECK_BYTES, RunGate
 from fedgc.run.outputs import Append, Apply, Chose, Finished, Output, RunState, basis_of, kind_of
 from fedgc.run.planner import Planner, PlanRequest
-from fedgc.run.rows import awaited_in, chunkless, fault_of, fewer_would_do, row_of, with_coverage
+from fedgc.run.rows import (
+    awaited_in,
+    caused,
+    chunkless,
+    fault_of,
+    fewer_would_do,
+    row_of,
+    too_few,
+    with_coverage,
+)
 from fedgc.run.speeds import MeasuredSpeeds
 
 __all__ = [
-    "CHECK_BYTES",
-    "Append",
-    "Apply",
-    "Chose",
-    "Finished",
-    "Output",
-    "Run",
-    "RunParts",
-    "RunState",
+    "CHECK_BYTES", "Append", "Apply", "Chose", "Finished", "Output", "Run", "RunParts", "RunState",
     "fewer_would_do",
-]
+]  # fmt: skip
 
-REPLAN_RATIO: Final = 1.5  # a client this much faster or slower than planned triggers a new plan
 THIS_RUN: Final = "this run"  # if the run has no name
 OF_KEYS: Final = frozenset({Enrolled, Advert, Deal, Published})  # events for the key agreement only
 OF_RUNS: Final = frozenset({Joined, Lost, Codeword, Loaded})  # events for run and round
@@ -94,7 +95,7 @@ class Run:
     _present: dict[str, Joined]
     _holdings: Holdings
     _fleet: Fleet | None  # rebuilt after a client joins or leaves
-    _fault: str  # the first fault of a client
+    _fault: str  # the first fault of a client; `_barren`: in the consecutive rounds that gave nothing
 
     def __init__(
         self,
@@ -128,7 +129,7 @@ class Run:
         self._given: dict[str, Collection[int]] = {}  # masked: models recently sent to each client
         self._fruitless = self._up_bytes = 0  # consecutive rounds; bytes of the current round
         self._model_since, self._gather_until = now, now + config.start_timeout_s
-        self._fault = ""
+        self._fault = self._barren = ""
         if resume is not None:
             self._resume(resume)
         self._settled = self._state()
@@ -184,6 +185,20 @@ class Run:
             return key_agreement.next_tick  # until then only answers change anything
         return min(self._gather_until, key_agreement.next_tick)
 
+    @property
+    def waiting(self) -> Waiting:
+        """The clients that the run waits for, until when, and how many it needs."""
+        if self.round is not None:
+            return self.round.waiting
+        able = set(self._able())
+        absent = self._holdings.amounts.by_client.keys() | self._present.keys()
+        return Waiting(frozenset(absent - able), self._gather_until, max(0, self._needed()[1] - len(able)))
+
+    @property
+    def amounts(self) -> Amounts:
+        """How much data the clients have."""
+        return self._holdings.amounts
+
     def state(self) -> RunState:
         """Return the part of a checkpoint of the last synced round that belongs to the run."""
         return self._settled
@@ -195,45 +210,36 @@ class Run:
             return self._finish(event.reason, complete=event.complete)
         if self.number > self.config.rounds:
             return self._done()
-        if (
-            self._key_agreement is not None
-            and self._key_agreement.knows(self.version)
-            and self._key_agreement.is_spent
-        ):
+        keys = self._key_agreement
+        if keys is not None and keys.knows(self.version) and keys.is_spent:
             return self._finish(f"round {self.number - 1}: {SPENT}", complete=False)
         able = self._able()
-        least = self._key_agreement.federation.quorum if self._key_agreement else 1
-        wanted = max(least, 1 if self._begun else self.config.min_clients)
+        least, wanted = self._needed()
         late = isinstance(event, Tick) and event.now >= self._gather_until
         if len(able) >= wanted:
-            return (
-                self._begin(event.now)
-                if self._key_agreement is None
-                else self._keyed(self._key_agreement, event.now)
-            )
+            return self._begin(event.now) if keys is None else self._keyed(keys, event.now)
         if late:
-            return self._finish(
-                f"waited {self.config.start_timeout_s:g} s for {wanted} clients, saw {len(able)}"
-                + chunkless(self._holdings.present, self._holdings.refused)
-                + fewer_would_do(len(able), least, wanted),
-                complete=False,
-            )
+            without = chunkless(self._holdings.present, self._holdings.refused)
+            seen = too_few(self.config.start_timeout_s, wanted, len(able), without)
+            return self._finish(seen + fewer_would_do(len(able), least, wanted), complete=False)
         return []
 
     def _done(self) -> list[Output]:
         done = f"{self.config.rounds} rounds are done"
         if self.version:
             return self._finish(done, complete=True)
-        return self._finish(
-            f"{done}, and no work was ever counted; {self._fault}".rstrip("; "), complete=False
-        )
+        return self._finish(caused(self._fault, f"{done}, and no work was ever counted"), complete=False)
+
+    def _needed(self) -> tuple[int, int]:
+        """Return how many clients a round needs at least, and how many the next one waits for."""
+        least = self._key_agreement.federation.quorum if self._key_agreement else 1
+        return least, max(least, 1 if self._begun else self.config.min_clients)
 
     def _able(self) -> list[str]:
         """Return the clients that have chunks to work on and, in a masked run, keys."""
+        keys = self._key_agreement
         able = [client for client, numbers in self._holdings.present.items() if numbers]
-        return [
-            client for client in able if self._key_agreement is None or client in self._key_agreement.enrolled
-        ]
+        return [client for client in able if keys is None or client in keys.enrolled]
 
     def _keyed(self, key_agreement: KeyAgreement, now: float) -> list[Output]:
         """Begin a masked round if its keys are ready, else set them up, with a limited number of attempts."""
@@ -354,7 +360,8 @@ class Run:
             left = self.config.rounds - self.number + 1
             fleet, speeds = self._here(), self._speeds.speeds()
             return self._planner.plan(PlanRequest(self.number, left, fleet, speeds, self._plan, anew))
-        if self._plan is None or anew or self._speeds_changed(self._plan):
+        between = self._carried.clients  # moved chunks would start again
+        if self._plan is None or anew or (not between and self._speeds.differ(self._plan)):
             return make_plan(self._here(), self._speeds.speeds(), self.config, steps=self.config.round_steps)
         return self._plan
 
@@ -372,7 +379,7 @@ class Run:
         if synced or outcome == "skipped":
             self._gate.keep()
         nothing = outcome in ("empty", "aborted")
-        self._fruitless = self._fruitless + 1 if nothing else 0
+        self._note_nothing(over if nothing else None)
         if synced and over.result:
             self.version, self._model_since = self.version + 1, now
             outputs.append(Apply(self.number - 1, self.version, over.result.weight, outcome))
@@ -391,6 +398,10 @@ class Run:
         outputs.append(Append(row, awaited_in(over)))
         return outputs + self._next(over, now)
 
+    def _note_nothing(self, over: Round | None) -> None:
+        found = (self._fruitless + 1, self._barren or fault_of(over)) if over else (0, "")
+        self._fruitless, self._barren = found
+
     def _learned(self, row: RoundRow) -> None:
         if self._planner is not None:
             self._planner.learn(PastRound(self.config.resume or self.config.run or THIS_RUN, row))
@@ -404,10 +415,8 @@ class Run:
         if over.outcome == "stopped":
             return self._finish(over.reason, complete=over.completes)
         if self._fruitless == GIVE_UP_AFTER:
-            fault = fault_of(over) or over.reason
-            return self._finish(
-                f"{GIVE_UP_AFTER} rounds in a row gave nothing; {fault}".rstrip("; "), complete=False
-            )
+            why = caused(self._barren or over.reason, f"{GIVE_UP_AFTER} rounds in a row gave nothing")
+            return self._finish(why, complete=False)
         self._gather_until = now + self.config.start_timeout_s
         return self._gathering(Tick(now))
 
@@ -463,17 +472,6 @@ class Run:
             return False
         fleet = self._here()
         return plan.held != {client: fleet.holds[client] for client in fleet.able}
-
-    def _speeds_changed(self, plan: Plan) -> bool:
-        """Whether another placement is worth it; never between exchanges, since moved chunks start again."""
-        if self._carried.clients:
-            return False
-        guesses = self._speeds.step_s()
-        for client, planned in zip(plan.clients, plan.step_s, strict=True):
-            ratio = guesses.get(client, planned) / planned
-            if not 1 / REPLAN_RATIO <= ratio <= REPLAN_RATIO:
-                return True
-        return not plan.measured and guesses.keys() >= set(plan.clients)
 
     def _decide(self, reports: Reports) -> Decision:
         step = self._first_step + self._target

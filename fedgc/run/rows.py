@@ -116,6 +116,24 @@ def chunkless(present: Mapping[str, Collection[int]], refused: Mapping[str, str]
     return f", and {count} that hold no chunk{f' ({why})' if why else ''}" if count else ""
 
 
+def too_few(waited_s: float, wanted: int, seen: int, without: str) -> str:
+    """Return how many clients a round waited for.
+
+    >>> too_few(5.0, 3, 1, "")
+    'waited 5 s for 3 clients, saw 1'
+    """
+    return f"waited {waited_s:g} s for {wanted} clients, saw {seen}{without}"
+
+
+def caused(cause: str, what: str) -> str:
+    """Return what happened with its cause, if that is known, before it.
+
+    >>> caused("a: no disk", "3 rounds in a row gave nothing"), caused("", "it ended")
+    ('a: no disk; 3 rounds in a row gave nothing', 'it ended')
+    """
+    return f"{cause}; {what}" if cause else what
+
+
 def fewer_would_do(seen: int, least: int, wanted: int) -> str:
     """Return the setting with which a run begins with the present clients, if there are some.
 

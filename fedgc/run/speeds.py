@@ -15,9 +15,11 @@ from dataclasses import replace
 from typing import Final
 
 from fedgc.history import Speed, Speeds
+from fedgc.round.plan import Plan
 
 RECENT_ROUNDS: Final = 5
 LEAST_STEP_S: Final = 1e-9  # a clock may not have advanced
+REPLAN_RATIO: Final = 1.5
 FEW: Final = 3  # with fewer clients their spread is meaningless
 
 
@@ -35,6 +37,15 @@ class MeasuredSpeeds:
         """Record a round of this client, at `step_s` seconds per local step."""
         self._logs[client].append(math.log(max(step_s, LEAST_STEP_S)))
         self._guesses = None
+
+    def differ(self, plan: Plan) -> bool:
+        """Whether clients are so much faster or slower than planned that a new plan is worth it."""
+        guesses = self.step_s()
+        for client, planned in zip(plan.clients, plan.step_s, strict=True):
+            ratio = guesses.get(client, planned) / planned
+            if not 1 / REPLAN_RATIO <= ratio <= REPLAN_RATIO:
+                return True
+        return not plan.measured and guesses.keys() >= set(plan.clients)
 
     def sent(self, client: str, size_bytes: int, seconds: float) -> None:
         """Record an upload of this client."""

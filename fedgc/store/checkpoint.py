@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from fedgc.errors import EdgeFailed, Unusable
+from fedgc.errors import EdgeFailed, FedgcError, Unusable
 from fedgc.store import owned
 
 MAGIC: Final = b"fedgc-checkpoint-1\n"
@@ -101,15 +101,21 @@ def pin(folder: Path, checkpoint: Checkpoint) -> Path:
 def load(
     folder: Path, version: int | None = None, tell: Callable[[str], None] = lambda _: None
 ) -> Checkpoint:
-    """Return the newest valid checkpoint, or that of `version`; `tell` gets why others were skipped."""
+    """Return the newest valid checkpoint, or that of `version`.
+
+    `tell` gets one line if newer ones were skipped: which, why, and which one is used in their place.
+    """
     paths = [folder / _name(version)] if version is not None else _saved(folder)[::-1]
     reasons = []
     for path in paths:
         try:
-            return _read(path)
-        except (EdgeFailed, OSError) as error:
+            found = _read(path)
+        except (FedgcError, OSError) as error:
             reasons.append(f"checkpoint {path.name}: skipped: {error}")
-            tell(reasons[-1])
+            continue
+        if reasons:
+            tell(f"{'; '.join(reasons)}; {path.name}, of round {found.round}, is used in its place")
+        return found
     seen = "; ".join(reasons) if reasons else "none"
     raise Unusable(f"checkpoints in {folder}: saw {seen}, needed a whole one")
 

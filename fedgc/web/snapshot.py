@@ -6,6 +6,7 @@ one screen is sent, in the requested order, each with its newest rounds.
 
 import math
 import re
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -15,6 +16,7 @@ from fedgc.config import RunConfig, Value, known
 from fedgc.errors import Unusable
 from fedgc.history import BestModel, ClientRow
 from fedgc.store.database import Store
+from fedgc.store.explanation import explain
 from fedgc.store.liveness import advice_for, reason_of, state_of
 from fedgc.store.records import Audited, Decided
 from fedgc.store.views import Round, Run, Stretch
@@ -141,6 +143,7 @@ class Now:
     clients: int
     present: int
     finished: Mapping[str, int]  # chunks, by displayed client
+    why: tuple[str, ...] = ()  # it stands where it stands, as `fedgc status --why` says it
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +211,7 @@ def picture(store: Store, wanted: Wanted) -> Snapshot:
         task=run.task,
         work=str(run.settings.get("work", "")),
         settings=_settings(run),
-        now=now_of(run, [each.client for each in fleet.lines]),
+        now=now_of(run, [each.client for each in fleet.lines], explain(store, run, time.time()).lines),
         runs=tuple(
             RunLine(each.run, each.task, state_of(each), each.started) for each in store.runs(SHOWN_RUNS)
         ),
@@ -284,8 +287,8 @@ def _left_s(run: Run, seconds: Sequence[float]) -> float | None:
     return max(0, rounds - (run.last_round or 0)) * median(seconds)
 
 
-def now_of(run: Run, shown: Collection[str]) -> Now:
-    """Return the state of a run, and the progress of the displayed clients."""
+def now_of(run: Run, shown: Collection[str], why: tuple[str, ...] = ()) -> Now:
+    """Return the state of a run, and the progress of the displayed clients; `why` explains it."""
     said = run.present
     clients = present_clients(run)
     return Now(
@@ -304,6 +307,7 @@ def now_of(run: Run, shown: Collection[str]) -> Now:
         clients=len(clients),
         present=sum(bool(each.get("present")) for each in clients.values()),
         finished={client: int(clients[client].get("finished") or 0) for client in shown if client in clients},
+        why=why,
     )
 
 

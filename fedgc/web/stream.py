@@ -6,6 +6,7 @@ state of the current one. The browser reconnects by itself and gets everything a
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -14,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 
 from fedgc.errors import FedgcError
 from fedgc.store.database import Store
+from fedgc.store.explanation import explain
 from fedgc.store.liveness import CRASHED, lost
 from fedgc.store.views import Pulse
 from fedgc.web.fleet import Wanted
@@ -74,7 +76,9 @@ def _news(store: Store, wanted: Wanted, sent: _Sent) -> tuple[str, _Sent]:
             return event("round", newest), replace(sent, round=pulse.last_round, due=True)
         return _whole(store, wanted, pulse)
     if pulse.heard != before.heard:
-        return event("now", now_of(store.run(pulse.run), sent.shown)), replace(sent, pulse=pulse, gone=False)
+        run = store.run(pulse.run)
+        now = now_of(run, sent.shown, explain(store, run, time.time()).lines)
+        return event("now", now), replace(sent, pulse=pulse, gone=False)
     if pulse.state == "running" and not sent.gone and lost(store.run(pulse.run)):
         return _whole(store, wanted, pulse)
     return "", sent

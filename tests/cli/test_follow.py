@@ -168,6 +168,12 @@ def test_server_warnings_are_listed_once_up_to_limit(tmp_path: Path):
     )
 
 
+def test_skipped_checkpoint_is_noted(tmp_path: Path):
+    path, said = tmp_path / "run.log", "checkpoint model-2.fedgc: skipped: saw 3 bytes, needed 9"
+    path.write_text(f"WARNING :   {said}\nWARNING :   the run goes on with other settings\n")
+    assert Warned(Log(path)).notes() == [said]
+
+
 def test_other_source_is_used_while_run_is_not_in_store(store: Store):
     asked, left = [], iter([True, True, True, False])
 

@@ -243,3 +243,16 @@ def test_status_shows_figures_of_clients_and_best_model(told: Path):
         ("quick", {"f1": 0.5}),
         ("slow", {"f1": 0.9}),
     ]
+
+
+def test_status_why_begins_with_first_cause(told: Path):
+    reason = "the run did not complete: quick: no disk; 3 rounds in a row gave nothing"
+    with Store.open() as store:
+        store.write(Ended(1012.0, "second", "failed", reason))
+    said = fedgc("status", "--why")
+    assert said.splitlines()[0] == "failed: quick: no disk; 3 rounds in a row gave nothing"
+    assert "round 3 was synced" in said
+    lines = json.loads(fedgc("status", "--why", "--json"))["lines"]
+    assert lines == said.splitlines()
+    assert json.loads(fedgc("status", "--json"))["why"]["lines"] == lines
+    assert "failed: quick: no disk" in fedgc("status").split("second:")[1].splitlines()[1]

@@ -92,7 +92,7 @@ def test_supernodes_reconnect_to_restarted_superlink_and_resume(clients: Clients
     assert "Traceback" not in clients.said("run")
     before = clients.last_run()
     assert before is not None
-    eventually(lambda: "superlink ended and is restarted" in clients.said("up"))
+    eventually(lambda: "superlink was killed by SIGKILL and is restarted" in clients.said("up"))
     last = (before.last_round or 0) + 2
     resumed = clients.starts("run", "--superlink", "up", "--resume", before.run, "--set", f"rounds={last}")
     assert resumed.wait(WAIT_S) == 0, clients.said("run")

@@ -209,6 +209,8 @@ def test_flwr_beside_server_is_found(ring: Keyring, tmp_path: Path):
     ServerPlace("a.org:443", Path("/keys"), tmp_path, EVERYWHERE).configure(tmp_path / "flower")
     told = tomllib.loads((tmp_path / "flower" / "config.toml").read_text())["superlink"]
     assert told[told["default"]] == {"address": "127.0.0.1:9092", "root-certificates": "/keys/ca.pem"}
+    beside = {"address": "server:9092", "root-certificates": "/keys/ca.pem"}
+    assert told["server"] == beside, "for the service `run` of docker/compose.server.yaml"
 
 
 # ---- health

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.flower.client_loop import ClientLoop
 from fedgc.flower.driver import Driver, Job
-from fedgc.flower.sink import Sink
+from fedgc.flower.sink import Live, Sink
 from fedgc.history import BestModel, ClientRow, RoundRow, Speeds
 from fedgc.links.identity import Identity
 from fedgc.links.session.client import Session, Terms
@@ -45,6 +45,7 @@ class Kept(Sink):
         self.rows: list[RoundRow] = []
         self.metrics: dict[int, dict[str, float]] = {}
         self.phases: list[str] = []
+        self.live: list[Live] = []
         self.scores: dict[int, dict[str, dict[str, float]]] = {}
         self.best: BestModel | None = None
         self.early = ""
@@ -55,6 +56,7 @@ class Kept(Sink):
 
     def present(self, live) -> None:
         self.phases.append(live.phase)
+        self.live.append(live)
 
     def evaluated(self, round_: int, metrics) -> None:
         self.metrics[round_] = dict(metrics)
@@ -216,7 +218,9 @@ def test_first_client_fault_is_logged_once(tmp_path, caplog) -> None:
     )
     assert driver.finished is not None
     assert not driver.finished.complete
-    assert driver.finished.reason.startswith("2 rounds are done, and no work was ever counted; ")
+    assert driver.finished.reason.endswith(
+        "ValueError: no labels; 2 rounds are done, and no work was ever counted"
+    )
     assert not saved
 
 
@@ -320,3 +324,15 @@ def test_client_that_several_rounds_waited_for_is_excluded(tmp_path: Path) -> No
     finally:
         listener.close("over")
     assert ("excluded", who.client, f"excluded for 5 s: {why}") in sink.audit
+
+
+def test_live_state_tells_awaited_clients_and_present_data(tmp_path) -> None:
+    _, sink, _ = run(tmp_path, **UNMEASURED)
+    gathers = [live for live in sink.live if live.phase == "gathering"]
+    works = [live for live in sink.live if live.phase in ("working", "collecting")]
+    assert 1 <= gathers[0].needed <= 3
+    assert all(live.until is not None and live.since <= live.until for live in works)
+    assert any(each.awaited for live in works for each in live.clients)
+    assert all(live.data.present_samples == live.data.known_samples > 0 for live in works[-1:])
+    assert all(each.samples and each.chunks for each in works[-1].clients)
+    assert not any(each.awaited for each in sink.live[-1].clients), "the run is over"

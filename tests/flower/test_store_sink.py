@@ -54,6 +54,16 @@ def test_run_status_names_serving_process(sink: StoreSink, path: str):
     assert not lost(run)
 
 
+def test_times_of_live_state_are_stored_as_wall_clock(path: str, tmp_path: Path):
+    keeper = Keeper(lambda: Store.open(path), tmp_path / "aside.jsonl", lambda _: None)
+    sink = StoreSink(keeper, "r", time.time, 1000.0, Lines("", lambda _: None))
+    with sink.recorded(RunConfig(work="coded")):
+        sink.present(Live(1, 3, 0, "working", 1.0, 0, 4, 1, (), since=5.0, until=9.0))
+    with Store.open(path) as store:
+        present = store.run("r").present
+    assert (present["since"], present["until"]) == (1005.0, 1009.0)
+
+
 ROW = {
     "round": 1, "version": 0, "started": 1.0, "working_s": 1.0, "collecting_s": 1.0, "outcome": "synced",
     "chunks": 4, "covered": 4, "short": (), "replicas": 1, "blocks": 1, "needed": 1, "amplification": None,

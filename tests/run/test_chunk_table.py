@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgc.messages import CHUNK_BYTES, LARGEST_HOLDINGS, UNREAD, Held
-from fedgc.run.chunk_table import MOST_PRIVATE, Holdings
+from fedgc.run.chunk_table import MOST_PRIVATE, Amount, Holdings
 
 
 def own(*names: str, samples: int = 10) -> tuple[Held, ...]:
@@ -259,3 +259,18 @@ def test_private_chunks_beyond_limit_are_refused():
     assert not holdings.announced("a", own("x")).refused
     assert holdings.refused == {}
     assert len(Holdings().announced("a", own(*(f"{at}" for at in range(3000)))).numbers) == 3000
+
+
+def test_amounts_tell_present_and_missing_data_apart():
+    holdings = Holdings()
+    holdings.announced("a", shared("x", "y"))
+    holdings.announced("b", shared("y"))
+    holdings.announced("c", own("z", samples=7))
+    holdings.lost("a")
+    holdings.lost("c")
+    amounts = holdings.amounts
+    assert (amounts.present, amounts.known) == (Amount(1, 10), Amount(3, 27))
+    assert amounts.by_client == {"a": Amount(2, 20), "b": Amount(1, 10), "c": Amount(1, 7)}
+    holdings.announced("c", own("z", samples=7))
+    assert holdings.amounts.present == Amount(2, 17), "it is counted anew after each change"
+    assert Holdings(holdings.known()).amounts.by_client == {"c": Amount(1, 7)}, "as a resume knows it"

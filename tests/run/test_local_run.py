@@ -308,3 +308,11 @@ def test_undistributable_data_ends_run_with_reason():
     fleet = Fleet(placement="shuffled-once")
     said = "placement shuffled-once: saw 4 clients of which 1 can load the same chunks, needed more than half"
     assert fleet.log == [Finished(said, complete=False)]
+
+
+def test_client_that_did_its_steps_is_not_awaited():
+    fleet = Fleet()
+    assert fleet.run.waiting.clients == set(CLIENTS)
+    fleet.report("a")
+    assert fleet.run.waiting.clients == set("bcd")
+    assert fleet.now < fleet.run.waiting.until < math.inf

@@ -122,7 +122,7 @@ def test_run_without_counted_update_is_not_complete(rounds: int):
         driver.now += 1.0
         driver.say(Tick(driver.now))
     assert driver.log[-1] == Finished(
-        f"{rounds} rounds are done, and no work was ever counted; a: ValueError 1", complete=False
+        f"a: ValueError 1; {rounds} rounds are done, and no work was ever counted", complete=False
     )
 
 
@@ -572,3 +572,40 @@ def test_data_changed_in_mid_round_does_not_count():
     driver.do_a_round()
     first = driver.of(Append)[0].row
     assert (first.known_samples, first.counted_samples) == (100, 40)
+
+
+def test_run_says_whom_it_waits_for_and_until_when():
+    driver = Driver(start_timeout_s=5.0)
+    assert (driver.run.waiting.needed, driver.run.waiting.until) == (2, 5.0)
+    driver.join("a")
+    driver.say(Lost(1.0, "a"))
+    driver.join("b")
+    assert driver.run.waiting.clients == {"a"}, "it is known, and was lost before the first round"
+    assert driver.run.waiting.needed == 1
+    driver.join("a")
+    waits = driver.run.waiting
+    assert (waits.clients, waits.needed) == ({"a", "b"}, 0)
+    assert driver.now < waits.until == driver.run.next_tick
+    while not driver.unsent:
+        for client in ("a", "b"):
+            if driver.queue[client]:
+                driver.work(client)
+    owing = {client for client, _, _ in driver.unsent}
+    assert driver.run.waiting.clients == owing
+    gave, at, attempt = driver.unsent.pop(0)
+    driver.say(Codeword(driver.now, gave, at, attempt, seconds=2.0, size_bytes=400))
+    assert driver.run.round is None or gave not in driver.run.waiting.clients
+
+
+def test_first_fault_of_barren_rounds_leads_reason():
+    driver = Driver(rounds=9)
+    driver.join("a", "b")
+    driver.do_a_round()
+    while not driver.run.finished:
+        for client, queue in list(driver.queue.items()):
+            for chunk in queue:
+                at = driver.clients[client]
+                driver.say(replace(at.fail(chunk, f"ValueError {at.round}"), now=driver.now))
+        driver.now += 1.0
+        driver.say(Tick(driver.now))
+    assert driver.log[-1] == Finished("a: ValueError 2; 3 rounds in a row gave nothing", complete=False)

@@ -91,6 +91,26 @@ def test_damaged_file_is_skipped_with_reason(tmp_path, how):
     (line,) = told
     assert "model-0000000002.fedgc: skipped: saw" in line
     assert "needed" in line
+    assert line.endswith("; model-0000000001.fedgc, of round 1, is used in its place")
+
+
+def test_all_skipped_files_are_named_before_used_one(tmp_path):
+    for version in (1, 2, 3):
+        path = save(tmp_path, make(version), keep=3)
+        if version > 1:
+            _tear(path, "cut")
+    told = []
+    assert load(tmp_path, tell=told.append).version == 1
+    (line,) = told
+    assert line.index("model-0000000003") < line.index("model-0000000002") < line.index("model-0000000001")
+
+
+def test_unreadable_file_is_skipped(tmp_path):
+    save(tmp_path, make(1), keep=3)
+    path = save(tmp_path, make(2), keep=3)
+    path.unlink()
+    path.mkdir()
+    assert load(tmp_path).version == 1
 
 
 def test_every_flipped_bit_is_detected(tmp_path):

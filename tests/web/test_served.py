@@ -127,7 +127,9 @@ def test_stream_begins_with_snapshot_and_sends_each_change(events: Events, told:
     told.write(
         Present(START + 92, "spring", {"round": 14, "phase": "collecting", "covered": 4, "chunks": 16})
     )
-    assert events.next("now")["phase"] == "collecting"
+    now = events.next("now")
+    assert now["phase"] == "collecting"
+    assert now["why"][0].startswith("no record for "), "as `fedgc status --why` says it"
     told.write(Ended(START + 93, "spring", "completed"))
     assert events.next("picture")["now"]["state"] == "completed"
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from dataclasses import asdict, replace
 from statistics import median
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from fedgc.config import RunConfig
 from fedgc.errors import Unusable
 from fedgc.history import BestModel, ClientRow
+from fedgc.store.explanation import explain
 from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Present, Scored
 from fedgc.web import fleet as room
 from fedgc.web.fleet import Wanted
@@ -262,3 +264,9 @@ def test_snapshot_shows_figures_of_clients_and_best_model(told):
     assert shown.totals.best == best
     assert shown.plans == before
     assert '"metrics":{"accuracy":0.7}' in as_json(shown)
+
+
+def test_snapshot_explains_run_as_status_does(told):
+    why = picture(told, Wanted()).now.why
+    assert why == explain(told, told.run(), time.time()).lines
+    assert why[0].startswith("no record for ")

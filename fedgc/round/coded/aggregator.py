@@ -6,7 +6,7 @@ and the first one counts. Index w is a client, c a chunk, as in the plan.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -79,6 +79,11 @@ class CodedAggregator(Aggregator):
         else:
             self._sum.ask_again(w, self._tracker.able_wc[w])
         self._repairs.stir()
+
+    @property
+    def owing(self) -> Collection[int]:
+        """The clients whose codeword or repair is awaited."""
+        return self._sum.owing
 
     def expire(self, *, final: bool) -> Sequence[int]:
         """Give up clients that owe a vector; if none does, open terms become missing."""

@@ -116,6 +116,11 @@ class CodedScheduler(Scheduler):
         return Wait(commands) if commands else JUST_WAIT
 
     @property
+    def awaited(self) -> Collection[int]:
+        """The live clients with chunks that they have not finished."""
+        return [w for w in sorted(self._roster.live) if self._tracker.remaining(w)]
+
+    @property
     def progress(self) -> tuple[int, int, int]:
         """Return (chunks with a replica, chunks, replicas aimed for)."""
         covered = sum(1 for replicas in self._tracker.replicas if replicas)

@@ -8,7 +8,7 @@ with persistent stragglers that cost five to seven points of accuracy). Its upda
 in FedNova, arXiv 2007.07481), so that the noise of few steps stays small.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from fedgc import messages
 from fedgc.messages import Add, Command, Joined, Progress, Report, Reveal
@@ -77,6 +77,11 @@ class WeightedMean(Aggregator):
     def lost(self, w: int, *, gone: bool = True) -> None:  # noqa: ARG002  either way it sends no update
         """Leave the client out of the mean."""
         self._owing.pop(w, None)
+
+    @property
+    def owing(self) -> Collection[int]:
+        """The clients whose update is awaited."""
+        return self._owing
 
     def expire(self, *, final: bool) -> Sequence[int]:  # noqa: ARG002  nothing else can come
         """Leave out the clients that owe an update, and return them."""

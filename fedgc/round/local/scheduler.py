@@ -108,8 +108,12 @@ class LocalScheduler(Scheduler):
         """Wait for clients that are nearly done."""
         if self._until is None:
             self._until = now + self._window_s(now)
-        late = len(self._awaited()) - len(self._reports.arrived())
-        return Wait(until=self._until) if late and now < self._until else None
+        return Wait(until=self._until) if self.awaited and now < self._until else None
+
+    @property
+    def awaited(self) -> Collection[int]:
+        """The clients that can train, make progress and have not reached the target."""
+        return set(self._awaited()) - set(self._reports.arrived())
 
     @property
     def progress(self) -> tuple[int, int, int]:
@@ -151,8 +155,7 @@ class LocalScheduler(Scheduler):
         longest_s = plan.patience * (now - self._begun)
         if not plan.measured:
             return longest_s
-        late = set(self._reports.able()) - set(self._reports.arrived())
-        due_s = [self._due(w) - now for w in late]
+        due_s = [self._due(w) - now for w in self.awaited]
         return max((each for each in due_s if 0 < each <= longest_s), default=0.0)
 
     def _due(self, w: int) -> float:

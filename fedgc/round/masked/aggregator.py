@@ -92,6 +92,11 @@ class MaskedAggregator(Aggregator):
         """Leave the client's vector out; a late one stays masked."""
         self._owing.discard(w)
 
+    @property
+    def owing(self) -> Collection[int]:
+        """The clients whose vector is awaited."""
+        return self._owing
+
     def expire(self, *, final: bool) -> Sequence[int]:  # noqa: ARG002  nothing else can come
         """Leave out the clients that owe a vector, and return them."""
         late = sorted(self._owing)
@@ -171,6 +176,12 @@ class MaskedAggregator(Aggregator):
         return Uncover(
             self._roster.assignment.number, tuple((mask.key, mask.minus) for mask in self._exchange.masks())
         )
+
+    @property
+    def unanswered(self) -> Collection[int]:
+        """The survivors whose signature or shares are awaited."""
+        done = self._exchange.opened if self._unlock else self._exchange.signatures
+        return [w for w in self._added - self._unable if self._member[w] not in done]
 
     def cannot(self, w: int) -> None:
         """Note that a survivor will not answer; its vector stays in the sum."""

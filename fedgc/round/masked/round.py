@@ -63,6 +63,10 @@ class MaskedRound(Round):
         self.next_tick = now + self.plan.upload_deadline_s
         return self._can_still(now) or list(commands)
 
+    def _awaited(self) -> Collection[int]:
+        ends = self.state in (State.AGREEING, State.UNMASKING)
+        return self._masked.unanswered if ends else super()._awaited()
+
     # ---- agreeing and unmasking
 
     def _signed(self, event: Signed) -> list[Command]:

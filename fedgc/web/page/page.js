@@ -140,6 +140,11 @@ function showNow(now) {
     ? [`${now.covered} of ${now.chunks} ${shown?.work === "local" ? "clients are done" : "chunks have a replica"}`, now.replicas ? `${now.replicas} aimed for` : "", `${now.present} of ${now.clients} clients here`]
     : [`${shown?.totals.rounds ?? 0} of ${shown?.totals.wanted ?? "–"} rounds`, now.ended ? `took ${seconds(now.ended - now.started)}` : "", now.reason];
   text("now-words", words.filter(Boolean).join(" · "));
+  at("why").replaceChildren(...(now.why ?? []).map((line) => {
+    const item = document.createElement("li");
+    item.textContent = line;
+    return item;
+  }));
   for (const [client, finished] of Object.entries(now.finished ?? {})) {
     const cell = document.querySelector(`[data-now="${CSS.escape(client)}"]`);
     if (cell) cell.textContent = running ? finished : "–";

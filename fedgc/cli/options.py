@@ -1,0 +1,91 @@
+"""The options that several commands share, and how a shell completes them."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+
+def settings_like(incomplete: str) -> Iterator[str]:
+    """Complete the name of a setting."""
+    from fedgc.config import KEYS  # here, since help must not wait for numpy
+
+    return (f"{name}=" for name in KEYS.values() if name.startswith(incomplete))
+
+
+def runs_like(incomplete: str) -> Iterator[str]:
+    """Complete the name of a run in the store, if there is a store."""
+    from fedgc.errors import FedgcError
+    from fedgc.store.database import Store
+
+    try:
+        with Store.open(reads_only=True) as store:
+            names = [each.run for each in store.runs(100)]
+    except FedgcError:
+        names = []
+    return (name for name in names if name.startswith(incomplete))
+
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        "-s",
+        help="A setting of the run, as name=value; may be repeated.",
+        autocompletion=settings_like,
+    ),
+]
+
+
+Client = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME:KEY=VALUE",
+        help="A client's own setting, such as client-0:pace-s=0.2 or north:data=/data/north; repeatable. "
+        "Without --clients, exactly the named clients are started.",
+    ),
+]
+Task = Annotated[str | None, typer.Option(help="A shipped task, or module:attribute of your own.")]
+Script = Annotated[
+    str | None,
+    typer.Option(help="A training script in place of a task: a Python file, or a launcher's command line."),
+]
+Clients = Annotated[int | None, typer.Option(help="Clients to start on this machine; 4 by default.")]
+OnSuperlink = Annotated[
+    str | None,
+    typer.Option(help="Train on this SuperLink: a name in Flower's configuration, or up for `fedgc up`."),
+]
+Resume = Annotated[
+    str | None, typer.Option(help="Resume this run from its last checkpoint.", autocompletion=runs_like)
+]
+RunName = Annotated[
+    str | None,
+    typer.Option(
+        "--run",
+        help="The run to show; by default the newest.",
+        autocompletion=runs_like,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")]
+
+Best = Annotated[bool, typer.Option("--best", help="The best version by the figure of validate.best.")]
+Version = Annotated[int | None, typer.Option(help="Which version; by default the newest.")]
+
+KeptSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        "-s",
+        envvar="FEDGC_SETTINGS",
+        help="A setting of the run, as name=value; may be repeated. The variable separates them by spaces.",
+        autocompletion=settings_like,
+    ),
+]
+KeptOn = Annotated[
+    str | None,
+    typer.Option(
+        envvar="FEDGC_SUPERLINK",
+        help="Train on this SuperLink: a name in Flower's configuration, or up for `fedgc up`.",
+    ),
+]

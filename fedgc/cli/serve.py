@@ -1,0 +1,262 @@
+"""`fedgc serve`: keeps a run alive until it is complete.
+
+It starts a run as `fedgc run` does. If the ServerApp or the SuperLink ends before the run is complete, the
+run is resumed from its last checkpoint, after a pause that doubles from one restart to the next. Too many
+restarts in a row without a new round end the command. A run of the same name that was begun before is
+resumed, so the command itself can be restarted.
+
+A run has one ServerApp at a time: a run that is under way is followed to its end, and a start whose end was
+not seen is stopped, before the run is resumed.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+
+from fedgc.cli import view
+from fedgc.cli.follow import Follower, Seen, follow, print_tables, show_on
+from fedgc.cli.run import (
+    ROUND_OVER,
+    Over,
+    Place,
+    Wanted,
+    federation_of,
+    must_be_known,
+    ready,
+    settings_of,
+    started,
+    superlink_of,
+)
+from fedgc.cli.signals import like_ctrl_c
+from fedgc.config import RunConfig
+from fedgc.deploy.app_folder import App, app_in
+from fedgc.deploy.superlink import Superlink
+from fedgc.errors import EdgeFailed, Unusable
+from fedgc.flower import preconditions
+from fedgc.flower.signals import BY_USER
+from fedgc.store import checkpoint
+from fedgc.store.database import Store
+from fedgc.store.engine import runs_folder
+from fedgc.store.liveness import alive
+from fedgc.store.views import Run
+
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 60.0
+CHECK_S: Final = 2.0  # between checks for processes of a local federation that ended
+POLL_S: Final = 0.2  # the same during a pause
+STOPPED: Final = "finished:stopped"  # as Flower calls the state
+
+RestartEnded = Callable[[], Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Restarts:
+    """How many restarts in a row have given no new round.
+
+    >>> [Restarts(5, count).pause_s for count in (1, 2, 3, 9)]
+    [1.0, 2.0, 4.0, 60.0]
+    """
+
+    most: int
+    in_a_row: int = 0
+    reached: int = 0  # the last round of the run
+    cause: str = ""  # why the first of them was necessary
+
+    @property
+    def pause_s(self) -> float:
+        """The pause before this restart."""
+        return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (self.in_a_row - 1))
+
+    def after(self, reached: int, reason: str) -> "Restarts":
+        """Count one more restart, or raise EdgeFailed if there were too many."""
+        if reached > self.reached:
+            return Restarts(self.most, 1, reached, reason)
+        if self.in_a_row >= self.most:
+            raise EdgeFailed(
+                f"the run did not complete: {self.cause or reason}; {self.in_a_row} restarts in a row gave "
+                f"no new round, the last one: {reason}"
+            )
+        return replace(self, in_a_row=self.in_a_row + 1, cause=self.cause or reason)
+
+
+def serve(wanted: Wanted, most: int, *, stays: bool = False) -> None:
+    """Keep a run alive until it is over; with `stays`, say how it ended and wait for a signal."""
+    if not stays:
+        _serve(wanted, most)
+        return
+    if not (wanted.resume or wanted.settings.get("run")):
+        raise Unusable("--stay: saw no name of the run, needed --set run=NAME, by which it is found again")
+    with like_ctrl_c():
+        try:
+            _serve(wanted, most)
+        except EdgeFailed as error:
+            sys.stderr.write(f"fedgc: {error}\n")
+        threading.Event().wait()
+
+
+def _serve(wanted: Wanted, most: int) -> None:
+    """Keep a run alive until it is complete or stopped; give up after `most` restarts without a round."""
+    console, app = view.terminal(), app_in(Path.cwd())
+    must_be_known(wanted)
+    with like_ctrl_c(), Store.open() as store:
+        wanted, known = _under_its_name(store, wanted, app)
+        if known is not None and alive(known, time.time()):
+            known = _followed(store, known, console)
+        if known is not None and known.state == "completed" and not _wants_more(store, wanted, app, known):
+            _say(console, f"run {known.run} is complete")
+            return
+        config = ready(store, wanted, app)
+        name = config.resume or config.run
+        if not config.keep_checkpoints:
+            raise Unusable("fedgc serve: saw history.keep-checkpoints = 0, needed 1 or more to resume from")
+        _say(console, f"run {name}, store {store.name}")
+        began = time.monotonic()
+        with _superlink(wanted, console) as (superlink, restart_ended):
+            place = Place(wanted, app, store, superlink, console)
+            over = _Server(place, restart_ended).keep(config, Restarts(most))
+        print_tables(console, over.seen, time.monotonic() - began, resumed=bool(config.resume))
+    if over.reason is not None:
+        _say(console, f"run {name} was stopped after round {over.seen.last}, and is not restarted")
+    if over.stopped:
+        raise click.Abort
+
+
+def _under_its_name(store: Store, wanted: Wanted, app: App | None) -> tuple[Wanted, Run | None]:
+    """Return a run that the store knows by the given name, and what resumes it if it has a checkpoint."""
+    if wanted.resume is not None:
+        return wanted, store.run(wanted.resume)
+    given = str(wanted.settings.get("run", "") or (app.settings.get("run", "") if app else ""))
+    known = Follower(store, given).run() if given else None
+    if known is None or not _has_checkpoint(settings_of(store, wanted, app)):
+        return wanted, known
+    own = {name: value for name, value in wanted.settings.items() if name != "run"}
+    return replace(wanted, resume=given, settings=own), known
+
+
+def _has_checkpoint(config: RunConfig) -> bool:
+    folder = runs_folder(config.checkpoint_dir, os.environ) / (config.resume or config.run)
+    return bool(checkpoint.versions(folder))
+
+
+def _wants_more(store: Store, wanted: Wanted, app: App | None, known: Run) -> bool:
+    """Whether a complete run is to have further rounds."""
+    return settings_of(store, wanted, app).rounds > (known.last_round or 0) and "rounds" in wanted.settings
+
+
+def _followed(store: Store, known: Run, console: Console) -> Run:
+    """Show a run that is under way to its end: it has a ServerApp already."""
+    _say(console, f"run {known.run} is under way; it is shown until it is over")
+    follower = Follower(store, known.run)
+    with show_on(console, int(known.settings.get("rounds", 0)) or 1, known.heard) as show:
+        follow(follower, show, lambda: alive(store.run(known.run), time.time()))
+    return store.run(known.run)
+
+
+@contextmanager
+def _superlink(wanted: Wanted, console: Console) -> Iterator[tuple[Superlink, RestartEnded]]:
+    """Yield the SuperLink, and what restarts the processes of a federation of this machine that ended."""
+    if wanted.superlink is None:
+        with federation_of(wanted, console) as federation:
+            yield federation.superlink, federation.restart_ended
+        return
+    with superlink_of(wanted, console) as superlink:
+        yield superlink, dict
+
+
+class _Server:
+    """Starts a run again and again until it is over."""
+
+    def __init__(self, place: Place, restart_ended: RestartEnded) -> None:
+        self._place = place
+        self._restart_ended = restart_ended
+        self._checked = time.monotonic()
+        self._unended: int | None = None  # Flower's number of a start whose end was not seen
+        self._has_model = False  # as the log of a start says; its checkpoint may be on another machine
+
+    def keep(self, config: RunConfig, restarts: Restarts) -> Over:
+        """Return how the run ended at last."""
+        name = config.resume or config.run
+        restarts = replace(restarts, reached=self._seen(name).last)
+        while True:
+            over = self._start(config)
+            if over.stopped or over.reason is None or _by_user(over):
+                return over
+            self._restart()
+            restarts = restarts.after(_reached(over), over.reason)
+            config = self._next(config, name)
+            how = "it is resumed from its last checkpoint" if config.resume else "it begins again"
+            count = f"restart {restarts.in_a_row} of {restarts.most} without a new round"
+            _say(self._place.console, f"{over.reason}; {how} in {restarts.pause_s:g} s ({count})")
+            self._pause(restarts.pause_s)
+
+    def _start(self, config: RunConfig) -> Over:
+        """Start the run; a start that fails has ended too."""
+        before = self._seen(config.resume or config.run)
+        try:
+            self._end_earlier()
+            over = started(self._place, config, self._look_after)
+        except EdgeFailed as error:
+            return Over(before, self._seen(config.resume or config.run), False, str(error), 0)
+        finally:
+            self._place.superlink.close()  # what followed the log of this start
+        self._has_model = self._has_model or any(
+            outcome in preconditions.SUMMED for _, outcome in ROUND_OVER.findall(over.log)
+        )
+        self._unended = over.flower_run if self._place.wanted.superlink is not None else None
+        return over
+
+    def _end_earlier(self) -> None:
+        """Make sure that the ServerApp of the last start has ended, before there is another one."""
+        superlink, flower_run = self._place.superlink, self._unended
+        if flower_run is not None and not superlink.status(flower_run).startswith("finished"):
+            superlink.stop(flower_run)
+        self._unended = None
+
+    def _next(self, config: RunConfig, name: str) -> RunConfig:
+        """Return the settings with which the run goes on."""
+        has_model = self._has_model or _has_checkpoint(config)
+        return replace(config, resume=name) if has_model else replace(config, run=name, resume="")
+
+    def _look_after(self) -> None:
+        """Restart what ended, from time to time."""
+        if time.monotonic() >= self._checked + CHECK_S:
+            self._restart()
+
+    def _restart(self) -> None:
+        for name, how in self._restart_ended().items():
+            _say(self._place.console, f"{name} {how} and is restarted")
+        self._checked = time.monotonic()
+
+    def _pause(self, seconds: float) -> None:
+        """Wait, and restart what ended meanwhile: a killed SuperLink takes its ServerApp with it."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, POLL_S))
+            self._restart()
+
+    def _seen(self, name: str) -> Seen:
+        return Follower(self._place.store, name).look()
+
+
+def _reached(over: Over) -> int:
+    """Return the last round of the run: in the store, or in the log of a run whose store is elsewhere."""
+    return max(over.seen.last, *(int(number) for number, _ in ROUND_OVER.findall(over.log)), 0)
+
+
+def _by_user(over: Over) -> bool:
+    """Whether the run was stopped on purpose, such as by `flwr stop`."""
+    run = over.seen.run
+    return over.status == STOPPED if run is None else run.state == "stopped" and run.reason == BY_USER
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, soft_wrap=True, highlight=False, markup=False)

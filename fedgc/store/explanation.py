@@ -1,0 +1,281 @@
+"""Why a run stands where it stands: `fedgc status --why`, and the page.
+
+The first line is the first cause: of a run that ended, what went wrong first; of one that is running, whom it
+waits for. The others say how much of the data is present and was counted, what came of the last round, and
+what an operator can do.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fedgc.history import ClientRow, RoundRow
+from fedgc.store.database import Store
+from fedgc.store.liveness import ALIVE_S, CRASHED, advice_for, lost, reason_of, state_of
+from fedgc.store.views import Round, Run
+
+INCOMPLETE: Final = "the run did not complete: "  # the prefix of the reason when the server gave up
+NAMED: Final = 5  # clients that a line names
+SUMMED: Final = ("synced", "approximate")
+FRUITLESS: Final = ("empty", "aborted")
+BACK: Final = "what it has finished counts once it is back"
+LOOK: Final = "to do: look at the server's machine and its log"
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A client that the run waits for."""
+
+    client: str
+    name: str
+    present: bool
+    finished: int  # chunks or local steps of this round
+    held: int  # of so many
+    last_seen: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a run stands where it stands; the clients that it waits for, since when and until when.
+
+    Times are seconds since 1970.
+    """
+
+    lines: tuple[str, ...]
+    awaited: tuple[Awaited, ...] = ()
+    since: float | None = None
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the store knows of a run."""
+
+    run: Run
+    last: Round | None
+    rows: tuple[ClientRow, ...]  # of the last round
+    names: Mapping[str, str]
+    seen: Mapping[str, float]
+    now: float
+
+    def name(self, client: str) -> str:
+        return self.names.get(client) or client
+
+    @property
+    def clients(self) -> Sequence[Mapping[str, Any]]:
+        """The clients of the live state."""
+        return _live(self.run)
+
+
+def explain(store: Store, run: Run, now: float) -> Explanation:
+    """Return why this run stands where it stands."""
+    last = next(iter(store.rounds(run.run, after=(run.last_round or 0) - 1)), None)
+    rows = store.client_rows(run.run, last.row.round) if last else ()
+    clients = store.clients()
+    known = _Known(
+        run,
+        last,
+        rows,
+        {str(each["client"]): str(each.get("name", "")) for each in _live(run)}
+        | {each.client: each.name for each in clients},
+        {each.client: each.last_seen for each in clients},
+        now,
+    )
+    if state_of(run) != "running":
+        return Explanation((_ended(known), *_data(known), *_last_round(known), *_resume(known)))
+    return _running(known)
+
+
+def _live(run: Run) -> Sequence[Mapping[str, Any]]:
+    found = run.present.get("clients", ())
+    return [each for each in found if isinstance(each, Mapping) and "client" in each]
+
+
+# ---- a run that is over
+
+
+def _ended(known: _Known) -> str:
+    """Return how the run ended: the first cause of it, before what followed."""
+    run = known.run
+    reason = reason_of(run).removeprefix(INCOMPLETE)
+    return f"{state_of(run)}: {reason}" if reason else state_of(run)
+
+
+def _resume(known: _Known) -> Iterator[str]:
+    run = known.run
+    if state_of(run) == "completed":
+        return
+    if state_of(run) == CRASHED and (advice := advice_for(run)):
+        yield f"to do: {advice}"
+    elif run.rounds:
+        yield f"to do: remove the cause, then `fedgc run --resume {run.run}` goes on"
+    else:
+        yield "to do: remove the cause, and start the run again; it has no round to go on from"
+
+
+# ---- a run under way
+
+
+def _running(known: _Known) -> Explanation:
+    live = known.run.present
+    silent = known.now - known.run.heard
+    if lost(known.run) is None and silent > ALIVE_S:
+        what = f"no record for {span(silent)}: the server is gone, or cannot reach this store"
+        return Explanation((what, *_data(known), *_last_round(known), LOOK))
+    if "phase" not in live:
+        return Explanation(("the server has started, and has recorded nothing yet",))
+    awaited = tuple(_awaited(known))
+    since, until = _time(live, "since"), _time(live, "until")
+    lines = [_waits(known, awaited, since, until), *_data(known), *_last_round(known)]
+    return Explanation((*lines, *_to_do(known, awaited, until)), awaited, since, until)
+
+
+def _awaited(known: _Known) -> Iterator[Awaited]:
+    for each in known.clients:
+        if each.get("awaited"):
+            client = str(each["client"])
+            yield Awaited(
+                client,
+                known.name(client),
+                bool(each.get("present")),
+                _whole(each, "finished"),
+                _whole(each, "held"),
+                known.seen.get(client),
+            )
+
+
+def _waits(known: _Known, awaited: Sequence[Awaited], since: float | None, until: float | None) -> str:
+    live = known.run.present
+    unit = "steps" if live.get("unit") == "clients" else "chunks"
+    phase = str(live.get("phase"))
+    head = f"round {live.get('round')} of {live.get('rounds')}, {phase}"
+    needed = _whole(live, "needed")
+    if needed:
+        head += f": {needed} more client{'s' if needed != 1 else ''} must come"
+    lasts = f"{f', for {span(known.now - since)}' if since is not None else ''}"
+    limit = f", at most {span(until - known.now)} longer" if until is not None and until > known.now else ""
+    if not awaited:
+        return f"{head}{lasts}{limit}" + ("" if needed else "; no client is awaited")
+    who = _some([_progress_of(each, unit, phase, known.now) for each in awaited])
+    return f"{head}{'; known and awaited' if needed else '; awaited'}: {who}{lasts}{limit}"
+
+
+def _progress_of(each: Awaited, unit: str, phase: str, now: float) -> str:
+    if not each.present:
+        seen = f", last seen {span(now - each.last_seen)} ago" if each.last_seen is not None else ""
+        return f"{each.name} (not connected{seen})"
+    if phase == "working" and each.held:
+        return f"{each.name} ({each.finished} of {each.held} {unit})"
+    return each.name
+
+
+def _to_do(known: _Known, awaited: Sequence[Awaited], until: float | None) -> Iterator[str]:
+    """Return what an operator can do about the awaited clients."""
+    live = known.run.present
+    absent = _some([each.name for each in awaited if not each.present])
+    if _whole(live, "needed"):
+        ends = "" if until is None else f" by {_clock(until)}, or the run ends (timing.start-timeout-s)"
+        start = f"start {absent}" if absent else "start more clients"
+        yield f"to do: {start}{ends}; min-clients says how many a run needs to begin"
+        return
+    away = [str(each["client"]) for each in known.clients if not each.get("present") and each.get("samples")]
+    if away:
+        yield f"to do: restart {_some([known.name(client) for client in away])}; {BACK}"
+    elif awaited and until is not None:
+        yield f"to do: nothing; at {_clock(until)} the round goes on with what is there"
+    else:
+        yield "to do: nothing"
+
+
+# ---- data and the last round
+
+
+def _data(known: _Known) -> Iterator[str]:
+    """Return how much of the data is present, and whose is missing."""
+    data = known.run.present.get("data")
+    if not isinstance(data, Mapping) or not data.get("known_samples"):
+        return
+    here, every = _whole(data, "present_samples"), _whole(data, "known_samples")
+    chunks = f"{_whole(data, 'present_chunks')} of {_whole(data, 'known_chunks')} chunks"
+    absent = [each for each in known.clients if not each.get("present") and each.get("samples")]
+    missing = _some([f"{known.name(str(each['client']))} {each['samples']}" for each in absent])
+    whose = f"; missing: {missing}" if missing else ""
+    when = "present" if state_of(known.run) == "running" else "present at the end"
+    yield f"data {when}: {here} of {every} samples, {chunks}{whose}"
+
+
+def _last_round(known: _Known) -> Iterator[str]:
+    """Return what came of the last round, why, and whose data it lacks."""
+    if known.last is None:
+        return
+    row = known.last.row
+    parts = [f"round {row.round} was {row.outcome}"]
+    if row.outcome in SUMMED and row.known_samples:
+        parts.append(f"counted {row.counted_samples} of {row.known_samples} samples")
+    parts += [_why_so(row)] if _why_so(row) else []
+    if row.outcome != "skipped" and (lacking := _some(_uncounted(known))):
+        parts.append(f"not counted: {lacking}")
+    if row.left_out:
+        parts.append(row.left_out)
+    yield "; ".join(parts)
+
+
+def _why_so(row: RoundRow) -> str:
+    if row.outcome == "skipped":
+        return f"{row.reason or 'the gate decided so'}; clients continue from where they are"
+    if row.outcome == "empty":
+        return row.reason or "nothing was finished in time, or no update came"
+    if row.outcome == "approximate":
+        return f"{len(row.short)} of {row.chunks} chunks are not in the sum"
+    return row.reason if row.outcome in ("aborted", "stopped") else ""
+
+
+def _uncounted(known: _Known) -> list[str]:
+    """Return the clients without work in the last sum, and why."""
+    samples = {str(each["client"]): each.get("samples") for each in known.clients}
+    rows = {row.client: row for row in known.rows}
+    whole = known.last is not None and known.last.row.coverage == 1.0  # others have counted the same data
+    out = {row.client: row.failure for row in known.rows if not row.counted and (row.failure or not whole)}
+    if not whole:
+        out |= {client: "not in this round" for client in samples if samples[client] and client not in rows}
+    words = []
+    for client, why in out.items():
+        size = f" {samples[client]} samples" if samples.get(client) else ""
+        words.append(f"{known.name(client)}{size}{f' ({why})' if why else ''}")
+    return words
+
+
+# ---- words
+
+
+def _some(words: Sequence[str]) -> str:
+    more = f" and {len(words) - NAMED} more" if len(words) > NAMED else ""
+    return ", ".join(words[:NAMED]) + more
+
+
+def _time(live: Mapping[str, Any], name: str) -> float | None:
+    found = live.get(name)
+    return float(found) if isinstance(found, int | float) and found > 0 else None
+
+
+def _whole(state: Mapping[str, Any], name: str) -> int:
+    """Return a count of the live state; 0 for what another version wrote there."""
+    found = state.get(name)
+    return found if isinstance(found, int) else 0
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def span(seconds: float) -> str:
+    """Return a duration in words.
+
+    >>> span(3.2), span(200), span(7300), span(200_000)
+    ('3 s', '3 min', '2 h', '2 days')
+    """
+    for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{max(0, int(seconds))} s"

@@ -1,0 +1,221 @@
+"""Test `fedgc serve`: the ServerApp and the SuperLink are killed in different phases, and the run goes on.
+
+One run on this machine goes through all faults. While it collects, one client is stopped (SIGSTOP) and owes
+its update, so that the phase lasts until the kill. At the end the history must show every round once and
+every version once."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from fedgc.errors import FedgcError
+from fedgc.processes import supervision
+from fedgc.store.database import Store
+from fedgc.store.views import Round, Run
+from tests.contract.conftest import WAIT_S, alive, command, eventually
+
+pytestmark = [pytest.mark.contract, pytest.mark.timeout(1800)]
+
+ROUNDS = 40
+PACE_S = 0.05
+STEPS = 8
+COMMAND = [sys.executable, "-m", "fedgc.cli", "serve"]
+SETTINGS = {
+    "run": "ward", "work": "local", "gate.name": "every", "local-steps": STEPS, "client.threads": 1,
+    "min-clients": 3, "timing.quorum": 0.5, "timing.patience": 0, "links.grace-s": 20,
+    "optimizer.shared-momentum": "off",
+}  # fmt: skip
+SERVER, SUPERLINK, CLIENT = "flwr-serverapp", "flower-superlink", "flwr-clientapp"
+
+
+class Fault(Enum):
+    """What is killed, and in which phase of a round."""
+
+    SERVER_WORKING = SERVER, "working"
+    SERVER_COLLECTING = SERVER, "collecting"
+    SUPERLINK_WORKING = SUPERLINK, "working"
+    SUPERLINK_COLLECTING = SUPERLINK, "collecting"
+
+
+@dataclass
+class Served:
+    """A run that `fedgc serve` keeps alive."""
+
+    folder: Path
+    rounds: int
+
+    def __post_init__(self) -> None:
+        settings = SETTINGS | {"rounds": self.rounds}
+        words = ["--clients", "3"]
+        words += [word for n in range(3) for word in ("--client", f"client-{n}:pace-s={PACE_S}")]
+        words += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+        self.words = words
+        self.process = self.start()
+
+    def start(self) -> subprocess.Popen[bytes]:
+        state = {"FEDGC_DB": str(self.folder / "fedgc.db"), "XDG_STATE_HOME": str(self.folder / "state")}
+        with (self.folder / "serve.out").open("ab") as out:
+            return subprocess.Popen(
+                [*COMMAND, *self.words], cwd=self.folder, env=os.environ | state, stdout=out, stderr=out
+            )
+
+    def said(self) -> str:
+        return (self.folder / "serve.out").read_text()
+
+    @contextmanager
+    def store(self) -> Iterator[Store]:
+        with Store.open(str(self.folder / "fedgc.db"), reads_only=True) as store:
+            yield store
+
+    def run(self) -> Run | None:
+        with suppress(FedgcError), self.store() as store:
+            return store.run("ward")
+        return None
+
+    def last(self) -> int:
+        run = self.run()
+        return (run.last_round or 0) if run else 0
+
+    def phase(self) -> str:
+        run = self.run()
+        return str(run.present.get("phase")) if run else ""
+
+    def history(self) -> tuple[Round, ...]:
+        with self.store() as store:
+            return store.rounds("ward")
+
+    def programs(self, name: str) -> list[int]:
+        """The living processes that run a program of Flower's, without their supervisors."""
+        below = supervision.descendants(self.process.pid)
+        return [
+            pid for pid in below if f"/{name}\0" in command(pid) and supervision.__file__ not in command(pid)
+        ]
+
+    def kill(self, fault: Fault) -> None:
+        """SIGKILL a program once the run is in this phase."""
+        program, phase = fault.value
+        stopped = self.programs(CLIENT)[-1:] if phase == "collecting" else []
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            eventually(lambda: self.phase() == phase)
+            (pid,) = self.programs(program)
+            os.kill(pid, signal.SIGKILL)
+            eventually(lambda: not alive(pid))
+        finally:
+            for pid in stopped:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def goes_on(self, rounds: int = 2) -> None:
+        """Wait until there are so many more rounds."""
+        last = self.last()
+        eventually(lambda: self.last() >= last + rounds or self.process.poll() is not None)
+        assert self.last() >= last + rounds, self.said()
+
+    def check(self) -> None:
+        """Check that every round and every version is there once."""
+        rows = [each.row for each in self.history()]
+        assert [row.round for row in rows] == list(range(1, len(rows) + 1))
+        for one, two in pairwise(rows):
+            assert two.version == one.version + (one.outcome in ("synced", "approximate"))
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(WAIT_S)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    started = Served(tmp_path_factory.mktemp("served"), ROUNDS)
+    try:
+        eventually(lambda: started.last() >= 2 or started.process.poll() is not None)
+        yield started
+    finally:
+        started.end()
+
+
+@pytest.mark.parametrize("fault", list(Fault), ids=lambda fault: fault.name.lower())
+def test_fault_killed_server_is_resumed_by_serve(served: Served, fault: Fault) -> None:
+    before = served.said().count("it is resumed from its last checkpoint")
+    served.kill(fault)
+    served.goes_on()
+    served.check()
+    assert served.said().count("it is resumed from its last checkpoint") > before
+    if fault.value[0] == SUPERLINK:
+        assert "superlink was killed by SIGKILL and is restarted" in served.said()
+
+
+def test_fault_finished_local_work_is_not_trained_again(served: Served) -> None:
+    served.kill(Fault.SERVER_COLLECTING)
+    interrupted = served.last() + 1
+    served.goes_on()
+    with served.store() as store:
+        usual, again = (store.client_rows("ward", number) for number in (interrupted - 1, interrupted))
+    assert all(row.counted <= row.steps for row in usual), "`steps` are those of this start of the round"
+    assert any(row.counted > row.steps for row in again)
+
+
+def test_fault_killed_serve_passes_over_damaged_checkpoints(served: Served) -> None:
+    served.goes_on(3)  # as many checkpoints are kept
+    below = served.programs(SERVER)
+    served.process.kill()
+    served.process.wait(WAIT_S)
+    eventually(lambda: not any(map(alive, below)))
+    older, torn, flipped = sorted(served.folder.glob("state/fedgc/runs/ward/model-*.fedgc"))
+    torn.write_bytes(torn.read_bytes()[:-100])
+    content = bytearray(flipped.read_bytes())
+    content[len(content) // 2] ^= 1
+    flipped.write_bytes(content)
+    last = served.last()
+    served.process = served.start()
+    eventually(lambda: served.last() >= last + 2 or served.process.poll() is not None)
+    served.check()
+    said = served.said()
+    assert f"checkpoint {flipped.name}: skipped: saw a content that its SHA-256 does not name" in said
+    assert f"checkpoint {torn.name}: skipped: saw " in said
+    assert f"; {older.name}, of round " in said
+
+
+def test_fault_served_run_completes_with_each_round_once(served: Served) -> None:
+    assert served.process.wait(WAIT_S) == 0, served.said()
+    served.check()
+    assert served.last() == ROUNDS
+    run = served.run()
+    assert run is not None
+    assert run.state == "completed"
+    assert "Traceback" not in served.said()
+
+
+@pytest.mark.slow
+def test_fault_twenty_kills_lose_no_round(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    lost_s: list[tuple[float, Fault]] = []
+    served = Served(tmp_path, 100_000)
+    try:
+        eventually(lambda: served.last() >= 2)
+        for fault in [*Fault] * 5:
+            served.kill(fault)
+            killed, last = time.monotonic(), served.last()
+            eventually(lambda last=last: served.last() > last or served.process.poll() is not None)
+            lost_s.append((time.monotonic() - killed, fault))
+            served.goes_on()
+            served.check()
+    finally:
+        served.end()
+    rounds = [each.row.working_s + each.row.collecting_s for each in served.history()]
+    worst_s, fault = max(lost_s, key=lambda each: each[0])
+    record_property("longest_lost", f"{worst_s:.1f} s, {worst_s / median(rounds):.0f} rounds, {fault.name}")

@@ -1,0 +1,151 @@
+"""Test the explanation of a run: the first cause, whom it waits for, the data, what to do."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from fedgc.config import RunConfig
+from fedgc.history import ClientRow, RoundRow
+from fedgc.store.database import Store
+from fedgc.store.explanation import Explanation, explain
+from fedgc.store.liveness import SERVER, this_process
+from fedgc.store.records import Appended, Begun, Ended, Present, Seen
+
+NOW = 1_700_000_000.0
+KEYS = {"aa": "north", "bb": "south", "cc": "west"}
+
+
+def row(number: int, outcome: str, clients: tuple[ClientRow, ...] = (), **changes: object) -> RoundRow:
+    values = {
+        "round": number, "version": number - 1, "started": NOW, "working_s": 1.0, "collecting_s": 0.5,
+        "outcome": outcome, "chunks": 3, "covered": 3, "short": (), "replicas": 1, "blocks": 0, "needed": 3,
+        "amplification": None, "error": None, "loss": 0.5, "samples": 60, "skips": 0, "takes": 0, "pruned": 0,
+        "repairs": 0, "reason": "", "known_samples": 60, "counted_samples": 60,
+    }  # fmt: skip
+    return RoundRow(**{**values, **changes}, clients=clients)
+
+
+def client(key: str, **changes: object) -> dict[str, object]:
+    usual = {
+        "client": key, "name": KEYS[key], "present": True, "finished": 3, "held": 8, "awaited": False,
+        "chunks": 1, "samples": 20,
+    }  # fmt: skip
+    return {**usual, **changes}
+
+
+def live(*clients: dict[str, object], **changes: object) -> dict[str, object]:
+    here = sum(bool(each["present"]) for each in clients)
+    data = {"present_chunks": here, "present_samples": 20 * here, "known_chunks": 3, "known_samples": 60}
+    usual = {
+        "round": 3, "rounds": 9, "phase": "working", "unit": "clients", "since": NOW - 12, "until": NOW + 40,
+        "needed": 0, "clients": clients, "data": data, SERVER: this_process().words(),
+    }  # fmt: skip
+    return {**usual, **changes}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    with Store.open(str(tmp_path / "fedgc.db")) as opened:
+        opened.write(Begun(NOW - 60, "ward", RunConfig().table()))
+        for key, name in KEYS.items():
+            opened.write(Seen(NOW - 200, key, name, link="session"))
+        yield opened
+
+
+def told(store: Store) -> Explanation:
+    return explain(store, store.run("ward"), NOW)
+
+
+def test_working_round_names_awaited_clients_with_progress_and_limit(store: Store):
+    store.write(Present(NOW, "ward", live(client("aa"), client("bb", awaited=True), client("cc"))))
+    found = told(store)
+    assert found.lines[0] == (
+        "round 3 of 9, working; awaited: south (3 of 8 steps), for 12 s, at most 40 s longer"
+    )
+    assert found.lines[1] == "data present: 60 of 60 samples, 3 of 3 chunks"
+    until = time.strftime("%H:%M:%S", time.localtime(NOW + 40))
+    assert found.lines[-1] == f"to do: nothing; at {until} the round goes on with what is there"
+    assert [(each.name, each.finished) for each in found.awaited] == [("south", 3)]
+    assert (found.since, found.until) == (NOW - 12, NOW + 40)
+
+
+def test_missing_data_names_its_client_and_remedy(store: Store):
+    store.write(
+        Present(NOW, "ward", live(client("aa", awaited=True), client("bb"), client("cc", present=False)))
+    )
+    lines = told(store).lines
+    assert lines[1] == "data present: 40 of 60 samples, 2 of 3 chunks; missing: west 20"
+    assert lines[-1] == "to do: restart west; what it has finished counts once it is back"
+
+
+def test_gathering_run_says_how_many_clients_must_come(store: Store):
+    away = client("cc", present=False, awaited=True)
+    store.write(Present(NOW, "ward", live(client("aa"), away, phase="gathering", needed=2)))
+    lines = told(store).lines
+    assert lines[0] == (
+        "round 3 of 9, gathering: 2 more clients must come; known and awaited: "
+        "west (not connected, last seen 3 min ago), for 12 s, at most 40 s longer"
+    )
+    assert lines[-1].startswith("to do: start west by ")
+    assert lines[-1].endswith("min-clients says how many a run needs to begin")
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (
+            row(2, "approximate", (ClientRow("aa", finished=8, counted=8), ClientRow("cc", failure="lost")),
+                short=(1,), counted_samples=40),
+            "round 2 was approximate; counted 40 of 60 samples; 1 of 3 chunks are not in the sum; "
+            "not counted: west 20 samples (lost), south 20 samples (not in this round)",
+        ),
+        (
+            row(2, "skipped", (ClientRow("aa", finished=8),), reason="drift 0.1 of 0.3", counted_samples=0),
+            "round 2 was skipped; drift 0.1 of 0.3; clients continue from where they are",
+        ),
+        (
+            row(2, "empty", (ClientRow("aa", failure="ValueError: no labels"),), counted_samples=0),
+            "round 2 was empty; nothing was finished in time, or no update came; not counted: "
+            "north 20 samples (ValueError: no labels), south 20 samples (not in this round), "
+            "west 20 samples (not in this round)",
+        ),
+        (
+            row(2, "synced", (ClientRow("aa", finished=8, counted=8), ClientRow("bb", finished=8))),
+            "round 2 was synced; counted 60 of 60 samples",
+        ),
+    ],
+)  # fmt: skip
+def test_last_round_is_explained(store: Store, made: RoundRow, said: str):
+    store.write(Appended(NOW, "ward", made))
+    store.write(Present(NOW, "ward", live(client("aa"), client("bb"), client("cc"))))
+    assert told(store).lines[2] == said
+
+
+def test_first_line_of_failed_run_is_first_cause(store: Store):
+    reason = "the run did not complete: north: no disk; 3 rounds in a row gave nothing"
+    store.write(Appended(NOW, "ward", row(2, "synced")))
+    store.write(Ended(NOW, "ward", "failed", reason))
+    lines = told(store).lines
+    assert lines[0] == "failed: north: no disk; 3 rounds in a row gave nothing"
+    assert lines[-1] == "to do: remove the cause, then `fedgc run --resume ward` goes on"
+
+
+def test_crashed_run_says_how_server_ended_and_how_to_resume(store: Store):
+    gone = {**this_process().words(), "began": 0}
+    store.write(Appended(NOW, "ward", row(2, "synced")))
+    store.write(Present(NOW, "ward", live(client("aa"), **{SERVER: gone})))
+    lines = told(store).lines
+    assert lines[0].startswith("crashed: the server process is gone in round 3")
+    assert lines[-1] == "to do: `fedgc run --resume ward` goes on"
+
+
+def test_silent_run_of_another_machine_is_said_to_be_silent(store: Store):
+    store.write(Present(NOW - 300, "ward", live(client("aa"), **{SERVER: {"where": "other", "pid": 1}})))
+    assert told(store).lines[0].startswith("no record for 5 min: the server is gone")
+
+
+@pytest.mark.parametrize("state", [{}, {"phase": "working", "clients": [3, {"client": "aa"}], "data": []}])
+def test_state_of_other_version_is_explained_where_understood(store: Store, state: dict[str, object]):
+    store.write(Present(NOW, "ward", {**state, SERVER: this_process().words()}))
+    assert told(store).lines
