@@ -9,6 +9,7 @@ import typer
 
 from fedgc.cli.deploy import deploy
 from fedgc.cli.keys import keys
+from fedgc.cli.leave import leave
 
 app = typer.Typer(
     name="fedgc",
@@ -231,6 +232,9 @@ def down() -> None:
     from fedgc.cli.up import down as end
 
     end()
+
+
+app.command()(leave)
 
 
 @app.command()

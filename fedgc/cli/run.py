@@ -35,7 +35,7 @@ from fedgc.cli.follow import (
 from fedgc.cli.history import must_be_over
 from fedgc.cli.script import placed_script, travels
 from fedgc.cli.settings import GIVEN, Layer, settle
-from fedgc.cli.signals import like_ctrl_c
+from fedgc.cli.signals import Terminated, like_ctrl_c
 from fedgc.config import RunConfig, known
 from fedgc.deploy import local_federation as local
 from fedgc.deploy.app_folder import MANIFEST, App, Setting, app_in
@@ -110,7 +110,10 @@ def trained(task: str | None, script: str | None) -> dict[str, Setting]:
 
 
 def run(wanted: Wanted) -> None:
-    """Run to the end and print the tables; Ctrl-C or a signal stops the run and keeps its checkpoint."""
+    """Run to the end and print the tables; Ctrl-C or a signal stops the run and keeps its checkpoint.
+
+    At a signal other than Ctrl-C, clients on this machine hand in what they have before.
+    """
     console = view.terminal()
     app = app_in(Path.cwd())
     if wanted.superlink is not None:
@@ -123,9 +126,10 @@ def run(wanted: Wanted) -> None:
         console.print(f"run {name}, store {store.name}", soft_wrap=True, markup=False)
         began = time.monotonic()
         with (
-            superlink_of(wanted, console) as superlink,
+            place_of(wanted, console) as place,
             tempfile.TemporaryDirectory(prefix="fedgc-") as folder,
         ):
+            superlink = place.superlink
             written = app_with(app, Path(folder) / "app", config)
             log = Log(path := superlink.log(flower_run := _submitted(superlink, written, wanted)))
             unknown = (
@@ -135,7 +139,7 @@ def run(wanted: Wanted) -> None:
             )
             with show_on(console, config.rounds, _heard(before)) as show:
                 stopped, gone = _followed(
-                    Shown(follower, show, Warned(Log(path)), before), superlink, flower_run, unknown
+                    Shown(follower, show, Warned(Log(path)), before), place, flower_run, unknown
                 )
             said = log.text()
             ended = "" if follower.look().run else superlink.status(flower_run)
@@ -176,6 +180,14 @@ def attach(run_name: str, *, alone: bool) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run takes place."""
+
+    superlink: Superlink
+    leave: Callable[[], None] | None = None  # has its clients hand in what they have, if they are its own
+
+
+@dataclass(frozen=True, slots=True)
 class Shown:
     """A run, its display, and its notes."""
 
@@ -196,18 +208,21 @@ class Shown:
         return seen
 
 
-def _followed(
-    shown: Shown, superlink: Superlink, flower_run: int, unknown: Callable[[], None]
-) -> tuple[bool, str]:
+def _followed(shown: Shown, place: Place, flower_run: int, unknown: Callable[[], None]) -> tuple[bool, str]:
     """Show the run until it is over; return whether it was stopped from here, and how its server was lost."""
     said: list[str] = []
+    superlink = place.superlink
 
     def going() -> bool:
         return superlink.running(flower_run) and not shown.lost()
 
     try:
         follow(shown.follower, shown.show, going, unknown, shown.warned.notes)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as asked:
+        if isinstance(asked, Terminated) and place.leave is not None:
+            said.append("clients hand in what they have")
+            shown.update(*said)
+            place.leave()
         said.append("stopping the run")
         shown.update(*said)
         superlink.stop(flower_run)
@@ -265,17 +280,17 @@ def _nothing() -> None:
 
 
 @contextmanager
-def superlink_of(wanted: Wanted, console: Console) -> Iterator[Superlink]:
-    """Yield the SuperLink for the run, started for it or existing."""
+def place_of(wanted: Wanted, console: Console) -> Iterator[Place]:
+    """Yield where the run takes place: a federation started for it, or an existing SuperLink."""
     if wanted.superlink is None:
         with local.LocalFederation(wanted.nodes) as federation:
             console.print(local.exposure(federation.address), soft_wrap=True, markup=False, highlight=False)
-            yield federation.superlink
+            yield Place(federation.superlink, federation.leave)
         return
     with tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
         found = named(wanted.superlink, Path(folder))
         try:
-            yield found
+            yield Place(found)
         finally:
             found.close()
 

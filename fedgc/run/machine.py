@@ -32,6 +32,7 @@ from fedgc.messages import (
     Enrolled,
     Event,
     Joined,
+    Leaving,
     Loaded,
     Lost,
     Progress,
@@ -51,6 +52,7 @@ from fedgc.round.replication import ReplicationTarget
 from fedgc.round.scheduler import WorkSummary
 from fedgc.run.carried import Carried
 from fedgc.run.chunk_table import Holdings
+from fedgc.run.departures import Departures
 from fedgc.run.gate import CHECK_BYTES, RunGate
 from fedgc.run.outputs import Append, Apply, Chose, Finished, Output, RunState, basis_of, kind_of
 from fedgc.run.planner import Planner, PlanRequest
@@ -70,10 +72,9 @@ __all__ = [
     "fewer_would_do",
 ]
 
-REPLAN_RATIO: Final = 1.5  # a client this much faster or slower than planned triggers a new plan
 THIS_RUN: Final = "this run"  # if the run has no name
 OF_KEYS: Final = frozenset({Enrolled, Advert, Deal, Published})  # events for the key agreement only
-OF_RUNS: Final = frozenset({Joined, Lost, Codeword, Loaded})  # events for run and round
+OF_RUNS: Final = frozenset({Joined, Leaving, Lost, Codeword, Loaded})  # events for run and round
 SPENT: Final = "its sum was asked for and made no new model; no site masks one model for two sums"
 GIVE_UP_AFTER: Final = 3  # consecutive rounds without any finished work
 
@@ -121,7 +122,7 @@ class Run:
         self._orders: Mapping[str, tuple[int, ...]] = {}  # of clients that continue
         self._planned_for = self._fleet = None
         self._target = config.round_steps
-        self._carried = Carried()
+        self._carried, self._departures = Carried(), Departures()
         self._first_step, self._common_steps = 0, 0.0
         self._given: dict[str, Collection[int]] = {}  # masked: models recently sent to each client
         self._fruitless = self._up_bytes = 0  # consecutive rounds; bytes of the current round
@@ -135,7 +136,7 @@ class Run:
 
     def handle(self, event: Event) -> tuple[Output, ...]:
         """Return the commands that follow from this event."""
-        if self.finished:
+        if self.finished or self._departures.ignores(event, self._present):
             return ()
         current, kind = self.round, type(event)
         outputs: list[Output] = []
@@ -163,6 +164,8 @@ class Run:
             self._given.pop(event.client, None)
             self._fleet = None
             self._carried = self._carried.without(event.client)
+        elif isinstance(event, Leaving):
+            self._fleet = None
         elif isinstance(event, Loaded) and event.client in self._present:
             self._speeds.received(event.client, event.size_bytes, event.seconds)
         elif isinstance(event, Codeword) and event.client in self._present:
@@ -227,8 +230,9 @@ class Run:
         )
 
     def _able(self) -> list[str]:
-        """Return the clients that have chunks to work on and, in a masked run, keys."""
-        able = [client for client, joined in self._present.items() if joined.holds]
+        """Return the clients that stay, have chunks to work on and, in a masked run, keys."""
+        leaving = self._departures.leaving
+        able = [each for each, joined in self._present.items() if joined.holds and each not in leaving]
         return [
             client for client in able if self._key_agreement is None or client in self._key_agreement.enrolled
         ]
@@ -286,7 +290,6 @@ class Run:
         self._plan = plan
         self._planned_for = self._here()
         self._begun = True
-        left = self.config.rounds - self.number
         exchange = (
             None if self._key_agreement is None else self._exchange_drawn(self._key_agreement, plan.clients)
         )
@@ -296,7 +299,7 @@ class Run:
             self._target,
             self.config.seed,
             self._carried.clients,
-            rounds_left=left,
+            rounds_left=self.config.rounds - self.number,
             weights=self._planner.weights(plan) if self._planner and self.config.work == "coded" else (),
             orders=self._orders,
             first_step=self._first_step,
@@ -307,6 +310,7 @@ class Run:
             replication_costs=self._replication.replication_costs(kind_of(plan), self._target),
             upload_s=upload_s(map(self._speeds.up_bytes_s, plan.clients), plan.update_bytes),
             model_limit_s=model_limit_s(map(self._speeds.down_bytes_s, plan.clients), self._size),
+            forced_from=self._departures.forced_from,
         )
         self._up_bytes = 0
         self.round = (
@@ -430,18 +434,19 @@ class Run:
         return self._fleet
 
     def _counted(self) -> Fleet:
-        """Return the present clients, sorted by identity.
+        """Return the present clients that are not leaving, sorted by identity.
 
         The order of joining differs after every resume; with a stable order, clients are offered the chunks
         that they have already finished.
         """
         deaf = any(not joined.live for joined in self._present.values())
         there = self._present.keys() if self._key_agreement is None else set(self._key_agreement.members)
-        held = self._holdings.present
-        holds = {client: held[client] for client in sorted(self._present) if client in there}
+        held, staying = self._holdings.present, self._present.keys() - self._departures.leaving
+        holds = {client: held[client] for client in sorted(staying) if client in there}
         return Fleet(holds, self._holdings.chunks, self._size, deaf)
 
     def _learn(self, over: Round, summary: WorkSummary) -> None:
+        self._departures.closed(over.closed_at, forced=over.forced)
         for client, step_s in zip(over.plan.clients, over.statistics.step_s, strict=True):
             if step_s:
                 self._speeds.worked(client, sum(step_s) / len(step_s))
@@ -466,14 +471,8 @@ class Run:
 
     def _speeds_changed(self, plan: Plan) -> bool:
         """Whether another placement is worth it; never between exchanges, since moved chunks start again."""
-        if self._carried.clients:
-            return False
-        guesses = self._speeds.step_s()
-        for client, planned in zip(plan.clients, plan.step_s, strict=True):
-            ratio = guesses.get(client, planned) / planned
-            if not 1 / REPLAN_RATIO <= ratio <= REPLAN_RATIO:
-                return True
-        return not plan.measured and guesses.keys() >= set(plan.clients)
+        planned = dict(zip(plan.clients, plan.step_s, strict=True))
+        return not self._carried.clients and self._speeds.changed(planned, measured=plan.measured)
 
     def _decide(self, reports: Reports) -> Decision:
         step = self._first_step + self._target

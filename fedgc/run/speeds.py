@@ -17,6 +17,7 @@ from typing import Final
 from fedgc.history import Speed, Speeds
 
 RECENT_ROUNDS: Final = 5
+REPLAN_RATIO: Final = 1.5  # a client this much faster or slower than planned triggers a new plan
 LEAST_STEP_S: Final = 1e-9  # a clock may not have advanced
 FEW: Final = 3  # with fewer clients their spread is meaningless
 
@@ -51,6 +52,19 @@ class MeasuredSpeeds:
         """Record a model download of this client."""
         if size_bytes > 0 and seconds > 0:
             self._downlinks[client].append(size_bytes / seconds)
+
+    def changed(self, planned_s: Mapping[str, float], *, measured: bool) -> bool:
+        """Whether a client is much faster or slower than planned, or all are measured for the first time.
+
+        Args:
+            planned_s: The seconds per local step of each client, as planned.
+            measured: Whether these were measurements.
+        """
+        guesses = self.step_s()
+        ratios = (guesses.get(client, planned) / planned for client, planned in planned_s.items())
+        if not all(1 / REPLAN_RATIO <= ratio <= REPLAN_RATIO for ratio in ratios):
+            return True
+        return not measured and guesses.keys() >= planned_s.keys()
 
     def step_s(self) -> Mapping[str, float]:
         """Return the estimated seconds per local step of every client measured in this run."""

@@ -36,6 +36,7 @@ from fedgc.messages import (
     Continue,
     Failed,
     Joined,
+    Leaving,
     LinkEvent,
     Lost,
     Masking,
@@ -75,6 +76,7 @@ class _Outbox:
     left: tuple[int, ...] = ()  # of its order: not reported yet
     asks: list[Reveal | Repair] = field(default_factory=list)
     packets: list[ToMember] = field(default_factory=list)  # of a masked exchange
+    leaves: bool = False  # it hands in what it has, and gets no more work
     keyed: int = 0  # the round for which keys were asked for last
     expected: dict[StreamId, Form] = field(default_factory=dict)
     out: Packet | None = None
@@ -139,6 +141,8 @@ class MessageServer:
                     outbox.keyed = command.round
                 case Close():
                     outbox.left, outbox.asks, outbox.expected, outbox.packets = (), [], {}, []
+                    if outbox.leaves:
+                        self._let_go(outbox)
                 case _:
                     return  # other commands are only for clients that listen while they work
         self.wanted.set()
@@ -331,7 +335,10 @@ class MessageServer:
             self._around.audit("joined", answer.client, f"over messages, with key {answer.key.hex()}")
             self._admit(outbox, joined)
         for line in answer.lines:
-            if isinstance(line, Masking | ModelEvent):
+            if isinstance(line, Leaving):
+                outbox.leaves, outbox.left = True, ()
+                self._emit(line)
+            elif isinstance(line, Masking | ModelEvent):
                 self._emit(line)
             elif isinstance(line, Progress | Report | Failed):
                 self._emit_current(outbox, line)
@@ -342,7 +349,7 @@ class MessageServer:
             if other is not outbox and other.client == joined.client:
                 self._lose(other)
                 other.next = self._around.clock() + LONGEST_PAUSE_S  # its node may be gone
-        outbox.client = joined.client
+        outbox.client, outbox.leaves = joined.client, False
         outbox.work, outbox.left, outbox.asks, outbox.expected, outbox.packets = None, (), [], {}, []
         self._emit(replace(joined, live=False))
 
@@ -398,6 +405,11 @@ class MessageServer:
         self._lose(outbox)
         outbox.next = self._around.clock() + outbox.pause_s
         outbox.pause_s = min(2 * outbox.pause_s, LONGEST_PAUSE_S)
+
+    def _let_go(self, outbox: _Outbox) -> None:
+        """Lose a client that has handed in what it had; its node may be about to end."""
+        self._lose(outbox)
+        outbox.next = self._around.clock() + LONGEST_PAUSE_S
 
     def _lose(self, outbox: _Outbox) -> None:
         client, outbox.client = outbox.client, ""

@@ -124,6 +124,12 @@ class ReplicaTracker:
         self.live_w[w] = False
         self._recount()
 
+    def leaves(self, w: int) -> None:
+        """Ask a client for nothing any more; its replicas count while it is there."""
+        self._clear(w)
+        self.hears_w[w] = False
+        self._recount()
+
     def failed(self, w: int, chunks: Iterable[int]) -> bool:
         """Mark these chunks as unavailable from a client in this round; return whether that is new."""
         lost = [chunk for chunk in chunks if self.able_wc[w, chunk]]

@@ -46,6 +46,11 @@ class CodedScheduler(Scheduler):
         """Stop counting a lost client's replicas."""
         self._reports.lost(w)
 
+    def leaves(self, w: int) -> bool:
+        """Ask for no more chunks of a leaving client; those that it has finished count."""
+        self._tracker.leaves(w)
+        return bool(self._tracker.done_wc[w].any())
+
     def failed(self, w: int, event: Failed) -> str:
         """Mark the failed chunks as unavailable, all if none is named."""
         return self._reports.failed(w, event)

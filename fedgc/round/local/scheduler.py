@@ -60,6 +60,14 @@ class LocalScheduler(Scheduler):
         """Stop waiting for a lost client."""
         self._reports.clients.pop(w, None)
 
+    def leaves(self, w: int) -> bool:
+        """Stop waiting for a leaving client's next steps; those that it has done count."""
+        state = self._reports.clients.get(w)
+        if state is None or not state.able:
+            return False
+        state.leaves = True
+        return state.steps > 0
+
     def failed(self, w: int, event: Failed) -> str:  # noqa: ARG002  without one chunk it cannot train
         """Leave out a client that could not do its steps."""
         state = self._reports.clients.get(w)
@@ -74,11 +82,15 @@ class LocalScheduler(Scheduler):
 
     @property
     def supply(self) -> Supply:
-        """How much is finished: enough is a quorum at the target. A client may hold unreported steps."""
-        able = len(self._reports.able())
-        if not able:
-            return Supply.IMPOSSIBLE
-        enough = len(self._reports.arrived()) >= max(1, self._quorum(able))
+        """How much is finished: enough is a quorum at the target. A client may hold unreported steps.
+
+        Clients that are leaving do not count for the quorum; if there is no other, nothing more comes.
+        """
+        staying = len(self._reports.staying())
+        if not staying:
+            done = any(self._reports.clients[w].steps for w in self._reports.able())
+            return Supply.ENOUGH if done else Supply.IMPOSSIBLE
+        enough = len(self._reports.arrived()) >= max(1, self._quorum(staying))
         return Supply.ENOUGH if enough else Supply.SOME
 
     def reports(self) -> Reports:
@@ -95,14 +107,14 @@ class LocalScheduler(Scheduler):
         """Wait for clients that are nearly done."""
         if self._until is None:
             self._until = now + self._window_s(now)
-        late = len(self._reports.able()) - len(self._reports.arrived())
+        late = len(self._reports.staying()) - len(self._reports.arrived())
         return Wait(until=self._until) if late and now < self._until else None
 
     @property
     def progress(self) -> tuple[int, int, int]:
         """Return (clients that have reached the target, clients, the quorum)."""
-        able = len(self._reports.able())
-        return len(self._reports.arrived()), able, self._quorum(able)
+        staying = len(self._reports.staying())
+        return len(self._reports.arrived()), staying, self._quorum(staying)
 
     @property
     def summary(self) -> WorkSummary:
@@ -134,7 +146,7 @@ class LocalScheduler(Scheduler):
         longest_s = plan.patience * (now - self._begun)
         if not plan.measured:
             return longest_s
-        late = set(self._reports.able()) - set(self._reports.arrived())
+        late = set(self._reports.staying()) - set(self._reports.arrived())
         due_s = [self._due(w) - now for w in late]
         return max((each for each in due_s if 0 < each <= longest_s), default=0.0)
 
