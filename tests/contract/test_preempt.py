@@ -17,12 +17,15 @@ pytestmark = pytest.mark.contract
 NAMES = ("client-0", "client-1", "client-2")
 LEAVES = "client-1"
 GRACE_S = 8.0
+LONG_S = 240.0  # over messages: each starts a process, and the client is asked at once
 STEPS = 100  # of a round: it is far from over when the client leaves
 SETTINGS = {
-    "task": "tests.contract.stepping:task", "min_clients": 3, "start_timeout_s": GATHER_S, "threads": 1,
+    "min_clients": 3, "start_timeout_s": GATHER_S, "threads": 1,
     "rounds": 1000, "deadline_s": 600.0, "gate": "every", "gate_period": 20, "local_steps": STEPS,
 }  # fmt: skip
-LOCAL = {"work": "local", "quorum": 1.0, "lockstep": "on", "placement": "scattered", "replicas": 1}
+LOCAL = {"work": "local", "quorum": 1.0, "lockstep": "on"}
+TASK = {"task": "tests.contract.stepping:task"}
+DEALT = TASK | {"placement": "scattered", "replicas": 1}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +39,8 @@ def three(tmp_path_factory: pytest.TempPathFactory, steps: Path) -> Iterator[Fed
     environment = {
         "FEDGC_DB": str(folder / "fedgc.db"), "XDG_STATE_HOME": str(folder / "state"), FOLDER: str(steps),
     }  # fmt: skip
-    nodes = [Node(name, {"pace-s": PACE_S, "leave-grace-s": GRACE_S}) for name in NAMES]
+    graces = {name: GRACE_S if name == LEAVES else LONG_S for name in NAMES}
+    nodes = [Node(name, {"pace-s": PACE_S, "leave-grace-s": grace_s}) for name, grace_s in graces.items()]
     with Federation(nodes, folder=folder / "processes", environment=environment) as started:
         yield started
 
@@ -70,19 +74,21 @@ def exchanged(federation: Federation, run: str) -> tuple[RoundRow, dict[str, Cli
     return next(each for each in rounds if each[0].outcome in ("synced", "approximate"))
 
 
-def in_mid_round(federation: Federation, steps: Path, run: str, least: int = 7) -> list[int]:
+def in_mid_round(
+    federation: Federation, steps: Path, run: str, least: int = 7, name: str = LEAVES
+) -> list[int]:
     """Wait until the client that will leave has done some steps; return its processes."""
-    eventually(lambda: done_by(steps, federation.clients(LEAVES)) >= least)
+    eventually(lambda: done_by(steps, federation.clients(name)) >= least)
     assert not told(federation, run), "the first round is under way"
-    return federation.clients(LEAVES)
+    return federation.clients(name)
 
 
-def until_exchanged(federation: Federation, run: str, flower_run: int) -> None:
+def until_exchanged(federation: Federation, run: str, flower_run: int, name: str = LEAVES) -> None:
     """Wait for the first exchange; then end the run, and start the client again."""
     eventually(lambda: has_sum(federation, run))
     federation.stop(flower_run)
     federation.wait(flower_run, WAIT_S)
-    federation.restart(LEAVES)
+    federation.restart(name)
 
 
 def has_sum(federation: Federation, run: str) -> bool:
@@ -90,7 +96,7 @@ def has_sum(federation: Federation, run: str) -> bool:
 
 
 def test_preempt_local_task_counts_each_finished_step(three: Federation, steps: Path):
-    run = three.submit(SETTINGS | LOCAL | {"run": "local"})
+    run = three.submit(SETTINGS | LOCAL | DEALT | {"run": "local"})
     pids = in_mid_round(three, steps, "local")
     preempted(three, LEAVES)
     done = done_by(steps, pids)
@@ -105,7 +111,14 @@ def test_preempt_local_task_counts_each_finished_step(three: Federation, steps: 
 
 def test_preempt_coded_chunks_count(three: Federation, steps: Path):
     """The client has finished a chunk and is at its second, which nobody else has to wait for."""
-    more = {"work": "coded", "local_steps": 12, "replicas": 1, "blocks": 1, "gate_period": 20, "chunks": 6}
+    more = TASK | {
+        "work": "coded",
+        "local_steps": 12,
+        "replicas": 1,
+        "blocks": 1,
+        "gate_period": 20,
+        "chunks": 6,
+    }
     run = three.submit(SETTINGS | more | {"run": "coded"})
     in_mid_round(three, steps, "coded", least=16)
     preempted(three, LEAVES)
@@ -126,7 +139,7 @@ def test_preempt_script_counts_each_finished_step(three: Federation, tmp_path: P
         "client-1": f"--add 10 --samples 10 --step-s 0.1 --mark {mark} --mark-at 8",
         "client-2": "--add 1 --samples 20 --step-s 0.1",
     }
-    more = {"script": by_client(tmp_path, words), "task": "", "checkpoint_dir": str(tmp_path / "runs")}
+    more = {"script": by_client(tmp_path, words), "checkpoint_dir": str(tmp_path / "runs")}
     run = three.submit(SETTINGS | LOCAL | more | {"run": "script", "local_steps": 300, "rounds": 1000})
     eventually(mark.exists)
     preempted(three, LEAVES)
@@ -141,13 +154,14 @@ def test_preempt_script_counts_each_finished_step(three: Federation, tmp_path: P
 
 def test_preempt_over_messages_hands_in_by_next_message(three: Federation, steps: Path):
     """The client hears nothing between two messages: it answers the one at which it works at once."""
-    run = three.submit(SETTINGS | LOCAL | {"run": "messages", "link": "messages"})
-    pids = in_mid_round(three, steps, "messages")
-    preempted(three, LEAVES)
+    deaf = "client-2"
+    run = three.submit(SETTINGS | LOCAL | DEALT | {"run": "messages", "link": "messages"})
+    pids = in_mid_round(three, steps, "messages", name=deaf)
+    preempted(three, deaf)
     done = done_by(steps, pids)
-    until_exchanged(three, "messages", run)
+    until_exchanged(three, "messages", run, name=deaf)
     row, clients = exchanged(three, "messages")
     assert row.round == 1
-    assert clients[LEAVES].link == "messages"
-    assert clients[LEAVES].counted == done < STEPS
-    assert f"client {LEAVES} is leaving" in row.reason
+    assert clients[deaf].link == "messages"
+    assert clients[deaf].counted == done < STEPS
+    assert f"client {deaf} is leaving" in row.reason
