@@ -19,6 +19,7 @@ from fedgc.messages import Leaving
 from fedgc.round.deadline import WorkingDeadline
 from fedgc.round.roster import Roster
 
+LEFT: Final = "left"
 LEAST_MARGIN_S: Final = 2.0  # for the request to travel, and for an upload on an uplink of unknown speed
 UPLOADS: Final = 2.0  # how many times the expected time an upload may take
 MOST_OF_GRACE: Final = 0.5  # the largest share of a client's grace time that is kept for its upload
@@ -30,6 +31,15 @@ class Departures:
     def __init__(self, roster: Roster, deadline: WorkingDeadline) -> None:
         self._roster, self._deadline = roster, deadline
         self.forced = False  # an exchange was made for a client that leaves
+        self._leaving: set[int] = set()
+
+    def note(self, w: int) -> None:
+        """Note that a client leaves, with or without something to hand in."""
+        self._leaving.add(w)
+
+    def failure(self, w: int) -> str:
+        """Return what becomes of a client that is lost, for its row."""
+        return LEFT if w in self._leaving else "lost"
 
     def leaves(self, event: Leaving, w: int) -> None:
         """Collect before this client has to go, unless an exchange was forced a short time ago.

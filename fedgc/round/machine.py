@@ -196,6 +196,7 @@ class Round:
         w = self._roster.w.get(event.client)
         if w not in self._roster.live or w is None:
             return []
+        self._departures.note(w)
         self._deadline.gone(event.client)
         if self._hands_in(self.scheduler.leaves(w)):
             self._departures.leaves(event, w)
@@ -311,6 +312,7 @@ class Round:
         self._deadline.loading.discard(event.client)
         w = self._roster.w.get(event.client)
         if w is not None and w in self._roster.live:
+            self._departures.note(w)
             self.scheduler.leaves(w)
         return self._await(event.now)
 
@@ -398,7 +400,7 @@ class Round:
         w = self._roster.leave(event.client)
         if w is not None:
             self.scheduler.lost(w)
-            self.statistics.failure[w] = "lost"
+            self.statistics.failure[w] = self._departures.failure(w)
         return w
 
     def _strike(self, event: Failed) -> str:

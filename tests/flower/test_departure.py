@@ -46,7 +46,7 @@ def test_serving_process_can_be_asked_by_folder(tmp_path: Path):
     assert not list(tmp_path.glob(f"{SERVES}*"))
 
 
-def test_stale_file_of_other_process_asks_nobody(tmp_path: Path):
+def test_stale_file_of_other_process_is_ignored(tmp_path: Path):
     (tmp_path / f"{SERVES}1").touch()
     supervision.ask_to_leave(tmp_path, os.getpid(), 5.0)
     assert not supervision.is_leaving(tmp_path, os.getpid())

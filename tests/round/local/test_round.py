@@ -567,6 +567,7 @@ def test_lost_leaving_client_is_not_waited_for():
     assert machine.next_tick == before
     reach(machine, fleet, plan.clients[1], now=2.0)
     assert (machine.outcome, machine.forced) == ("skipped", False)
+    assert machine.statistics.failure == ["left", ""]
 
 
 def test_last_clients_hand_in_at_once_when_all_leave():
