@@ -185,6 +185,18 @@ def bench_hostile(as_json: AsJson = False, quick: Quick = False) -> None:
     show(measure(quick=quick), as_json=as_json)
 
 
+@app.command("preempt")
+def bench_preempt(as_json: AsJson = False, quick: Quick = False) -> None:
+    """What a run keeps of clients that are ended by SIGTERM at random moments, beside SIGKILL.
+
+    Example: python -m benchmarks preempt --json
+    """
+    from benchmarks.preempt import bench_preempt as measure
+    from benchmarks.printing import show
+
+    show(measure(quick=quick), as_json=as_json)
+
+
 @app.command("convert-trace")
 def convert_trace(
     trace: Annotated[

@@ -27,6 +27,7 @@ from fedgc.messages import (
     Held,
     Joined,
     Kept,
+    Leaving,
     Loaded,
     Progress,
     Report,
@@ -199,6 +200,14 @@ class AnyRun(RuleBasedStateMachine):
         if for_good and len(self.gone) < len(self.clients) - 1:
             self.gone.add(client.name)
         self.server.lose(client)
+
+    @precondition(lambda self: self.here)
+    @rule(data=st.data(), grace_s=st.sampled_from([0.0, 5.0, 20.0, 1e6]), times=st.integers(1, 3))
+    def say_that_it_leaves(self, data: st.DataObject, grace_s: float, times: int) -> None:
+        """It may train on, and say so again."""
+        client = data.draw(st.sampled_from(self.here))
+        for _ in range(times):
+            self.server.say(Leaving(self.server.now, client.name, grace_s))
 
     @precondition(lambda self: self.here)
     @rule(data=st.data(), same=st.booleans())

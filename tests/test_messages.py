@@ -30,6 +30,7 @@ from fedgc.messages import (
     Joined,
     Kept,
     Layout,
+    Leaving,
     Loaded,
     Lost,
     Mix,
@@ -77,6 +78,7 @@ GOOD = (
     Progress(1.0, "a", 1, 2, 3, 0.5, 10, 2.0, -1.5, SKETCH),
     Report(1.0, "a", 1, 3, 10, 0.5, 2.0, -1.5),
     Codeword(1.0, "a", 1, 0, 0.5, 4),
+    Leaving(1.0, "a", 20.0),
     LAYOUT,
     LAYOUT.tensors[0],
     Announced(1.0, "a", LAYOUT),
@@ -111,7 +113,7 @@ GOOD = (
 )
 
 COUNTS = ("version", "chunk", "reached", "round", "steps", "attempt", "size_bytes", "seed", "member", "epoch")
-AMOUNTS = ("now", "seconds", "squared_norm", "lease_s")
+AMOUNTS = ("now", "seconds", "squared_norm", "lease_s", "grace_s")
 
 
 def fields_named(*names: str) -> list[tuple[object, str]]:

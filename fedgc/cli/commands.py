@@ -8,6 +8,7 @@ import typer
 
 from fedgc.cli.deploy import deploy
 from fedgc.cli.keys import keys
+from fedgc.cli.leave import leave
 from fedgc.cli.options import (
     AsJson,
     Best,
@@ -216,6 +217,9 @@ def down() -> None:
     from fedgc.cli.up import down as end
 
     end()
+
+
+app.command()(leave)
 
 
 @app.command()

@@ -58,15 +58,18 @@ def client(  # noqa: PLR0913, PLR0917  one for each option
     node_config: Annotated[
         str, typer.Option(envvar="FEDGC_NODE_CONFIG", help="More of Flower's node config, as key=value.")
     ] = "",
+    grace_s: Annotated[
+        float, typer.Option(envvar="FEDGC_LEAVE_GRACE_S", help="Seconds to hand in work when it is stopped.")
+    ] = 20.0,
     insecure: Insecure = False,
 ) -> None:
-    """Check what a client needs, then become its SuperNode.
+    """Check what a client needs, then start its SuperNode.
 
     Example: fedgc deploy client --server fl.example.org:443 --name ward-3
     """
     from fedgc.deploy.processes import ClientPlace
 
-    place = ClientPlace(server, name, keys, state, cache, node_config, insecure)
+    place = ClientPlace(server, name, keys, state, cache, node_config, insecure, grace_s)
     sys.stderr.write(f"fedgc client: {place.check(time.time)}\n")
     _become(place.program(), state)
 

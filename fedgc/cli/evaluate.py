@@ -18,7 +18,7 @@ from fedgc.cli.clients import NONE, ClientSettings
 from fedgc.cli.follow import POLL_S, Log, Seen, why_incomplete
 from fedgc.cli.history import must_be_over
 from fedgc.cli.model import chosen_version
-from fedgc.cli.run import STOP_S, Wanted, app_with, superlink_of
+from fedgc.cli.run import STOP_S, Wanted, app_with, host_of
 from fedgc.cli.signals import like_ctrl_c
 from fedgc.config import RunConfig, known
 from fedgc.deploy.app_folder import app_in
@@ -74,7 +74,8 @@ def _config(run: Run, version: int, clients: int | None) -> RunConfig:
 def _scored(wanted: Wanted, config: RunConfig) -> str:
     """Return the result as it stands in the server's log."""
     console = view.terminal(stderr=True)
-    with superlink_of(wanted, console) as superlink, tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
+    with host_of(wanted, console) as host, tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
+        superlink = host.superlink
         flower_run = superlink.submit(app_with(app_in(Path.cwd()), Path(folder) / "app", config))
         _follow(superlink, flower_run)
         log = Log(superlink.log(flower_run))

@@ -35,7 +35,7 @@ from fedgc.cli.follow import (
 from fedgc.cli.history import must_be_over
 from fedgc.cli.script import placed_script, travels
 from fedgc.cli.settings import GIVEN, Layer, settle
-from fedgc.cli.signals import like_ctrl_c
+from fedgc.cli.signals import Terminated, like_ctrl_c
 from fedgc.config import RunConfig, known
 from fedgc.deploy import local_federation as local
 from fedgc.deploy.app_folder import MANIFEST, App, Setting, app_in
@@ -109,6 +109,17 @@ def trained(task: str | None, script: str | None) -> dict[str, Setting]:
     return {"script": script} if script else {}
 
 
+Leave = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A SuperLink, and what has its clients hand in what they have, if they are on this machine."""
+
+    superlink: Superlink
+    leave: Leave | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a run is started and recorded, and where it is shown."""
@@ -118,6 +129,7 @@ class Place:
     store: Store
     superlink: Superlink
     console: Console
+    leave: Leave | None = None  # has its clients hand in what they have, if they are its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +151,10 @@ class Over:
 
 
 def run(wanted: Wanted) -> None:
-    """Run to the end and print the tables; Ctrl-C or a signal stops the run and keeps its checkpoint."""
+    """Run to the end and print the tables; Ctrl-C or a signal stops the run and keeps its checkpoint.
+
+    At a signal other than Ctrl-C, clients on this machine hand in what they have before.
+    """
     console = view.terminal()
     app = app_in(Path.cwd())
     must_be_known(wanted)
@@ -148,8 +163,8 @@ def run(wanted: Wanted) -> None:
         name = config.resume or config.run
         console.print(f"run {name}, store {store.name}", soft_wrap=True, markup=False)
         began = time.monotonic()
-        with superlink_of(wanted, console) as superlink:
-            over = started(Place(wanted, app, store, superlink, console), config)
+        with host_of(wanted, console) as host:
+            over = started(Place(wanted, app, store, host.superlink, console, host.leave), config)
         print_tables(console, over.seen, time.monotonic() - began, resumed=bool(config.resume))
     goes_on = f"; `{wanted.again(name)}` goes on" if over.resumable else ""
     if over.stopped:
@@ -179,7 +194,7 @@ def started(place: Place, config: RunConfig, meanwhile: Callable[[], object] = l
         )
         with show_on(place.console, config.rounds, _heard(before)) as show:
             shown = Shown(follower, show, Warned(Log(path)), before)
-            stopped, gone = _followed(shown, superlink, flower_run, unknown, meanwhile)
+            stopped, gone = _followed(shown, place, flower_run, unknown, meanwhile)
         said = log.text()
         status = "" if follower.look().run else superlink.status(flower_run)
     seen = follower.whole()
@@ -235,13 +250,14 @@ class Shown:
 
 def _followed(
     shown: Shown,
-    superlink: Superlink,
+    place: Place,
     flower_run: int,
     unknown: Callable[[], None],
     meanwhile: Callable[[], object],
 ) -> tuple[bool, str]:
     """Show the run until it is over; return whether it was stopped from here, and how its server was lost."""
     said: list[str] = []
+    superlink = place.superlink
 
     def going() -> bool:
         meanwhile()
@@ -249,7 +265,11 @@ def _followed(
 
     try:
         follow(shown.follower, shown.show, going, unknown, shown.warned.notes)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as asked:
+        if isinstance(asked, Terminated) and place.leave is not None:
+            said.append("clients hand in what they have")
+            shown.update(*said)
+            place.leave()
         said.append("stopping the run")
         shown.update(*said)
         superlink.stop(flower_run)
@@ -307,16 +327,16 @@ def _nothing() -> None:
 
 
 @contextmanager
-def superlink_of(wanted: Wanted, console: Console) -> Iterator[Superlink]:
-    """Yield the SuperLink for the run, started for it or existing."""
+def host_of(wanted: Wanted, console: Console) -> Iterator[Host]:
+    """Yield where the run takes place: a federation started for it, or an existing SuperLink."""
     if wanted.superlink is None:
         with federation_of(wanted, console) as federation:
-            yield federation.superlink
+            yield Host(federation.superlink, federation.leave)
         return
     with tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
         found = named(wanted.superlink, Path(folder))
         try:
-            yield found
+            yield Host(found)
         finally:
             found.close()
 

@@ -26,20 +26,20 @@ from fedgc.cli import view
 from fedgc.cli.follow import Follower, Seen, follow, print_tables, show_on
 from fedgc.cli.run import (
     ROUND_OVER,
+    Host,
     Over,
     Place,
     Wanted,
     federation_of,
+    host_of,
     must_be_known,
     ready,
     settings_of,
     started,
-    superlink_of,
 )
 from fedgc.cli.signals import like_ctrl_c
 from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import App, app_in
-from fedgc.deploy.superlink import Superlink
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower import preconditions
 from fedgc.flower.signals import BY_USER
@@ -120,8 +120,8 @@ def _serve(wanted: Wanted, most: int) -> None:
             raise Unusable("fedgc serve: saw history.keep-checkpoints = 0, needed 1 or more to resume from")
         _say(console, f"run {name}, store {store.name}")
         began = time.monotonic()
-        with _superlink(wanted, console) as (superlink, restart_ended):
-            place = Place(wanted, app, store, superlink, console)
+        with _host(wanted, console) as (host, restart_ended):
+            place = Place(wanted, app, store, host.superlink, console, host.leave)
             over = _Server(place, restart_ended).keep(config, Restarts(most))
         print_tables(console, over.seen, time.monotonic() - began, resumed=bool(config.resume))
     if over.reason is not None:
@@ -162,14 +162,14 @@ def _followed(store: Store, known: Run, console: Console) -> Run:
 
 
 @contextmanager
-def _superlink(wanted: Wanted, console: Console) -> Iterator[tuple[Superlink, RestartEnded]]:
+def _host(wanted: Wanted, console: Console) -> Iterator[tuple[Host, RestartEnded]]:
     """Yield the SuperLink, and what restarts the processes of a federation of this machine that ended."""
     if wanted.superlink is None:
         with federation_of(wanted, console) as federation:
-            yield federation.superlink, federation.restart_ended
+            yield Host(federation.superlink, federation.leave), federation.restart_ended
         return
-    with superlink_of(wanted, console) as superlink:
-        yield superlink, dict
+    with host_of(wanted, console) as host:
+        yield host, dict
 
 
 class _Server:

@@ -12,6 +12,10 @@ ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 SPOKEN_TO: Final = (1, 2)
 
 
+class Terminated(KeyboardInterrupt):
+    """The command was asked to end by a signal, not by Ctrl-C: its machine may be about to end."""
+
+
 @contextmanager
 def like_ctrl_c() -> Iterator[None]:
     """Turn the first of these signals into Ctrl-C while the block runs; ignore later ones during its cleanup.
@@ -30,7 +34,7 @@ def like_ctrl_c() -> Iterator[None]:
             signal.signal(each, signal.SIG_IGN)
         if number == signal.SIGHUP:
             _unheard(terminals)
-        raise KeyboardInterrupt
+        raise Terminated
 
     for number in ours:
         signal.signal(number, handler)

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import FrameType
 from typing import IO, Final
 
 from fedgc.cli.clients import nodes_of, parse_clients
@@ -29,7 +30,7 @@ from fedgc.store.engine import default_path
 
 NAME: Final = "up"  # its name for `fedgc run --superlink`
 START_S: Final = 90.0
-END_S: Final = 30.0
+END_S: Final = 90.0  # clients hand in what they have before
 POLL_S: Final = 0.1
 RESTART_S: Final = 2.0  # between checks for processes that ended
 
@@ -128,8 +129,14 @@ def _hold(wanted: Sequence[Node]) -> None:
             for each in wanted
         ]
         with LocalFederation(nodes, folder=processes) as federation:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: over.set())
+            ended_by: list[int] = []
+
+            def end(number: int, _: FrameType | None) -> None:
+                ended_by.append(number)
+                over.set()
+
+            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+                signal.signal(number, end)
             running = RunningFederation(os.getpid(), federation.address, str(federation.home), clients)
             (folder / "standing.part").write_text(json.dumps(asdict(running)))
             (folder / "standing.part").replace(folder / "standing.json")
@@ -141,6 +148,8 @@ def _hold(wanted: Sequence[Node]) -> None:
                 for name, how in federation.restart_ended().items():
                     sys.stdout.write(f"{name} {how} and is restarted; its log: {federation.log(name)}\n")
                     sys.stdout.flush()
+            if signal.SIGINT not in ended_by:
+                federation.leave()
         (folder / "standing.json").unlink()
 
 

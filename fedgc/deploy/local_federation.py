@@ -35,11 +35,13 @@ from fedgc.deploy.flower_programs import write_programs
 from fedgc.deploy.flower_version import supported
 from fedgc.deploy.superlink import KEEP_INSTALLED, Superlink, tail
 from fedgc.errors import BadSetting, EdgeFailed
+from fedgc.flower.departure import GRACE_KEY, GRACE_S
 from fedgc.processes import supervision
 
 NAME: Final = "local"  # the name of the federation's SuperLink in its own Flower configuration
 SUPERLINK: Final = "superlink"  # the name of its process here
 START_S: Final = 60.0  # a SuperLink that does not listen by then never will
+END_S: Final = 10.0  # for a SuperNode to end, once its client has left
 POLL_S: Final = 0.05
 EXEC_POLL_S: Final = 0.5  # between a SuperExec's polls for work: all of a fleet are on this machine
 
@@ -203,6 +205,7 @@ class LocalFederation:
         config |= self.nodes[name].config
         self._launch(
             name,
+            *("--leave", str(self._grace_s(name))),
             "flower-supernode",
             "--insecure",
             *("--superlink", self.address),
@@ -220,6 +223,10 @@ class LocalFederation:
                 env=self._variables(name),
                 start_new_session=True,
             )
+
+    def _grace_s(self, name: str) -> float:
+        """Return how long a node's client may take to hand in what it has when it is asked to leave."""
+        return float(self.nodes[name].config.get(GRACE_KEY, GRACE_S))
 
     @property
     def _programs(self) -> Path:
@@ -263,7 +270,20 @@ class LocalFederation:
         """Return the process ids of a node (or of "superlink"): its own first, then what it started."""
         return supervision.descendants(self._supervisors[name].pid) if name in self._supervisors else ()
 
-    # ---- faults
+    # ---- departures and faults
+
+    def leave(self, *names: str) -> None:
+        """Ask nodes, by default all, to end, and wait: their clients hand in what they have (SIGTERM)."""
+        leaving = [name for name in names or tuple(self.nodes) if name in self._supervisors]
+        for name in leaving:
+            self._supervisors[name].terminate()
+        limit_s = max((self._grace_s(name) for name in leaving), default=0.0) + END_S
+        end = time.monotonic() + limit_s
+        for name in leaving:
+            with suppress(subprocess.TimeoutExpired):
+                self._supervisors[name].wait(max(0.0, end - time.monotonic()))
+            _let_go(supervisor := self._supervisors.pop(name))
+            supervisor.wait()
 
     def kill(self, name: str) -> tuple[int, ...]:
         """SIGKILL a node (or "superlink") and every process that it started; return their ids."""

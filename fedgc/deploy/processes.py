@@ -2,17 +2,20 @@
 
 A container gets its options from its environment and its files from its volumes. The checks report errors in
 one line before Flower starts, since Flower would retry for ever or print forty lines. Then the process
-becomes Flower's own program, so that signals and exit codes are Flower's. Health is checked by another
-process, with data from the state folder.
+becomes Flower's own program, so that signals and exit codes are Flower's. A client's SuperNode has a
+supervisor, which lets the client hand in what it has before it passes a signal on. Health is checked by
+another process, with data from the state folder.
 
 TLS and node authentication are always on; `insecure` is only for loopback.
 """
 
 import http.client
+import math
 import os
 import re
 import shutil
 import ssl
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +33,7 @@ from fedgc.deploy.key_files import CLIENT_NAME, read, write
 from fedgc.deploy.superlink import EXECUTOR, KEEP_INSTALLED, LOOPBACK
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower import heartbeat as pulse
+from fedgc.flower.departure import GRACE_KEY, GRACE_S
 from fedgc.processes import supervision
 
 SUPERLINK_PORT: Final = 9092
@@ -132,8 +136,11 @@ class ClientPlace:
     cache: Path
     node_config: str = ""
     insecure: bool = False
+    grace_s: float = GRACE_S  # in which it hands in what it has when the container is stopped
 
     def __post_init__(self) -> None:
+        if not 0 <= self.grace_s < math.inf:
+            raise Unusable(f"FEDGC_LEAVE_GRACE_S: saw {self.grace_s}, needed seconds, 0 or more")
         host, _ = _host_and_port(
             self.server, "FEDGC_SERVER", "the server's address, such as fl.example.org:443"
         )
@@ -161,13 +168,15 @@ class ClientPlace:
         return f"{self.server} answers and is ours"
 
     def program(self) -> Started:
-        """Return the SuperNode, which runs ClientApps below itself."""
+        """Return the SuperNode, under a supervisor that lets its client leave before it ends."""
         secure = (
             *("--root-certificates", str(self.keys / "ca.pem")),
             *("--auth-supernode-private-key", str(self.keys / "client.key")),
         )
         own = f'name="{self.name}" identity="{self.state / "identity.key"}" cache="{self.cache / "cache"}"'
+        own += f" {GRACE_KEY}={self.grace_s}"
         words = (
+            *(sys.executable, supervision.__file__, "--alone", "--leave", str(self.grace_s)),
             "flower-supernode",
             *(("--insecure",) if self.insecure else secure),
             *("--superlink", self.server),

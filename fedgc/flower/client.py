@@ -22,7 +22,8 @@ from flwr.clientapp import ClientApp
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, FedgcError
 from fedgc.flower.cache_folders import default_root, open_cache, spilled
-from fedgc.flower.client_loop import ClientLoop, Wait
+from fedgc.flower.client_loop import LEFT, ClientLoop, Wait
+from fedgc.flower.departure import GRACE_KEY, GRACE_S, Departure
 from fedgc.flower.heartbeat import ENVIRONMENT, HeartbeatWriter
 from fedgc.flower.masked_client import MaskedClient, site_of
 from fedgc.flower.message_work import MessageWork
@@ -55,6 +56,7 @@ class _Client:
     caches: Path
     spill: Path
     site: MaskedClient | None
+    departure: Departure
 
     def engine(self, files: CacheFiles, rest: Wait) -> Engine:
         if self.task is None:
@@ -79,7 +81,8 @@ def client_app(task: Task | None = None) -> ClientApp:
 
     The node config of the SuperNode may set `name`, `identity` (path of the client's key), `cache` (folder),
     `script` (the command of a training script, in place of the run's), `pace-s` (least seconds per local
-    step) and `uplink-kb-s` (upload limit).
+    step), `uplink-kb-s` (upload limit) and `leave-grace-s` (seconds to hand in what it has when it is asked
+    to end).
 
     Args:
         task: The training task; by default the one named by the setting `task`.
@@ -95,13 +98,13 @@ def client_app(task: Task | None = None) -> ClientApp:
 
     @app.train("session")
     def session(message: Message, context: Context) -> Message:
-        with _client(context, task) as client:
+        with _client(context, task) as client, client.departure.heard():
             content = _serve(client, invited(message.content))
         return Message(content, reply_to=message)
 
     @app.train(packet.ACTION)
     def answer(message: Message, context: Context) -> Message:
-        with _client(context, task) as client:
+        with _client(context, task) as client, client.departure.heard():
             asked = packet.read_packet(message.content, client.who.client)
             cache = client.cache(asked.run)
             with closing(client.engine(cache, time.sleep)) as engine:
@@ -115,7 +118,13 @@ def _serve(client: _Client, invitation: Invitation) -> RecordDict:
     """Keep a session until it ends; return the reply to its message."""
     heart = HeartbeatWriter(os.environ.get(ENVIRONMENT), time.time)
     cache, announces = client.cache(invitation.run), client.task is None
-    loop = ClientLoop(partial(client.engine, cache), heart.beat, client.site, announces=announces)
+    loop = ClientLoop(
+        partial(client.engine, cache),
+        heart.beat,
+        client.site,
+        announces=announces,
+        departure=client.departure,
+    )
     numbers = 0 if announces else loop.engine.size  # the size of a script's model is known once it runs
     opened = Session(invitation, client.who, _terms(client, numbers))
     content = RecordDict()
@@ -125,17 +134,27 @@ def _serve(client: _Client, invitation: Invitation) -> RecordDict:
         link = stack.enter_context(opened)
         ended = loop.serve(link, client.who.client)
         loop.engine.keep()
-        if not (link.reached or announces):
+        if not (link.reached or announces or ended == LEFT):
             asked = packet.introduction(invitation.run, invitation.token)
             content = _answer(client, loop.engine, cache, asked)
     LOG.info("session of %s ended: %s", client.who.client, ended)
-    content[RECORD] = ConfigRecord({"ended": ended, "client": client.who.client, "reached": opened.reached})
+    content[RECORD] = ConfigRecord(
+        {
+            "ended": ended,
+            "client": client.who.client,
+            "reached": opened.reached,
+            "left": ended == LEFT,
+        }
+    )
     return content
 
 
 def _answer(client: _Client, engine: Engine, cache: CacheFiles, asked: packet.Packet) -> RecordDict:
-    message_work = MessageWork(engine, cache, client.who.client, time.monotonic, client.site)
+    message_work = MessageWork(
+        engine, cache, client.who.client, time.monotonic, client.site, departure=client.departure
+    )
     message_work.run(asked)
+    client.departure.answered(owes=engine.has_work and not message_work.codewords)
     return packet.write_answer(asked, client.who, client.name, message_work.lines, message_work.codewords)
 
 
@@ -166,7 +185,11 @@ def _opened(context: Context, task: Task | None, name: str) -> Iterator[_Client]
         uplink_bytes_s = KILOBYTE * _number(context, "uplink-kb-s", math.inf)
         if not uplink_bytes_s > 0:
             raise BadSetting(f"node config uplink-kb-s: saw {node['uplink-kb-s']!r}, needed more than 0")
-        yield _Client(who, name, config, chosen, own, pace_s, uplink_bytes_s, caches, spill, site)
+        grace_s = _number(context, GRACE_KEY, GRACE_S)
+        if not 0 <= grace_s < math.inf:
+            raise BadSetting(f"node config {GRACE_KEY}: saw {grace_s}, needed seconds, 0 or more")
+        departure = Departure.of(grace_s, os.environ)
+        yield _Client(who, name, config, chosen, own, pace_s, uplink_bytes_s, caches, spill, site, departure)
 
 
 def _terms(client: _Client, numbers: int) -> Terms:

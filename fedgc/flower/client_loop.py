@@ -2,12 +2,17 @@
 
 The session is polled between two local steps, so a command waits for at most one step; it also interrupts the
 wait of `Pace`. Errors are reported as `Failed`, and the client continues.
+
+A client that is asked to leave finishes its present step, reports what it has and says `Leaving`. It answers
+commands until the round with its work is closed, or its grace time is over, and says goodbye.
 """
 
+import time
 from collections.abc import Callable
 from typing import Final
 
 from fedgc.errors import BadMessage, FedgcError
+from fedgc.flower.departure import Departure
 from fedgc.flower.masked_client import ClientEvent, MaskedClient, failure
 from fedgc.links.frames import StreamId
 from fedgc.links.session.client import Session
@@ -17,9 +22,11 @@ from fedgc.messages import (
     Continue,
     Initialize,
     Joined,
+    Leaving,
     Progress,
     Refuse,
     Repair,
+    Report,
     Reveal,
     Scored,
     Skip,
@@ -32,7 +39,11 @@ from fedgc.messages import (
 from fedgc.training import Answer, Engine
 
 START_S: Final = 0.05  # between looks at a training script that starts
-IDLE_S: Final = 0.5  # between checks of the lease while idle
+IDLE_S: Final = 0.25  # between checks of the lease, and of a request to leave, while idle
+CROSSING_S: Final = (
+    1.0  # after a skipped round, for the next one to continue the work of a client that leaves
+)
+LEFT: Final = "it was asked to leave"
 
 Wait = Callable[[float], None]
 Beat = Callable[[int], None]  # takes the number of chunks finished so far
@@ -52,6 +63,7 @@ class ClientLoop:
         site: MaskedClient | None = None,
         *,
         announces: bool = False,
+        departure: Departure | None = None,
     ) -> None:
         """Make the loop.
 
@@ -60,7 +72,11 @@ class ClientLoop:
             beat: Called in every turn of the loop.
             site: The site's masking state, for masked work.
             announces: Whether the server learns the layout of the model from its clients.
+            departure: Tells whether the client is asked to leave.
         """
+        self._departure = departure or Departure()
+        self._leaves = self._has_said_so = False
+        self._closed_at = 0.0  # when the last round was closed
         self._site = site
         self._announces = announces
         self._session: Session | None = None
@@ -75,7 +91,10 @@ class ClientLoop:
         joined = False
         while not session.ended:
             self._beat(self._finished)
-            joined = joined or self._join(session, client)
+            if self._departure.asked:
+                self._leave(session, client, joined=joined)
+            else:
+                joined = joined or self._join(session, client)
             idle = self.engine.idle
             command = session.receive((IDLE_S if joined else START_S) if idle else 0.0)
             if command is not None:
@@ -99,6 +118,24 @@ class ClientLoop:
             session.send(self._site.enrolled(client, session.run))
         return True
 
+    def _leave(self, session: Session, client: str, *, joined: bool) -> None:
+        """Hand in what is there, then end the session."""
+        left_s = self._departure.left_s
+        if not joined or left_s is None or left_s <= 0:
+            session.end(LEFT)
+            return
+        if not self._leaves:
+            self._leaves = True
+            self.engine.leave()
+        if not self.engine.idle:
+            return  # the present step, and its report
+        if not self._has_said_so:
+            self._has_said_so = True
+            session.send(Leaving(0.0, client, left_s))
+        waits = self._open_round or time.monotonic() < self._closed_at + CROSSING_S
+        if not (self.engine.has_work and waits):
+            session.end(LEFT)
+
     def _rest(self, seconds: float) -> None:
         if self._session is not None:
             self._session.rest(seconds)
@@ -109,7 +146,9 @@ class ClientLoop:
             self._guarded(session, event.command, lambda: self._deliver(session, event))
         elif event is not None:
             self._finished += isinstance(event, Progress)
-            self._say(session, event)
+            private = self._leaves and self._site is not None and isinstance(event, Report)
+            if not private:  # how far a site was interrupted is its own business
+                self._say(session, event)
 
     def _say(self, session: Session, event: ClientEvent | Scored) -> None:
         if self._site is None:
@@ -141,9 +180,10 @@ class ClientLoop:
                 model = session.fresh_model(command.version)
                 if model is not None:
                     self.engine.load(command.version, model)
-                self.engine.handle(command)
+                self._order(command)
             case Skip() | Take() | Continue():
-                self.engine.handle(command)
+                self._open_round = self._open_round or isinstance(command, Continue)
+                self._order(command)
             case Reveal() | Repair() | Initialize():
                 self._send(session, command)
             case Close():
@@ -153,6 +193,14 @@ class ClientLoop:
                     session.end(f"refused: {command.reason}")
             case _:
                 raise BadMessage(f"{type(command).__name__}: this client does no masked work")
+
+    def _order(self, command: Work | Validate | Skip | Take | Continue) -> None:
+        """Let the engine work; one that leaves takes no new work, but that of a skipped round goes on."""
+        if self._leaves and isinstance(command, Validate):
+            return
+        self.engine.handle(command)
+        if self._leaves:
+            self.engine.leave()
 
     def _send(self, session: Session, command: Reveal | Repair | Initialize) -> None:
         if isinstance(command, Initialize):
@@ -188,7 +236,7 @@ class ClientLoop:
             session.send(answer)
 
     def _close(self, session: Session, command: Close) -> None:
-        self._open_round = False
+        self._open_round, self._closed_at = False, time.monotonic()
         self.engine.handle(command)
         if command.outcome == "stopped" and not command.frees:  # else the server says goodbye itself
             session.end("the run was stopped")

@@ -1,18 +1,32 @@
 """A client's side of the message link: carries out one packet in a process of its own.
 
 Finished work is loaded from the client cache and written back before the answer is sent. If the answer is
-lost, the next packet finds the work done.
+lost, the next packet finds the work done. A client that is asked to leave answers at once with what it has;
+the server's next packet asks for its vector.
 """
 
 from collections.abc import Callable
 from typing import Any, Final
 
 from fedgc.errors import BadMessage, FedgcError
+from fedgc.flower.departure import Departure
 from fedgc.flower.masked_client import MaskedClient, failure
 from fedgc.links.frames import StreamId
 from fedgc.links.message.packets import AnswerLine, Packet, Shelved
 from fedgc.links.pieces import Numbers, Packed, offer_of, shortened
-from fedgc.messages import Failed, Joined, Progress, Repair, Report, Reveal, Scored, ToClient, ToMember, Work
+from fedgc.messages import (
+    Failed,
+    Joined,
+    Leaving,
+    Progress,
+    Repair,
+    Report,
+    Reveal,
+    Scored,
+    ToClient,
+    ToMember,
+    Work,
+)
 from fedgc.training import Answer, CacheFiles, Engine
 
 
@@ -26,8 +40,11 @@ class MessageWork:
         client: str,
         clock: Callable[[], float],
         site: MaskedClient | None = None,
+        *,
+        departure: Departure | None = None,
     ) -> None:
-        """`site` is given for masked work."""
+        """`site` is given for masked work; `departure` tells whether the client is asked to leave."""
+        self._departure = departure or Departure()
         self._site = site
         self._engine = engine
         self._cache = cache
@@ -48,6 +65,8 @@ class MessageWork:
         elif all(map(self._handled, packet.commands)):
             self._work(until)
         self._put_away()
+        if (left_s := self._departure.left_s) is not None:
+            self.lines.append(Leaving(0.0, self._client, left_s))
         self.lines.extend(Shelved(version, digest) for version, digest in self._cache.models().items())
 
     def _handled(self, command: ToClient) -> bool:
@@ -107,7 +126,7 @@ class MessageWork:
             self.lines.append(answer)
 
     def _work(self, until: float) -> None:
-        while not self._engine.idle and self._clock() < until:
+        while not (self._engine.idle or self._departure.asked) and self._clock() < until:
             event = self._engine.step()
             if isinstance(event, Answer):
                 self._deliver(event)

@@ -15,7 +15,17 @@ from typing import Any, Final, Literal, get_args
 
 from fedgc.errors import BadMessage
 from fedgc.links import typed_json as typed
-from fedgc.messages import WIRE_VERSION, Failed, Joined, Masking, ModelEvent, Progress, Report, ToClient
+from fedgc.messages import (
+    WIRE_VERSION,
+    Failed,
+    Joined,
+    Leaving,
+    Masking,
+    ModelEvent,
+    Progress,
+    Report,
+    ToClient,
+)
 
 FRAME_LIMIT: Final = 8 * 2**20  # bytes; gRPC refuses a longer one by its announced length
 LINE_LIMIT: Final = 1 << 20  # of a line: a hello that names 20,000 chunks
@@ -194,7 +204,7 @@ class Bye:
 
 
 Line = Challenge | Hello | Welcome | Denied | Heard | Ack | Offer | Grant | Unwanted | Ping | Bye
-EventFromClient = Joined | Failed | Progress | Report | ModelEvent | Masking
+EventFromClient = Joined | Leaving | Failed | Progress | Report | ModelEvent | Masking
 FROM_CLIENT: Final = {
     kind.__name__: kind for kind in (Heard, Ack, Offer, Ping, Bye, *get_args(EventFromClient))
 }

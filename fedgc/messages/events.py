@@ -131,6 +131,18 @@ class Report:
 
 
 @value
+class Leaving:
+    """A client was asked to end, and stays for `grace_s` seconds at most to hand in what it has.
+
+    It has reported what it has, and takes no new work.
+    """
+
+    now: Amount
+    client: Client
+    grace_s: Amount
+
+
+@value
 class Announced:
     """A client's training script has named the tensors of its model; said before it joins."""
 
@@ -270,6 +282,7 @@ class Stop:
 
 
 Masking = Enrolled | Advert | Deal | Signed | Shares
-Event = Joined | Lost | Loaded | Failed | Progress | Report | Codeword | Masking | Published | Tick | Stop
+Worked = Progress | Report | Codeword
+Event = Joined | Leaving | Lost | Loaded | Failed | Worked | Masking | Published | Tick | Stop
 ModelEvent = Announced | Scored  # about the model: the driver handles them, not the run
 LinkEvent = Event | ModelEvent  # what a link passes on

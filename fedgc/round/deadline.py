@@ -1,7 +1,8 @@
 """The deadline of the working phase, which counts from when clients have the model.
 
 The deadline waits for the model of clients that are present at the start, but at most
-`Assignment.model_limit_s`. A client that joins later does not move the deadline.
+`Assignment.model_limit_s`. A client that joins later does not move the deadline. A client that is leaving
+brings it forward, so that what it has is collected while it is there.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,7 @@ class WorkingDeadline:
         self._roster = roster
         self._awaited: set[str] = set()  # clients that the deadline waits for
         self._loaded_at = 0.0  # when the last of them had the model
+        self._leaving: dict[str, float] = {}  # clients that hand in before they end, and by when to collect
 
     def start(self, now: float, present: Iterable[str]) -> None:
         """Start the clock."""
@@ -35,10 +37,28 @@ class WorkingDeadline:
         """Note that a client has the model."""
         if client in self._awaited:
             self._loaded_at = now
-        self.gone(client)
+        self._came(client)
+
+    def leaving(self, client: str, at: float) -> None:
+        """Collect at this time at the latest, while this client is still there."""
+        self._leaving[client] = at
+        self._set()
 
     def gone(self, client: str) -> None:
-        """Note that no model is in transit to this client any more."""
+        """Wait for nothing of this client any more: neither for its model nor for what it hands in."""
+        self._leaving.pop(client, None)
+        self._came(client)
+
+    @property
+    def hurried(self) -> tuple[str, ...]:
+        """The leaving clients for which the deadline was brought forward."""
+        return tuple(self._leaving)
+
+    def is_hurried(self, now: float) -> bool:
+        """Whether the deadline is over because a client is leaving."""
+        return any(at <= now for at in self._leaving.values())
+
+    def _came(self, client: str) -> None:
         self.loading.discard(client)
         self._awaited.discard(client)
         self._set()
@@ -46,4 +66,5 @@ class WorkingDeadline:
     def _set(self) -> None:
         limit_s = self._roster.limit_s
         latest = self._roster.started_at + self._roster.assignment.model_limit_s + limit_s
-        self.at = latest if self._awaited else min(latest, self._loaded_at + limit_s)
+        at = latest if self._awaited else min(latest, self._loaded_at + limit_s)
+        self.at = min(at, *self._leaving.values(), at)

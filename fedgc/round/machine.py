@@ -43,9 +43,6 @@ Two clients, chunks 0 and 1 on both, codewords of half a model:
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from dataclasses import dataclass
-from enum import Enum
-from types import MappingProxyType
 from typing import Final
 
 from fedgc.gates import Decision, Reports
@@ -56,6 +53,7 @@ from fedgc.messages import (
     Event,
     Failed,
     Joined,
+    Leaving,
     Loaded,
     Lost,
     Outcome,
@@ -74,34 +72,18 @@ from fedgc.messages import (
 from fedgc.round.aggregator import JUST_WAIT, Aggregator, Result
 from fedgc.round.coded.scheduler import CodedScheduler
 from fedgc.round.deadline import WorkingDeadline
+from fedgc.round.departures import Departures
 from fedgc.round.local.scheduler import LocalScheduler
 from fedgc.round.plan import Plan
 from fedgc.round.roster import Assignment, Roster
 from fedgc.round.scheduler import Scheduler, Supply, WorkSummary
+from fedgc.round.states import State, Transition, table_of
 from fedgc.round.statistics import RoundStatistics
 from fedgc.round.waiting import Waiting
 
 __all__ = ["TABLE", "Assignment", "Round", "State", "Transition"]
 
 PATIENCE: Final = 3  # times the longer of uploading and training: the limit of repairs
-
-
-class State(Enum):
-    """The state of a round."""
-
-    WORKING = "working"
-    COLLECTING = "collecting"
-    AGREEING = "agreeing"
-    UNMASKING = "unmasking"
-    CLOSED = "closed"
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """The method of `Round` (or `MaskedRound`) that handles an event, and the possible next states."""
-
-    handler: str
-    to: frozenset[State]
 
 
 class Round:
@@ -125,6 +107,7 @@ class Round:
         self._aggregator: Aggregator | None = None  # set at the start of collecting
         self._roster = Roster(plan, assignment, plan.deadline_s * max(1.0, assignment.target / plan.steps))
         self._deadline = WorkingDeadline(self._roster)
+        self._departures = Departures(self._roster, self._deadline)
         self._upload_until = 0.0  # when the wait for owed vectors ends
         self._collect_until = 0.0  # the limit of all extensions of it
         self._training_s = assignment.model_limit_s + self._roster.limit_s  # to receive the model, and train
@@ -177,6 +160,11 @@ class Round:
         return frozenset(self._deadline.loading)
 
     @property
+    def forced(self) -> bool:
+        """Whether the exchange was made, or made early, for a client that is leaving."""
+        return self._departures.forced
+
+    @property
     def progress(self) -> tuple[int, int, int]:
         """Return (done, total, aim), for display."""
         return self.scheduler.progress
@@ -196,7 +184,7 @@ class Round:
 
     def _give(self, present: Sequence[Joined], carried: Collection[str] = ()) -> list[Command]:
         for event in present:
-            self._roster.enter(event.client)
+            self._roster.enter(event.client, live=event.live)
         given = self.scheduler.give(present, carried)
         self._deadline.sent(given)
         return given
@@ -214,6 +202,23 @@ class Round:
 
     def _joined(self, event: Joined) -> list[Command]:
         return [*self._give([event]), *self.scheduler.reassign(), *self._advance(event.now)]
+
+    def _leaving(self, event: Leaving) -> list[Command]:
+        """Let others do the rest of a leaving client's work, and collect while it is there."""
+        w = self._roster.w.get(event.client)
+        if w not in self._roster.live or w is None:
+            return []
+        self._departures.note(w)
+        self._deadline.gone(event.client)
+        if self._hands_in(self.scheduler.leaves(w)):
+            self._departures.leaves(event, w)
+        self._set_tick()
+        return [*self.scheduler.reassign(), *self._advance(event.now)]
+
+    @staticmethod
+    def _hands_in(has_reported: bool) -> bool:
+        """Whether a client that leaves has something to hand in."""
+        return has_reported
 
     def _lost(self, event: Lost) -> list[Command]:
         self._deadline.gone(event.client)
@@ -244,7 +249,7 @@ class Round:
         supply = scheduler.supply
         if supply is Supply.IMPOSSIBLE:
             return self._close("empty", now)
-        if not self._worth_it and supply is Supply.ENOUGH and not self._pass_gate():
+        if not self._worth_it and supply is Supply.ENOUGH and not self._pass_gate(now):
             return self._close("skipped", now)
         wait = scheduler.wait(now) if self._worth_it else JUST_WAIT
         if wait is None:
@@ -253,8 +258,8 @@ class Round:
         self._set_tick()
         return [*stalled.commands, *wait.commands]
 
-    def _pass_gate(self) -> bool:
-        decision = self._decide(self.scheduler.reports())
+    def _pass_gate(self, now: float) -> bool:
+        decision = self._departures.decided(self._decide(self.scheduler.reports()), now)
         self.reason = decision.reason
         self._worth_it = decision.sync
         return decision.sync
@@ -267,8 +272,11 @@ class Round:
             return self._close("empty", event.now)
         idle = self._roster.live - {w for w, held in self.scheduler.holds.items() if held.amount}
         self.statistics.awaited |= {w for w in idle if not self.statistics.failure[w]}  # it may have failed
-        if not self._worth_it and not self._pass_gate():
+        if not self._worth_it and not self._pass_gate(event.now):
             return self._close("skipped", event.now)
+        if self._departures.is_due(event.now) and not self.forced:
+            self._departures.forced = True
+            self.reason = f"{self.reason}; {self._departures.reason}"
         return self._collect(event.now)
 
     # ---- collecting
@@ -300,7 +308,7 @@ class Round:
     def _returned(self, event: Joined) -> list[Command]:
         """Ask a returning client for what it owes, or let it finish what is missing."""
         again: Sequence[Command] = ()
-        if self._roster.enter(event.client) is not None:
+        if self._roster.enter(event.client, live=event.live) is not None:
             again = self.aggregator.returned(event)
         self._deadline.sent(again)
         done = self.assignment.version, self.assignment.target
@@ -313,6 +321,15 @@ class Round:
         if event.version == self.assignment.version:
             self._deadline.loading.discard(event.client)
         return []
+
+    def _leaving_late(self, event: Leaving) -> list[Command]:
+        """Ask for no more work of a leaving client; it still sends what it owes."""
+        self._deadline.loading.discard(event.client)
+        w = self._roster.w.get(event.client)
+        if w is not None and w in self._roster.live:
+            self._departures.note(w)
+            self.scheduler.leaves(w)
+        return self._await(event.now)
 
     def _lost_late(self, event: Lost) -> list[Command]:
         self._deadline.loading.discard(event.client)
@@ -400,7 +417,7 @@ class Round:
         w = self._roster.leave(event.client)
         if w is not None:
             self.scheduler.lost(w)
-            self.statistics.failure[w] = "lost"
+            self.statistics.failure[w] = self._departures.failure(w)
         return w
 
     def _strike(self, event: Failed) -> str:
@@ -422,29 +439,17 @@ def _trains(given: Sequence[Command], kept: Set[int] = frozenset()) -> bool:
     )
 
 
-def _table(
-    rows: Mapping[State, Mapping[type, tuple[str, tuple[State, ...]]]],
-) -> Mapping[State, Mapping[type, Transition]]:
-    return MappingProxyType(
-        {
-            state: MappingProxyType(
-                {kind: Transition(handler, frozenset(to)) for kind, (handler, to) in row.items()}
-            )
-            for state, row in rows.items()
-        }
-    )
-
-
 _W, _C, _A, _U, _X = State
 _ON, _OVER = (_W, _C, _X), (_X,)
 _REPAIR, _AGREE, _UNMASK = (_C, _A, _X), (_A, _X), (_U, _X)
 
 # By state and event: the handler, and the possible next states. An event without a row is refused.
-TABLE: Final = _table(
+TABLE: Final = table_of(
     {
         State.WORKING: {
             Joined: ("_joined", _ON),  # it gets work
             Loaded: ("_loaded", (_W,)),  # it has the model: its working time begins
+            Leaving: ("_leaving", _ON),  # its vector is collected before it goes
             Lost: ("_lost", _ON),  # its work does not count any more
             Failed: ("_failed", _ON),  # it is live, but cannot give this
             Progress: ("_reported", _ON),  # coded, a replica: skip, take, ask the gate, collect
@@ -456,6 +461,7 @@ TABLE: Final = _table(
             Codeword: ("_received", _REPAIR),  # added to the sum, once
             Joined: ("_returned", _REPAIR),  # it may send what it owes, or finish what is missing
             Loaded: ("_loaded_late", (_C,)),
+            Leaving: ("_leaving_late", _REPAIR),  # it does no more work, but sends what it owes
             Lost: ("_lost_late", _REPAIR),  # coded: what it owes is repaired; local: it is left out
             Failed: ("_failed_late", _REPAIR),  # the same for what it cannot give
             Progress: ("_reported_late", _REPAIR),  # coded: a repair may have waited for it
@@ -468,6 +474,7 @@ TABLE: Final = _table(
             Shares: ("_shared", _AGREE),  # refused: none were asked for
             Joined: ("_back", (_A,)),  # it is asked again for what it has not answered
             Loaded: ("_passed_over", (_A,)),
+            Leaving: ("_passed_over", (_A,)),  # it signs and gives its shares before it goes
             Lost: ("_away", _AGREE),  # its vector stays in the sum, if enough are left to unmask it
             Failed: ("_failed_last", _AGREE),  # the same
             Progress: ("_passed_over", (_A,)),
@@ -480,6 +487,7 @@ TABLE: Final = _table(
             Shares: ("_shared", _UNMASK),  # with enough shares, the masks are known
             Joined: ("_back", (_U,)),
             Loaded: ("_passed_over", (_U,)),
+            Leaving: ("_passed_over", (_U,)),
             Lost: ("_away", _UNMASK),
             Failed: ("_failed_last", _UNMASK),
             Progress: ("_passed_over", (_U,)),

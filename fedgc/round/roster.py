@@ -35,6 +35,7 @@ class Assignment:
     )  # costs and gains of one more replica of each chunk in recent rounds
     upload_s: tuple[float, ...] = ()  # of a whole update, as measured by now; empty: as in the plan
     model_limit_s: float = 0.0  # limit for sending the model, before the working time counts
+    forced_from: float = 0.0  # from when on an exchange may be forced for a client that is leaving
 
     @property
     def order_seed(self) -> int:
@@ -53,6 +54,7 @@ class Roster:
     started_at: float = 0.0  # no client has worked in this round before that
     w: dict[str, int] = field(init=False)
     live: set[int] = field(init=False, default_factory=set)  # clients that joined and are not lost
+    deaf: set[str] = field(init=False, default_factory=set)  # those that hear nothing between messages
     upload_s: tuple[float, ...] = field(init=False)  # of a whole update, for each client; 0: unknown
     model_at: dict[int, float] = field(init=False, default_factory=dict)  # when the model came, if known
 
@@ -61,11 +63,12 @@ class Roster:
         self.w = {client: w for w, client in enumerate(self.plan.clients)}
         self.upload_s = self.assignment.upload_s or self.plan.upload_s
 
-    def enter(self, client: str) -> int | None:
-        """Mark a client as live; return its number, or None if it is not in this plan."""
+    def enter(self, client: str, *, live: bool) -> int | None:
+        """Mark a client as here; return its number, or None if it is not in this plan."""
         w = self.w.get(client)
         if w is not None:
             self.live.add(w)
+            (self.deaf.discard if live else self.deaf.add)(client)
         return w
 
     def leave(self, client: str) -> int | None:

@@ -55,6 +55,10 @@ class Scheduler(ABC):
         """Stop counting on a live client."""
 
     @abstractmethod
+    def leaves(self, w: int) -> bool:
+        """Expect no more work of a client that is leaving; return whether it has reported any."""
+
+    @abstractmethod
     def failed(self, w: int, event: Failed) -> str:
         """Handle a client's failed work; return why that changes nothing, if so."""
 

@@ -33,6 +33,7 @@ from fedgc.messages import (
     Enrolled,
     Event,
     Joined,
+    Leaving,
     Loaded,
     Lost,
     Progress,
@@ -53,6 +54,7 @@ from fedgc.round.scheduler import WorkSummary
 from fedgc.round.waiting import Waiting
 from fedgc.run.carried import Carried
 from fedgc.run.chunk_table import MOST_PRIVATE, Amounts, Holdings
+from fedgc.run.departures import Departures
 from fedgc.run.gate import CHECK_BYTES, RunGate
 from fedgc.run.outputs import Append, Apply, Chose, Finished, Output, RunState, basis_of, kind_of
 from fedgc.run.planner import Planner, PlanRequest
@@ -71,11 +73,11 @@ from fedgc.run.speeds import MeasuredSpeeds
 __all__ = [
     "CHECK_BYTES", "Append", "Apply", "Chose", "Finished", "Output", "Run", "RunParts", "RunState",
     "fewer_would_do",
-]  # fmt: skip
+]  # fmt: skip  # fmt: skip
 
 THIS_RUN: Final = "this run"  # if the run has no name
 OF_KEYS: Final = frozenset({Enrolled, Advert, Deal, Published})  # events for the key agreement only
-OF_RUNS: Final = frozenset({Joined, Lost, Codeword, Loaded})  # events for run and round
+OF_RUNS: Final = frozenset({Joined, Leaving, Lost, Codeword, Loaded})  # events for run and round
 SPENT: Final = "its sum was asked for and made no new model; no site masks one model for two sums"
 GIVE_UP_AFTER: Final = 3  # consecutive rounds without any finished work
 
@@ -124,7 +126,7 @@ class Run:
         self._orders: Mapping[str, tuple[int, ...]] = {}  # of clients that continue
         self._planned_for = self._fleet = None
         self._target = config.round_steps
-        self._carried = Carried()
+        self._carried, self._departures = Carried(), Departures()
         self._first_step, self._common_steps = 0, 0.0
         self._given: dict[str, Collection[int]] = {}  # masked: models recently sent to each client
         self._fruitless = self._up_bytes = 0  # consecutive rounds; bytes of the current round
@@ -138,7 +140,7 @@ class Run:
 
     def handle(self, event: Event) -> tuple[Output, ...]:
         """Return the commands that follow from this event."""
-        if self.finished:
+        if self.finished or self._departures.ignores(event, self._present):
             return ()
         current, kind = self.round, type(event)
         outputs: list[Output] = []
@@ -166,6 +168,8 @@ class Run:
             self._given.pop(event.client, None)
             self._fleet = None
             self._carried = self._carried.without(event.client)
+        elif isinstance(event, Leaving):
+            self._fleet = None
         elif isinstance(event, Loaded) and event.client in self._present:
             self._speeds.received(event.client, event.size_bytes, event.seconds)
         elif isinstance(event, Codeword) and event.client in self._present:
@@ -225,10 +229,9 @@ class Run:
         return []
 
     def _done(self) -> list[Output]:
-        done = f"{self.config.rounds} rounds are done"
-        if self.version:
-            return self._finish(done, complete=True)
-        return self._finish(caused(self._fault, f"{done}, and no work was ever counted"), complete=False)
+        done, without = f"{self.config.rounds} rounds are done", "and no work was ever counted"
+        said = done if self.version else caused(self._fault, f"{done}, {without}")
+        return self._finish(said, complete=self.version > 0)
 
     def _needed(self) -> tuple[int, int]:
         """Return how many clients a round needs at least, and how many the next one waits for."""
@@ -236,9 +239,9 @@ class Run:
         return least, max(least, 1 if self._begun else self.config.min_clients)
 
     def _able(self) -> list[str]:
-        """Return the clients that have chunks to work on and, in a masked run, keys."""
-        keys = self._key_agreement
-        able = [client for client, numbers in self._holdings.present.items() if numbers]
+        """Return the clients that stay, have chunks to work on and, in a masked run, keys."""
+        keys, leaving = self._key_agreement, self._departures.leaving
+        able = [each for each, held in self._holdings.present.items() if held and each not in leaving]
         return [client for client in able if keys is None or client in keys.enrolled]
 
     def _keyed(self, key_agreement: KeyAgreement, now: float) -> list[Output]:
@@ -294,7 +297,6 @@ class Run:
         self._plan = plan
         self._planned_for = self._here()
         self._begun = True
-        left = self.config.rounds - self.number
         exchange = (
             None if self._key_agreement is None else self._exchange_drawn(self._key_agreement, plan.clients)
         )
@@ -304,7 +306,7 @@ class Run:
             self._target,
             self.config.seed,
             self._carried.clients,
-            rounds_left=left,
+            rounds_left=self.config.rounds - self.number,
             weights=self._planner.weights(plan) if self._planner and self.config.work == "coded" else (),
             orders=self._orders,
             first_step=self._first_step,
@@ -315,6 +317,7 @@ class Run:
             replication_costs=self._replication.replication_costs(kind_of(plan), self._target),
             upload_s=upload_s(map(self._speeds.up_bytes_s, plan.clients), plan.update_bytes),
             model_limit_s=model_limit_s(map(self._speeds.down_bytes_s, plan.clients), self._size),
+            forced_from=self._departures.forced_from,
         )
         self._up_bytes = 0
         self.round = (
@@ -391,8 +394,8 @@ class Run:
         if synced:
             self._settled = self._state()
         self._carried = Carried() if synced else self._left_by(over, summary)
-        row = row_of(over, summary, coded=self.config.work == "coded")
-        row = with_coverage(row, over, self._holdings, self._present)
+        bare = row_of(over, summary, coded=self.config.work == "coded")
+        row = with_coverage(bare, over, self._holdings, self._present)
         if synced and over.assignment.target == over.plan.steps:  # others took longer than predicted
             self._learned(row)
         outputs.append(Append(row, awaited_in(over)))
@@ -439,18 +442,19 @@ class Run:
         return self._fleet
 
     def _counted(self) -> Fleet:
-        """Return the present clients, sorted by identity.
+        """Return the present clients that are not leaving, sorted by identity.
 
         The order of joining differs after every resume; with a stable order, clients are offered the chunks
         that they have already finished.
         """
         deaf = any(not joined.live for joined in self._present.values())
         there = self._present.keys() if self._key_agreement is None else set(self._key_agreement.members)
-        held = self._holdings.present
-        holds = {client: held[client] for client in sorted(self._present) if client in there}
+        held, staying = self._holdings.present, self._present.keys() - self._departures.leaving
+        holds = {client: held[client] for client in sorted(staying) if client in there}
         return Fleet(holds, self._holdings.chunks, self._size, deaf)
 
     def _learn(self, over: Round, summary: WorkSummary) -> None:
+        self._departures.closed(over.closed_at, forced=over.forced)
         for client, step_s in zip(over.plan.clients, over.statistics.step_s, strict=True):
             if step_s:
                 self._speeds.worked(client, sum(step_s) / len(step_s))

@@ -18,8 +18,8 @@ from fedgc.history import Speed, Speeds
 from fedgc.round.plan import Plan
 
 RECENT_ROUNDS: Final = 5
+REPLAN_RATIO: Final = 1.5  # a client this much faster or slower than planned triggers a new plan
 LEAST_STEP_S: Final = 1e-9  # a clock may not have advanced
-REPLAN_RATIO: Final = 1.5
 FEW: Final = 3  # with fewer clients their spread is meaningless
 
 

@@ -90,6 +90,17 @@ class CodedEngine(Engine):
             raise NotHere(reason, lacking)
         return [(self._trajectories.vector(chunk), self._trajectories[chunk].samples) for chunk in chunks]
 
+    def leave(self) -> None:
+        """Train no more chunks; those that are finished are reported already."""
+        self._save_current()
+        self._queue.clear()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a chunk is finished."""
+        work, reached = self._work, self._trajectories.reached
+        return work is not None and any(reached(chunk) == work.target for chunk in self._names)
+
     # ---- commands
 
     def _begin(self, work: Work) -> None:

@@ -166,6 +166,17 @@ class Engine(ABC):
             EdgeFailed: A vector cannot be read.
         """
 
+    # ---- leaving
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Train no more after the present step; later steps report what is done, as far as it is not yet."""
+
+    @property
+    @abstractmethod
+    def has_work(self) -> bool:
+        """Whether there is work since the common model that an exchange could count."""
+
     # ---- client cache
 
     @abstractmethod

@@ -49,6 +49,7 @@ class LocalEngine(Engine):
         self._queued = False  # there is work to do
         self._ahead = False  # it has reported at the target and continues
         self._asked: Reveal | None = None  # for the update, which the loop has yet to hand in
+        self._leaves = False  # it has yet to report what it has, for the last time
         self._awaits_score = False
         self._scoring = 0  # the version that the loop was told to score last
 
@@ -71,7 +72,7 @@ class LocalEngine(Engine):
     @property
     def idle(self) -> bool:
         """Whether a step would do nothing until a command comes."""
-        waits = self._queued or self._asked is not None or self._awaits_score
+        waits = self._queued or self._asked is not None or self._awaits_score or self._leaves
         return not self._pending_events and not waits
 
     def answer(self, command: Reveal | Repair) -> Answer | None:
@@ -82,6 +83,17 @@ class LocalEngine(Engine):
         self._clear_queue()
         self._asked = command
         return self._handed_in(command)
+
+    def leave(self) -> None:
+        """Stop at the end of the present step, and report the steps that are done."""
+        if self._work is not None and self._asked is None:
+            self._clear_queue()
+            self._leaves = LOCAL_TRAJECTORY in self._trajectories
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step was done."""
+        return self._work is not None and self._trajectories.reached(LOCAL_TRAJECTORY) > 0
 
     def keep(self) -> tuple[Report | Failed, ...]:
         """Write to the client cache; return the report of unfinished work, and failures."""
@@ -118,7 +130,7 @@ class LocalEngine(Engine):
     def _start_round(self, work: Work, order: tuple[int, ...]) -> None:  # noqa: ARG002  the order says all
         if LOCAL_TRAJECTORY not in self._trajectories:
             self._current = None  # what the loop has began elsewhere
-        self._queued, self._ahead, self._asked = bool(order), False, None
+        self._queued, self._ahead, self._asked, self._leaves = bool(order), False, None, False
 
     def _continue(self, command: Continue) -> None:
         super()._continue(command)
@@ -131,7 +143,7 @@ class LocalEngine(Engine):
         self._clear_queue()
 
     def _clear_queue(self) -> None:
-        self._queued = self._ahead = False
+        self._queued = self._ahead = self._leaves = False
         self._asked = None
 
     def _close(self, command: Close) -> None:
@@ -156,6 +168,8 @@ class LocalEngine(Engine):
                 return self._pending_events.pop(0)
             if self._asked is not None:
                 return self._handed_in(self._asked)
+            if self._leaves and self._work is not None:
+                return self._last_report(self._work)
             return self._advance(self._work) if self._work is not None and self._queued else None
         except Exception as error:  # the user's code may raise anything
             return self._failed_step(error)
@@ -169,7 +183,8 @@ class LocalEngine(Engine):
         return self._abandon(LOCAL_TRAJECTORY, self._work, error)
 
     def _collect_scores(self) -> None:
-        scores = self._loop.scores(wait=not self._queued and self._asked is None)
+        busy = self._queued or self._leaves or self._asked is not None
+        scores = self._loop.scores(wait=not busy)
         self._pending_events += scores
         self._awaits_score = self._awaits_score and not scores
 
@@ -236,6 +251,14 @@ class LocalEngine(Engine):
                 update, make_codec(command.wire), stamp, self._residual
             )
         return Answer(command, report, update, report.samples)
+
+    def _last_report(self, work: Work) -> Report | None:
+        """Return the report of a client that leaves, once the loop is at the end of its step."""
+        vector = self._end()
+        if vector is None:
+            return None
+        self._leaves = False
+        return self._report(work, vector)
 
     def _end(self) -> Vector | None:
         """Return where the trajectory is now, or None if the loop has not handed it in yet."""

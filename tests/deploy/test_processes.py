@@ -154,8 +154,8 @@ def test_client_command_is_accepted_by_flower(place: Callable[..., ClientPlace],
     program = import_module("flwr.supernode.cli.flower_supernode")
 
     words = place("127.0.0.1:443", node_config="pace-s=0.5", insecure=insecure).program().words
-    read = program._parse_args_run_supernode().parse_args(words[1:])
-    assert words[0] == "flower-supernode"
+    assert words[2:6] == ("--alone", "--leave", "20.0", "flower-supernode")
+    read = program._parse_args_run_supernode().parse_args(words[6:])
     assert read.insecure is insecure
     assert bool(read.root_certificates) is bool(read.auth_supernode_private_key) is not insecure
     assert read.node_config.endswith("pace-s=0.5")

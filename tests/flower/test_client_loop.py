@@ -9,14 +9,18 @@ import numpy as np
 import pytest
 
 from fedgc.errors import BadMessage, NotHere, TaskFailed
-from fedgc.flower.client_loop import ClientLoop
+from fedgc.flower.client_loop import LEFT, ClientLoop
+from fedgc.flower.departure import Departure
 from fedgc.messages import (
     Close,
     Codeword,
+    Continue,
     Failed,
     Held,
     Joined,
     Layout,
+    Leaving,
+    Lost,
     Mix,
     Progress,
     Report,
@@ -24,6 +28,7 @@ from fedgc.messages import (
     Ring,
     Skip,
     Survivors,
+    Take,
     TensorSpec,
     Work,
 )
@@ -43,6 +48,12 @@ class PlainEngine:
         self.rests_s = 0.0
         self.steps = 5
         self.error: Exception | None = None
+        self.left = 0
+        self.has_work = True
+
+    def leave(self) -> None:
+        self.left += 1
+        self.idle = True
 
     def holds(self) -> tuple[Held, ...]:
         return (Held("chunk-0", 8),)
@@ -81,8 +92,8 @@ class PlainEngine:
 
 
 @contextmanager
-def serving(link) -> Iterator[tuple[PlainEngine, str, list[str]]]:
-    loop = ClientLoop(lambda rest: PlainEngine(rest, link.numbers))
+def serving(link, departure: Departure | None = None) -> Iterator[tuple[PlainEngine, str, list[str]]]:
+    loop = ClientLoop(lambda rest: PlainEngine(rest, link.numbers), departure=departure)
     session = link.session(says_joined=False)
     ended: list[str] = []
     thread = threading.Thread(target=lambda: ended.append(loop.serve(session, "x")))
@@ -186,6 +197,60 @@ def test_stop_of_complete_run_leaves_session_to_server(link) -> None:
         link.listener.send(Close(client, 1, "stopped", True))
         link.eventually(lambda: engine.heard)
         assert ended == []
+
+
+def test_leaving_client_answers_until_its_round_is_closed(link) -> None:
+    departure = Departure(WAIT_S)
+    with serving(link, departure) as (engine, client, ended):
+        link.listener.publish(0, link.vector())
+        link.listener.send(work(client))
+        link.event(Progress)
+        departure.ask()
+        assert 0 < link.event(Leaving).grace_s <= WAIT_S
+        link.listener.send(Reveal(client, 1, 0, "coded", Mix((0,), ((1.0, 2.0),))))
+        assert link.event(Codeword).round == 1
+        assert not ended
+        engine.has_work = False
+        link.listener.send(Close(client, 1, "synced", True))
+        link.event(Lost)  # at once, not after the session's grace time
+        link.eventually(lambda: ended)
+        assert ended == [LEFT]
+
+
+def test_leaving_client_takes_no_new_work(link) -> None:
+    """The next round may have begun before the server hears of it."""
+    departure = Departure(WAIT_S)
+    with serving(link, departure) as (engine, client, _):
+        link.listener.publish(0, link.vector())
+        link.listener.send(work(client))
+        link.event(Progress)
+        departure.ask()
+        link.event(Leaving)
+        for command in (Take(client, 1, (0,)), Close(client, 1, "skipped", False), carry_on(client)):
+            link.listener.send(command)
+        link.eventually(lambda: carry_on(client) in engine.heard)
+        link.eventually(lambda: engine.left == 3)
+        assert engine.idle
+
+
+@pytest.mark.parametrize("case", ["no work", "no time"])
+def test_client_leaves_at_once_without(link, case: str) -> None:
+    departure = Departure(WAIT_S if case == "no work" else 0.0)
+    with serving(link, departure) as (engine, client, ended):
+        link.listener.publish(0, link.vector())
+        link.listener.send(work(client))
+        link.event(Progress)
+        engine.has_work = case != "no work"
+        departure.ask()
+        if case == "no work":
+            link.event(Leaving)
+        link.event(Lost)
+        link.eventually(lambda: ended)
+        assert ended == [LEFT]
+
+
+def carry_on(client: str) -> Continue:
+    return Continue(client, 2, 8, (0,), 60.0)
 
 
 def test_lease_ends_between_rounds(link) -> None:

@@ -1,11 +1,28 @@
 """Test the supervisor: it reports how its program ended, and ends it on release."""
 
+import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from fedgc.processes import supervision
+
+CLIENT = """
+import os, signal, sys, time
+folder = os.environ["FEDGC_LEAVE"]
+signal.signal(signal.SIGTERM, lambda *_: None)
+open(os.path.join(folder, f"serves-{os.getpid()}"), "w").close()
+print("client", flush=True)
+signal.pause()
+print("asked", os.path.exists(os.path.join(folder, "asked")), flush=True)
+sys.stdin.readline()
+"""
+NODE = (
+    "trap 'echo node; exit 3' TERM; {python} -c \"$CLIENT\" <{pipe} & wait; while true; do sleep 0.05; done"
+)
 
 
 def supervisor(*command: str) -> "subprocess.Popen[bytes]":
@@ -38,3 +55,63 @@ def test_terminated_supervisor_passes_signal_on():
     held.terminate()
     assert held.wait(30) == 3
     held.communicate()
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A supervised program whose client ends once something is written into `pipe`."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    monkeypatch.setenv("CLIENT", CLIENT)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(supervision, "DELIVERY_S", 0.0)
+    held = supervisor("--leave", "300", "sh", "-c", NODE.format(python=sys.executable, pipe=pipe))
+    with pipe.open("w") as line:
+        assert held.stdout is not None
+        assert held.stdout.readline() == b"client\n"
+        yield held, line
+    held.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_client_leaves_before_its_node_ends(node, tmp_path: Path, number: signal.Signals):
+    held, line = node
+    held.send_signal(number)
+    assert held.stdout.readline() == b"asked True\n"
+    line.write("over\n")
+    line.flush()
+    assert held.stdout.readline() == b"node\n"
+    assert held.wait(60) == 3
+    assert not list(tmp_path.glob("fedgc-leave-*"))
+
+
+def test_second_signal_ends_node_at_once(node):
+    held, _ = node
+    held.terminate()
+    assert held.stdout.readline() == b"asked True\n"
+    held.terminate()
+    assert held.stdout.readline() == b"node\n"
+    assert held.wait(60) == 3
+
+
+def test_client_that_does_not_leave_is_waited_for_so_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    monkeypatch.setenv("CLIENT", CLIENT)
+    held = supervisor("--leave", "0.5", "sh", "-c", NODE.format(python=sys.executable, pipe=pipe))
+    with pipe.open("w"):
+        assert held.stdout is not None
+        held.stdout.readline()
+        held.terminate()
+        assert held.stdout.readline() == b"asked True\n"
+        assert held.stdout.readline() == b"node\n"
+        assert held.wait(60) == 3
+    held.communicate()
+
+
+def test_supervisor_alone_does_not_need_its_input():
+    held = subprocess.Popen(
+        [sys.executable, supervision.__file__, "--alone", "sh", "-c", "sleep 1; exit 5"],
+        stdin=subprocess.DEVNULL,
+    )
+    assert held.wait(60) == 5

@@ -22,6 +22,7 @@ from fedgc.messages import (
     Held,
     Joined,
     Kept,
+    Leaving,
     Loaded,
     Lost,
     Progress,
@@ -1187,3 +1188,49 @@ def test_returning_client_is_not_asked_for_lost_work():
     name = plan.clients[0]
     clients.obey(machine.handle(Joined(1.0, name, live=True, holds=(Held(plan.chunks[1].name, 10),))))
     assert clients.queue[name] == [1]
+
+
+# ---- clients that leave
+
+
+def test_others_do_rest_of_leaving_clients_work():
+    plan = planned(3, 6, replicas=2, blocks=1)
+    machine, clients = begun(plan)
+    leaver = plan.clients[0]
+    work(machine, clients, leaver)
+    clients.obey(machine.handle(Leaving(1.0, leaver, 20.0)))
+    assert machine.next_tick == 19.0
+    clients.stop(leaver)
+    finish_working(machine, clients, plan.clients[1:])
+    send_all(machine, clients)
+    assert machine.outcome == "synced"
+    assert not machine.forced, "it ended by itself, with all chunks"
+    assert machine.statistics.finished[0] == 1
+    np.testing.assert_allclose(clients.total, clients.plain)
+
+
+def test_leaving_client_is_not_asked_for_chunks_while_collecting():
+    plan = planned(3, 3, replicas=2, blocks=1)
+    machine, clients = begun(plan)
+    finish_working(machine, clients)
+    leaver, other = plan.clients[0], plan.clients[1]
+    clients.obey(machine.handle(Leaving(2.0, leaver, 20.0)))
+    commands = machine.handle(Lost(2.5, other))
+    assert not [each for each in commands if isinstance(each, Take) and each.client == leaver]
+    clients.obey(commands)
+    send_all(machine, clients)
+    assert machine.state is State.CLOSED
+
+
+def test_chunk_alone_on_leaving_client_is_not_awaited():
+    plan = planned(2, 4, replicas=1, blocks=1, held=[(0, 1), (2, 3)])
+    machine, clients = begun(plan)
+    leaver = plan.clients[0]
+    work(machine, clients, leaver)
+    clients.obey(machine.handle(Leaving(1.0, leaver, 20.0)))
+    clients.stop(leaver)
+    finish_working(machine, clients, plan.clients[1:])
+    send_all(machine, clients)
+    assert machine.outcome == "approximate"
+    assert len(machine.short) == 1
+    assert machine.statistics.counted == [1, 2]

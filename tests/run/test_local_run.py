@@ -2,11 +2,25 @@
 
 import json
 import math
+from itertools import pairwise
 
 import pytest
 
 from fedgc.errors import BadSetting
-from fedgc.messages import Codeword, Continue, Failed, Held, Joined, Lost, Reveal, Tick, ToClient, Work
+from fedgc.messages import (
+    Codeword,
+    Continue,
+    Failed,
+    Held,
+    Joined,
+    Leaving,
+    Lost,
+    Report,
+    Reveal,
+    Tick,
+    ToClient,
+    Work,
+)
 from fedgc.run.machine import CHECK_BYTES, Append, Apply, Finished, Output, RunState
 from fedgc.sim.clock.interfaces import Finding
 from fedgc.sim.clock.reference_client import WHOLE, ReferenceClient, Reported
@@ -316,3 +330,76 @@ def test_client_that_did_its_steps_is_not_awaited():
     fleet.report("a")
     assert fleet.run.waiting.clients == set("bcd")
     assert fleet.now < fleet.run.waiting.until < math.inf
+
+
+# ---- clients that leave
+
+
+def leave(fleet: Fleet, client: str, steps: int = 2, grace_s: float = 20.0) -> None:
+    """Report what a client has, and say that it leaves."""
+    before, samples = fleet.kept[client], SAMPLES * len(fleet.names[client])
+    number = fleet.run.number
+    fleet.say(Report(fleet.now, client, number, before + steps, samples, 0.1 * steps, 1.0, 0.5))
+    fleet.say(Leaving(fleet.now, client, grace_s))
+
+
+def rows(fleet: Fleet) -> list:
+    return [each.row for each in fleet.of(Append)]
+
+
+def test_departure_forces_exchange_and_gets_no_new_work():
+    fleet = Fleet(gate="every", gate_period=6)
+    fleet.do_a_round()
+    leave(fleet, "b")
+    fleet.do_a_round()
+    assert fleet.outcomes == ["skipped", "synced"]
+    assert rows(fleet)[1].reason == "client b is leaving"
+    fleet.do_a_round()
+    assert [each.client for each in rows(fleet)[2].clients] == ["a", "c", "d"]
+    fleet.say(Lost(fleet.now, "b"))
+    fleet.do_a_round()
+    assert fleet.outcomes == ["skipped", "synced", "skipped", "skipped"]
+    assert not any(each.failure for row in rows(fleet) for each in row.clients)
+
+
+def test_second_leaving_counts_only_after_return():
+    fleet = Fleet(gate="every", gate_period=6)
+    leave(fleet, "b")
+    fleet.do_a_round()
+    for _ in range(3):
+        fleet.say(Leaving(fleet.now, "b", 20.0))
+        fleet.do_a_round()
+    assert fleet.outcomes == ["synced"] + ["skipped"] * 3
+
+
+def test_hostile_departures_force_few_exchanges():
+    """A client that leaves and joins again in every other second forces one exchange in ten seconds."""
+    fleet = Fleet(gate="every", gate_period=60, rounds=41, max_gap=64)
+    for _ in range(20):
+        leave(fleet, "b")
+        fleet.do_a_round()
+        fleet.say(Lost(fleet.now, "b"))
+        fleet.clients["b"].restart(keeps=False)
+        fleet.say(Joined(fleet.now, "b", True, (Held("chunk b", SAMPLES),)))
+        fleet.do_a_round()
+    forced = [row.started for row in rows(fleet) if "is leaving" in row.reason]
+    assert len(forced) == 4
+    assert all(later - earlier >= 10.0 for earlier, later in pairwise(forced))
+
+
+def test_storm_of_departures_causes_one_exchange():
+    fleet = Fleet(gate="every", gate_period=6)
+    for client in "abc":
+        fleet.now += 1.0
+        leave(fleet, client)
+    assert fleet.run.next_tick == 19.0, "that of the first one's grace"
+    fleet.do_a_round()
+    assert fleet.outcomes == ["synced"]
+    assert rows(fleet)[0].reason == "client a and 2 more are leaving"
+
+
+def test_leaving_client_does_not_count_for_min_clients():
+    fleet = Fleet(gate="every", min_clients=5)
+    fleet.say(Leaving(0.0, "b", 20.0))
+    fleet.say(Joined(0.0, "e", True, (Held("chunk e", SAMPLES),)))
+    assert not fleet.of(Work)

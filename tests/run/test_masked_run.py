@@ -23,6 +23,7 @@ from fedgc.messages import (
     Failed,
     Held,
     Joined,
+    Leaving,
     Lost,
     Open,
     Published,
@@ -272,6 +273,24 @@ def test_unreported_local_work_counts_with_its_vector(fleet):
     assert (row.clients[0].finished, row.clients[0].steps) == (1, 0)
     assert all(client.counted == client.finished for client in row.clients)
     assert row.discarded == 0
+
+
+@pytest.mark.parametrize("work", ["coded", "local"])
+def test_leaving_site_sends_its_vector_and_helps_to_unmask(fleet, work):
+    """It says nothing of its steps, so the exchange is forced for it in any case."""
+    one = fleet(5, work=work, gate="every", gate_period=9, rounds=3)
+    one.join()
+    one.drive(until=lambda fleet: fleet.count(Work) == 5 and fleet.unsent)
+    leaver = one.party.clients[0]
+    one.say(Leaving(one.now, leaver, 20.0))
+    one.drive(until=lambda fleet: len(fleet.rows) == 1)
+    assert one.outcomes() == ["synced"]
+    assert one.rows[0].reason == f"client {leaver} is leaving"
+    assert leaver in one.added[0][1]
+    one.lose(leaver)
+    one.drive()
+    assert one.outcomes()[1:] == ["skipped", "synced"]
+    assert leaver not in one.added[1][1]
 
 
 def test_local_work_of_site_lost_while_uploading_is_discarded(fleet):

@@ -384,3 +384,31 @@ def test_request_without_validate_is_answered(bench, small):
     (scored,) = bench.drain(engine)
     assert isinstance(scored, Scored)
     assert (scored.figures, scored.problem) == ((), NO_VALIDATE)
+
+
+def test_leaving_engine_reports_its_steps_and_trains_no_more(bench, small):
+    engine = bench.engine(small, PLAIN)
+    engine.handle(local(bench, target=10))
+    assert not engine.has_work
+    steps(engine, 4)
+    engine.leave()
+    (report,) = bench.drain(engine)
+    assert report.steps == 4
+    assert engine.has_work
+    told, way = update(engine, reveal())
+    assert told == report
+    np.testing.assert_array_equal(way, walked(bench, small, PLAIN, 4))
+    engine.handle(Close("me", 1, "synced", frees=True))
+    assert not engine.has_work
+
+
+def test_leaving_engine_reports_in_round_that_carries_on(bench, small):
+    engine = bench.engine(small, PLAIN)
+    engine.handle(local(bench, target=3))
+    bench.drain(engine)
+    engine.leave()
+    assert [each.round for each in bench.drain(engine)] == [1]
+    engine.handle(Close("me", 1, "skipped", frees=False))
+    engine.handle(Continue("me", 2, 6, CHUNKS, 60.0))
+    engine.leave()
+    assert [(each.round, each.steps) for each in bench.drain(engine)] == [(2, 3)]

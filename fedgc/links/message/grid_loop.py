@@ -268,6 +268,8 @@ class GridLoop:
         about = reply.content.config_records.get(RECORD, ConfigRecord())
         ended, client = about.get("ended", "saw a reply of another form"), about.get("client", f"node {node}")
         self._log.log(INFO, "a session ended: %s", printable(ended))
+        if about.get("left") is True:  # its SuperNode may be about to end
+            node_state.next = now + LONGEST_PAUSE_S
         if about.get("reached") is False and self._ways.falls_back and self._ways.message_server is not None:
             self._log.log(WARNING, "client %s goes on over Flower messages alone", printable(client))
             self._ways.message_server.open(node, invitation.token if invitation else None)

@@ -25,7 +25,17 @@ from fedgc.links import identity
 from fedgc.links.frames import Numbered, Offer, StreamId
 from fedgc.links.identity import Identity
 from fedgc.links.pieces import NUMBER, Form, Numbers, Packed, Vector, digest_of
-from fedgc.messages import WIRE_VERSION, Failed, Joined, Masking, ModelEvent, Progress, Report, ToClient
+from fedgc.messages import (
+    WIRE_VERSION,
+    Failed,
+    Joined,
+    Leaving,
+    Masking,
+    ModelEvent,
+    Progress,
+    Report,
+    ToClient,
+)
 
 ACTION: Final = "packet"
 TYPE: Final = f"train.{ACTION}"
@@ -50,10 +60,19 @@ _TO_CLIENT: Final = MappingProxyType({kind.__name__: kind for kind in get_args(T
 _FROM_CLIENT: Final = MappingProxyType(
     {
         kind.__name__: kind
-        for kind in (Joined, Progress, Report, Failed, Offer, Shelved, *get_args(ModelEvent | Masking))
+        for kind in (
+            Joined,
+            Leaving,
+            Progress,
+            Report,
+            Failed,
+            Offer,
+            Shelved,
+            *get_args(ModelEvent | Masking),
+        )
     }
 )
-AnswerLine = Joined | Progress | Report | Failed | Offer | Shelved | ModelEvent | Masking
+AnswerLine = Joined | Leaving | Progress | Report | Failed | Offer | Shelved | ModelEvent | Masking
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -37,6 +37,7 @@ from fedgc.messages import (
     Continue,
     Failed,
     Joined,
+    Leaving,
     LinkEvent,
     Lost,
     Masking,
@@ -76,6 +77,7 @@ class _Outbox:
     left: tuple[int, ...] = ()  # of its order: not reported yet
     asks: list[Reveal | Repair] = field(default_factory=list)
     packets: list[ToMember] = field(default_factory=list)  # of a masked exchange
+    leaves: bool = False  # it hands in what it has, and gets no more work
     keyed: int = 0  # the round for which keys were asked for last
     expected: dict[StreamId, Form] = field(default_factory=dict)
     out: Packet | None = None
@@ -140,6 +142,8 @@ class MessageServer:
                     outbox.keyed = command.round
                 case Close():
                     outbox.left, outbox.asks, outbox.expected, outbox.packets = (), [], {}, []
+                    if outbox.leaves:
+                        self._let_go(outbox)
                 case _:
                     return  # other commands are only for clients that listen while they work
         self.wanted.set()
@@ -324,13 +328,7 @@ class MessageServer:
     def _hear(self, outbox: _Outbox, answer: Answer) -> None:
         now = self._around.clock()
         self._around.quotas.check(answer.client, now)
-        joined = next((line for line in answer.lines if isinstance(line, Joined)), None)
-        if outbox.client and answer.client != outbox.client:
-            raise NotAdmitted(f"answer: saw client {answer.client}, needed {outbox.client}, which was asked")
-        if not outbox.client and joined is None:
-            raise NotAdmitted(
-                f"answer of {answer.client}: needed what it can load, as it was asked who it is"
-            )
+        joined = _joined_in(outbox, answer)
         joins = [len(line.holds) for line in answer.lines if isinstance(line, Joined)]
         spent = Spent(len(answer.lines), answer.control_bytes, len(joins), max(joins, default=0))
         if told := self._around.spend(answer.client, printable(answer.name, LONGEST_NAME), spent):
@@ -345,7 +343,10 @@ class MessageServer:
             self._around.audit("joined", answer.client, f"over messages, with key {answer.key.hex()}")
             self._admit(outbox, joined)
         for line in answer.lines:
-            if isinstance(line, Masking | ModelEvent):
+            if isinstance(line, Leaving):
+                outbox.leaves, outbox.left = True, ()
+                self._emit(line)
+            elif isinstance(line, Masking | ModelEvent):
                 self._emit(line)
             elif isinstance(line, Progress | Report | Failed):
                 self._emit_current(outbox, line)
@@ -356,7 +357,7 @@ class MessageServer:
             if other is not outbox and other.client == joined.client:
                 self._lose(other)
                 other.next = self._around.clock() + LONGEST_PAUSE_S  # its node may be gone
-        outbox.client = joined.client
+        outbox.client, outbox.leaves = joined.client, False
         outbox.work, outbox.left, outbox.asks, outbox.expected, outbox.packets = None, (), [], {}, []
         self._emit(replace(joined, live=False))
 
@@ -417,6 +418,11 @@ class MessageServer:
         outbox.next = self._around.clock() + outbox.pause_s
         outbox.pause_s = min(2 * outbox.pause_s, LONGEST_PAUSE_S)
 
+    def _let_go(self, outbox: _Outbox) -> None:
+        """Lose a client that has handed in what it had; its node may be about to end."""
+        self._lose(outbox)
+        outbox.next = self._around.clock() + LONGEST_PAUSE_S
+
     def _lose(self, outbox: _Outbox) -> None:
         client, outbox.client = outbox.client, ""
         outbox.left, outbox.asks, outbox.owed, outbox.expected, outbox.packets = (), [], (), {}, []
@@ -435,3 +441,13 @@ def _done(outbox: _Outbox, line: Progress | Report | Failed) -> frozenset[int]:
         reached = outbox.work is not None and line.steps >= outbox.work.target
         return frozenset(outbox.left if reached else ())
     return frozenset(line.chunks or outbox.left)
+
+
+def _joined_in(outbox: _Outbox, answer: Answer) -> Joined | None:
+    """Return what an answer says of the client's data; raise NotAdmitted if the answer is not its own."""
+    joined = next((line for line in answer.lines if isinstance(line, Joined)), None)
+    if outbox.client and answer.client != outbox.client:
+        raise NotAdmitted(f"answer: saw client {answer.client}, needed {outbox.client}, which was asked")
+    if not outbox.client and joined is None:
+        raise NotAdmitted(f"answer of {answer.client}: needed what it can load, as it was asked who it is")
+    return joined

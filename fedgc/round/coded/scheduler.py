@@ -50,6 +50,11 @@ class CodedScheduler(Scheduler):
         self._stalled.gone(w)
         self._reports.lost(w)
 
+    def leaves(self, w: int) -> bool:
+        """Ask for no more chunks of a leaving client; those that it has finished count."""
+        self._tracker.hears(w, hears=False)
+        return bool(self._tracker.done_wc[w].any())
+
     def failed(self, w: int, event: Failed) -> str:
         """Mark the failed chunks as unavailable, all if none is named."""
         self._awake(w, event.now)

@@ -17,6 +17,7 @@ class LocalState:
     since: float = 0.0  # when it was given work
     report: Report | None = None
     able: bool = True
+    leaves: bool = False  # it trains no more
 
 
 class StepReports:
@@ -42,10 +43,14 @@ class StepReports:
         """Return the live clients that can train."""
         return [w for w in sorted(self.clients) if self.clients[w].able]
 
+    def staying(self) -> list[int]:
+        """Return those that train: the others are leaving."""
+        return [w for w in self.able() if not self.clients[w].leaves]
+
     def arrived(self) -> list[int]:
-        """Return the clients that have reached the target."""
+        """Return those that have reached the target."""
         target = self.roster.assignment.target
-        return [w for w in self.able() if self.clients[w].steps >= target]
+        return [w for w in self.staying() if self.clients[w].steps >= target]
 
     def heard(self, event: Progress | Report) -> list[Command]:
         """Enter the steps that a client reports, or refuse the report."""

@@ -64,6 +64,14 @@ class LocalScheduler(Scheduler):
         self._stalled.gone(w)
         self._reports.clients.pop(w, None)
 
+    def leaves(self, w: int) -> bool:
+        """Stop waiting for a leaving client's next steps; those that it has done count."""
+        state = self._reports.clients.get(w)
+        if state is None or not state.able:
+            return False
+        state.leaves = True
+        return state.steps > 0
+
     def failed(self, w: int, event: Failed) -> str:  # noqa: ARG002  without one chunk it cannot train
         """Leave out a client that could not do its steps."""
         state = self._reports.clients.get(w)
@@ -87,11 +95,14 @@ class LocalScheduler(Scheduler):
 
     @property
     def supply(self) -> Supply:
-        """How much is finished: enough is a quorum at the target. A client may hold unreported steps."""
-        if not self._reports.able():
-            return Supply.IMPOSSIBLE
-        able = len(self._awaited())
-        enough = len(self._reports.arrived()) >= max(1, self._quorum(able))
+        """How much is finished: enough is a quorum at the target. A client may hold unreported steps.
+
+        Clients that are leaving do not count for the quorum; if there is no other, nothing more comes.
+        """
+        if not self._reports.staying():
+            done = any(self._reports.clients[w].steps for w in self._reports.able())
+            return Supply.ENOUGH if done else Supply.IMPOSSIBLE
+        enough = len(self._reports.arrived()) >= max(1, self._quorum(len(self._awaited())))
         return Supply.ENOUGH if enough else Supply.SOME
 
     def reports(self) -> Reports:
@@ -144,7 +155,7 @@ class LocalScheduler(Scheduler):
 
     def _awaited(self) -> list[int]:
         """Return the clients that the quorum is a share of."""
-        return [w for w in self._reports.able() if not self._stalled.is_stalled(w)]
+        return [w for w in self._reports.staying() if not self._stalled.is_stalled(w)]
 
     def _quorum(self, able: int) -> int:
         return math.ceil(self._roster.plan.quorum * able)

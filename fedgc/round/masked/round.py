@@ -49,6 +49,11 @@ class MaskedRound(Round):
         begins = (self._exchange.begin(each.client, self.assignment.number) for each in present)
         return [*given, *(each for begin in begins for each in begin)]
 
+    @staticmethod
+    def _hands_in(has_reported: bool) -> bool:  # noqa: ARG004  a site does not say how far it is
+        """Whether a client that leaves has something to hand in: nobody knows before its vector has come."""
+        return True
+
     def _aggregate(self) -> Aggregator:
         self._masked.collect()
         return self._masked
@@ -98,7 +103,8 @@ class MaskedRound(Round):
         return [masks, *super()._complete(event.now)]
 
     def _back(self, event: Joined) -> Sequence[Command]:
-        return () if self._roster.enter(event.client) is None else self._masked.returned(event)
+        entered = self._roster.enter(event.client, live=event.live)
+        return () if entered is None else self._masked.returned(event)
 
     def _away(self, event: Lost) -> list[Command]:
         """Keep a vector that is in the sum; abort if too few sites are left to unmask it."""

@@ -73,13 +73,15 @@ class House:
         self.grid_loop._turn()
         return self.grid.sent[before:]
 
-    def session_ends(self, message: Message, *, reached: bool, says_who: bool = True) -> None:
+    def session_ends(
+        self, message: Message, *, reached: bool, says_who: bool = True, left: bool = False
+    ) -> None:
         content = RecordDict()
         if not reached and says_who:
             invitation = invited(message.content)
             asked = packets.introduction(invitation.run, invitation.token)
             content = packets.write_answer(asked, self.who, "n", [JOINED], {})
-        content[RECORD] = ConfigRecord({"ended": "so", "device": "d", "reached": reached})
+        content[RECORD] = ConfigRecord({"ended": "so", "device": "d", "reached": reached, "left": left})
         self.grid.replies.append(Message(content, reply_to=message))
 
     def answers(self, message: Message) -> None:
@@ -143,6 +145,15 @@ def test_other_nodes_are_invited_again(link, how: str) -> None:
     house.session_ends(invitation, reached=how == "a session that lived")
     assert house.turn(1.0) == []
     assert types(house.turn(5.0)) == ["train.session"]
+
+
+def test_node_whose_client_left_is_invited_later(link) -> None:
+    house = House(link, link.listener)
+    (invitation,) = house.turn()
+    house.session_ends(invitation, reached=True, left=True)
+    house.turn()
+    assert house.turn(58.0) == []
+    assert types(house.turn(2.0)) == ["train.session"]
 
 
 @pytest.mark.parametrize("opens", [False, True])

@@ -15,6 +15,7 @@ import torch
 
 from fedgc.config import RunConfig
 from fedgc.flower.cache_folders import SPILLED, default_root, full_name, open_cache, spilled
+from fedgc.flower.departure import Departure
 from fedgc.flower.driver import Driver, Job
 from fedgc.flower.message_work import MessageWork
 from fedgc.history import Speeds
@@ -23,7 +24,7 @@ from fedgc.links.links import Links
 from fedgc.links.message import packets as packets
 from fedgc.links.message.server import MessageServer
 from fedgc.links.session.sessions import Surroundings
-from fedgc.messages import Failed, Held, Joined, Kept, Mix, Progress, Report, Reveal, Work
+from fedgc.messages import Failed, Held, Joined, Kept, Leaving, Mix, Progress, Report, Reveal, Work
 from fedgc.training import CacheFiles, CommonModel, Engine, new_engine
 from fedgc.training.pace import Pace
 from fedgc.training.tasks import named
@@ -143,11 +144,15 @@ def seconds() -> Callable[[], float]:
 
 
 def message_work(
-    job: Job, folder: Path, packet: packets.Packet, clock: Callable[[], float] = time.monotonic
+    job: Job,
+    folder: Path,
+    packet: packets.Packet,
+    clock: Callable[[], float] = time.monotonic,
+    departure: Departure | None = None,
 ) -> MessageWork:
     cache = CacheFiles(folder / "cache")
     engine = engine_of(job, folder, cache)
-    made = MessageWork(engine, cache, "me", clock)
+    made = MessageWork(engine, cache, "me", clock, departure=departure)
     made.run(packet)
     engine.close()
     return made
@@ -301,3 +306,27 @@ def test_files_of_killed_process_are_removed_by_same_client_only(tmp_path: Path)
         folder.mkdir()
         (folder / "0.npy").touch()
     assert [path.name for path in (tmp_path / SPILLED).iterdir()] == ["b"]
+
+
+def test_leaving_client_answers_with_present_steps(tmp_path: Path) -> None:
+    """The request comes during the fourth step; the next packet gets the update from the client cache."""
+    job = job_of(work="local", local_steps=9)
+    model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
+    departure = Departure()
+
+    def clock() -> float:
+        turns.append(1)
+        if len(turns) == 5:
+            departure.ask()
+        return 0.0
+
+    turns: list[int] = []
+    local = replace(work(job, (0, 1, 2)), kind="local")
+    first = message_work(job, tmp_path, packet_of(local, model=(0, model)), clock, departure)
+    (report,) = said(first, Report)
+    assert report.steps == 4
+    assert isinstance(first.lines[-2], Leaving), "after what it has"
+    ask = Reveal("me", 1, 0, "local", None)
+    second = message_work(job, tmp_path, packet_of(replace(local, order=()), ask), departure=departure)
+    assert [each.steps for each in said(second, Report)] == [4]
+    assert len(second.codewords) == 1

@@ -17,7 +17,7 @@ from fedgc.links import frames as wire
 from fedgc.links.frames import StreamId
 from fedgc.links.message import packets as packets
 from fedgc.links.message.packets import Packet, Shelved
-from fedgc.links.message.server import AGAIN_S, FIRST_LEASE_S, LEASE_RATIO, MessageServer
+from fedgc.links.message.server import AGAIN_S, FIRST_LEASE_S, LEASE_RATIO, LONGEST_PAUSE_S, MessageServer
 from fedgc.links.pieces import Form, digest_of, offer_of, shortened
 from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import (
@@ -30,11 +30,13 @@ from fedgc.messages import (
     Held,
     Joined,
     Kept,
+    Leaving,
     Lost,
     Mix,
     Open,
     Progress,
     Repair,
+    Report,
     Reveal,
     Ring,
     Survivors,
@@ -523,3 +525,29 @@ def test_packets_of_closed_round_are_not_sent(sessions) -> None:
     sessions.message_server.send(Survivors(node.client, 5, b"agree"))
     sessions.message_server.send(Close(node.client, 5, "aborted", False))
     assert node.next() is None
+
+
+def test_leaving_client_is_asked_for_vector_and_let_go(sessions) -> None:
+    """It gets no more work, and no packet for a while: its node may be about to end."""
+    node = sessions.node()
+    server = sessions.message_server
+    server.send(work(node.client, kind="local"))
+    node.next()
+    node.says(Report(0.0, "x", 5, 2, 8, 1.0, 1.0, 0.5), Leaving(0.0, "x", 15.0))
+    assert [type(each) for each in sessions.events[-2:]] == [Report, Leaving]
+    assert sessions.events[-1].grace_s == 15.0
+    sessions.now += AGAIN_S
+    assert node.next() is None, "it is not asked for the rest of its work"
+    server.send(Reveal(node.client, 5, 0, "local", None))
+    assert [type(each) for each in node.next().commands] == [Work, Reveal]
+    node.gives(StreamId("codeword", 5), np.ones(NUMBERS, np.float32))
+    assert isinstance(sessions.events[-1], Codeword)
+    server.send(Close(node.client, 5, "synced", True))
+    assert isinstance(sessions.events[-1], Lost)
+    sessions.now += LONGEST_PAUSE_S - 1.0
+    assert node.next() is None
+    sessions.now += 1.0
+    assert node.next().commands == (), "it may come again"
+    node.says(Joined(0.0, "x", True, HOLDS))
+    server.send(Close(node.client, 6, "synced", True))
+    assert isinstance(sessions.events[-1], Joined)

@@ -23,6 +23,7 @@ from fedgc.messages import (
     Held,
     Joined,
     Kept,
+    Leaving,
     Loaded,
     Lost,
     Progress,
@@ -212,6 +213,14 @@ class AnyOrder(RuleBasedStateMachine):
         client = data.draw(st.sampled_from(sorted(self.live)))
         self.live.discard(client)
         self.say(Lost(self.now, client))
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), grace_s=st.sampled_from([0.0, 20.0, 1e30]))
+    def ask_one_to_leave(self, data: st.DataObject, grace_s: float) -> None:
+        client = data.draw(st.sampled_from(sorted(self.live)))
+        self.say(Leaving(self.now, client, grace_s))
+        if self.round.state is State.WORKING:
+            assert self.round.next_tick <= max(self.now + grace_s, self.round.next_tick)
 
     @rule(data=st.data(), keeps=st.booleans(), live=st.booleans())
     def join_or_return(self, data: st.DataObject, *, keeps: bool, live: bool) -> None:
@@ -510,3 +519,114 @@ def test_kept_steps_beyond_those_asked_for_do_not_count():
     machine, _ = begun(plan)
     machine.handle(joined(plan, "client 0", 2.0, 10**15))
     assert machine.summary.reached["client 0"] == 0
+
+
+# ---- clients that leave
+
+
+def leave(machine: Round, fleet: Clients, client: str, steps: int, now: float, grace_s: float = 20.0) -> None:
+    """Report what a client has, and say that it leaves."""
+    if steps:
+        reach(machine, fleet, client, steps, now)
+    fleet.obey(machine, machine.handle(Leaving(now, client, grace_s)), now)
+
+
+def test_leaving_client_brings_deadline_forward():
+    """The grace of 20 s, less 2 s to send the update."""
+    plan = planned(3)
+    machine, fleet = begun(plan, skip)
+    before = machine.next_tick
+    leave(machine, fleet, plan.clients[0], 3, now=5.0)
+    assert machine.next_tick == 23.0 < before
+    fleet.train(plan.clients[1], 7)
+    fleet.obey(machine, machine.handle(Tick(23.0)), 23.0)
+    assert sorted(fleet.unsent) == sorted(plan.clients), "all hand in what they have"
+    for client in list(fleet.unsent):
+        fleet.send(machine, client, 24.0)
+    assert machine.statistics.counted == [3, 7, 0]
+    assert (machine.reason, machine.forced) == ("client client 0 is leaving", True)
+
+
+def test_slow_uplink_keeps_more_of_grace():
+    plan = planned(2)
+    for upload_s, at in ((4.0, 12.0), (100.0, 10.0)):
+        machine, fleet = begun(plan, upload_s=(upload_s, 0.0))
+        leave(machine, fleet, plan.clients[0], 3, now=0.0)
+        assert machine.next_tick == at, "twice the expected upload, at most half of the grace"
+
+
+def test_round_that_ends_by_itself_is_not_forced():
+    plan = planned(3)
+    machine, fleet = begun(plan)
+    leave(machine, fleet, plan.clients[0], 3, now=1.0)
+    for client in plan.clients[1:]:
+        assert machine.state is State.WORKING, "the leaving client does not count for the quorum"
+        reach(machine, fleet, client, now=2.0)
+    assert machine.state is State.COLLECTING
+    assert (machine.reason, machine.forced) == ("every round", False)
+
+
+def test_gate_that_would_skip_is_overruled():
+    plan = planned(3)
+    machine, fleet = begun(plan, skip)
+    leave(machine, fleet, plan.clients[0], 3, now=1.0)
+    leave(machine, fleet, plan.clients[2], 4, now=1.5)
+    reach(machine, fleet, plan.clients[1], now=2.0)
+    assert machine.state is State.COLLECTING
+    assert machine.reason == "client client 0 and 1 more are leaving"
+    assert machine.forced
+
+
+def test_leaving_client_without_steps_forces_nothing():
+    plan = planned(2)
+    machine, fleet = begun(plan, skip)
+    before = machine.next_tick
+    leave(machine, fleet, plan.clients[0], 0, now=1.0)
+    assert machine.next_tick == before
+    reach(machine, fleet, plan.clients[1], now=2.0)
+    assert (machine.outcome, machine.forced) == ("skipped", False)
+
+
+def test_lost_leaving_client_is_not_waited_for():
+    plan = planned(2)
+    machine, fleet = begun(plan, skip)
+    before = machine.next_tick
+    leave(machine, fleet, plan.clients[0], 3, now=1.0)
+    fleet.obey(machine, machine.handle(Lost(2.0, plan.clients[0])), 2.0)
+    assert machine.next_tick == before
+    reach(machine, fleet, plan.clients[1], now=2.0)
+    assert (machine.outcome, machine.forced) == ("skipped", False)
+    assert machine.statistics.failure == ["left", ""]
+
+
+def test_last_clients_hand_in_at_once_when_all_leave():
+    plan = planned(2)
+    machine, fleet = begun(plan, skip)
+    leave(machine, fleet, plan.clients[0], 3, now=1.0)
+    assert machine.state is State.WORKING
+    leave(machine, fleet, plan.clients[1], 0, now=1.5)
+    assert machine.state is State.COLLECTING, "nobody is left to wait for"
+
+
+@pytest.mark.parametrize(("forced_from", "at"), [(2.0, 18.0), (2.1, 18.0), (18.0, 18.0), (18.1, None)])
+def test_exchange_is_forced_only_so_often(forced_from: float, at: float | None):
+    plan = planned(2)
+    machine, fleet = begun(plan, skip, forced_from=forced_from)
+    before = machine.next_tick
+    leave(machine, fleet, plan.clients[0], 3, now=0.0)
+    assert machine.next_tick == (before if at is None else at)
+    reach(machine, fleet, plan.clients[1], now=2.0)
+    assert (machine.outcome == "skipped") is (forced_from > 2.0)
+
+
+def test_leaving_client_over_messages_is_asked_at_once():
+    plan = planned(2)
+    for forced_from, at in ((0.0, None), (7.0, 7.0)):
+        machine = Round(plan, Assignment(1, 0, TARGET, 0, forced_from=forced_from), skip)
+        fleet = Clients(plan)
+        start = [joined(plan, client, live=client != plan.clients[0]) for client in plan.clients]
+        fleet.obey(machine, machine.start(0.0, start), 0.0)
+        leave(machine, fleet, plan.clients[0], 3, now=1.0)
+        assert machine.next_tick == (1.0 if at is None else at)
+        fleet.obey(machine, machine.handle(Tick(machine.next_tick)), machine.next_tick)
+        assert plan.clients[0] in fleet.unsent
