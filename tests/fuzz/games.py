@@ -17,6 +17,7 @@ from fedgc.errors import NotRecoverable
 from fedgc.flower.sink import Sink
 from fedgc.flower.validation import Validation
 from fedgc.messages import (
+    UNREAD,
     Add,
     Announced,
     Held,
@@ -217,11 +218,19 @@ class Game:
         self.server.cut(liar)
         self.server.clients[liar.name] = liar
         liar.connected, liar.live = True, event.live
-        liar.hold([self.true.get(held) or invented(liar.name, held) for held in event.holds])
+        liar.hold([self._content(liar.name, held) for held in event.holds])
 
-
-def invented(owner: str, held: Held) -> Content:
-    return Content(held.name, held.samples, f"{owner} says {held}")
+    def _content(self, liar: str, held: Held) -> Content:
+        """The data behind a claim; equal claims of shared data are of equal data, also by two liars."""
+        if held in self.true:
+            return self.true[held]
+        if not held.digest:
+            return Content(held.name, held.samples, f"{liar} says {held}")
+        alike = (each for known, each in self.true.items() if known.digest and each.name == held.name)
+        same = next((each for each in alike if each.samples == held.samples), None)
+        if same is not None and held.digest == UNREAD:
+            return same
+        return Content(held.name, held.samples, f"shared by claim: {held.name}, {held.samples}")
 
 
 class MaskedGame(Fleet):
