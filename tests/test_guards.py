@@ -2,7 +2,9 @@
 
 import json
 import logging
+import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,11 @@ from fedgc.messages import LONGEST_REASON, Failed, Held, Joined, Published, Reve
 from fedgc.round.coded.scheduler import CodedScheduler
 from fedgc.store.database import Store
 from fedgc.training import CacheFiles
+from fedgc.training.cache import Saved
+from fedgc.training.cache_files import TrajectoryInfo
+from fedgc.training.loop.environment import ScriptEnvironment
+from fedgc.training.loop.leader import Leader
+from fedgc.training.loop.protocol import LineSocket
 from fedgc.web.serve import Place, Served
 from tests.flower.test_client_loop import serving
 from tests.flower.test_driver import run
@@ -215,6 +222,35 @@ def test_foreign_files_in_client_cache_are_passed_over(tmp_path: Path) -> None:
     assert (cache.residual(), cache.private()) == (None, {})
     cache.put_private({"head": torch.ones(2)})
     assert list(cache.private()) == ["head"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"version": "x"}, {"reached": 2.5}, {"name": 7}, {"chunk": -1, "name": "no JSON"}, {"led": None}],
+    ids=str,
+)
+def test_cache_file_with_other_types_is_passed_over(tmp_path: Path, changes: dict[str, object]) -> None:
+    info = TrajectoryInfo(2, "m", 7, 1, "a", 8, 3, 0.5, 0.25, 0, 4, 0.0, "")
+    saved = Saved(np.ones(4, np.float32), [], {})
+    CacheFiles(tmp_path).put(info, saved)
+    assert list(CacheFiles(tmp_path).found()) == [1]
+    CacheFiles(tmp_path).put(replace(info, **changes), saved)
+    assert list(CacheFiles(tmp_path).found()) == ([1] if "chunk" in changes else [])
+    assert not COUNTS
+
+
+def test_bad_line_of_client_ends_script_with_its_reason(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "client"))
+        listener.listen()
+        leader = Leader(ScriptEnvironment(str(tmp_path / "client"), "secret", {}, {}, str(tmp_path)))
+        connection, _ = listener.accept()
+    line = LineSocket(connection)
+    line.send("train", round="?")
+    with pytest.raises(EdgeFailed, match="a line of the client: saw ValueError"):
+        leader.next()
+    line.close()
+    leader.close()
 
 
 def test_words_of_exception_are_one_line() -> None:

@@ -14,7 +14,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -25,7 +25,7 @@ from fedgc.errors import EdgeFailed
 from fedgc.guards import guarded
 from fedgc.training.cache import Saved, file_digest
 from fedgc.training.flat import Vector
-from fedgc.training.local_update import Residual
+from fedgc.training.local_update import LOCAL_TRAJECTORY, Residual, chunk_numbers
 
 T = TypeVar("T")
 
@@ -224,10 +224,22 @@ def _read(path: Path) -> Any:  # noqa: ANN401  the content of a file
         return None
 
 
+def _info_in(about: Mapping[str, Any]) -> TrajectoryInfo:
+    """Return the description in a file; raise TypeError or ValueError if a field is of another type."""
+    info = TrajectoryInfo(**about)
+    for each in fields(info):
+        kinds = (int, float) if each.type is float else (each.type,)
+        if type(getattr(info, each.name)) not in kinds:
+            raise TypeError(f"saw another type of {each.name}")
+    if info.chunk == LOCAL_TRAJECTORY:
+        chunk_numbers(info.name)
+    return info
+
+
 def _trajectory(path: Path) -> tuple[TrajectoryInfo, Saved] | None:
     read = _checked(path)
     try:
         saved = Saved(read["vector"].numpy(), list(read["unsent"]), dict(read["optimizer"]))
-        return TrajectoryInfo(**read["about"]), saved
+        return _info_in(read["about"]), saved
     except (TypeError, KeyError, AttributeError, ValueError):
         return None
