@@ -16,7 +16,7 @@ help:
 	@echo "make demo    train digits on four local clients, one slow, one killed in the middle"
 	@echo "make test    every test that needs no GPU and no minutes"
 	@echo "make canary  the contract tests with the newest flwr, in an environment of its own"
-	@echo "make fuzz    the properties with examples nobody has tried yet"
+	@echo "make fuzz    the properties with examples nobody has tried yet, a million hostile events, a million inputs"
 	@echo "make docs    the documentation as a site, in site/"
 	@echo "make reference   the generated parts of docs/, written again"
 	@echo "make check   format, lint, types, layers, what lies in docker/"
@@ -45,6 +45,7 @@ test-slow: $(READY)
 
 fuzz: $(READY)
 	$(BIN)/python -m pytest -q -n 2 -m 'not contract and not slow and not gpu' --hypothesis-profile search
+	$(BIN)/python -m tests.fuzz --events 1000000 --inputs 1000000
 
 docs: $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group docs

@@ -9,7 +9,8 @@ FedgcError
 │   ├── BadMessage         a frame or message that is not of this protocol or not of this round
 │   │   └── NotHere            it asks for chunks that are not here in that form
 │   ├── BadVector          numbers of the wrong size or type, NaN, Inf
-│   └── NotAdmitted        a foreign token, certificate, identity or wire version
+│   ├── NotAdmitted        a foreign token, certificate, identity or wire version
+│   └── Unexpected         an exception that the code did not foresee, at the edge of a peer or a file
 ├── NotRecoverable     these codewords do not determine the sum
 ├── TaskFailed         the user's task raised while it trained
 └── EdgeFailed         a disk, a network or another program failed
@@ -64,6 +65,10 @@ class BadVector(Refused):
 
 class NotAdmitted(Refused):
     """A token, certificate, identity or wire version is foreign."""
+
+
+class Unexpected(Refused):
+    """What arrived raised an exception that the code did not foresee; its cause is the `__cause__`."""
 
 
 class NotRecoverable(FedgcError):

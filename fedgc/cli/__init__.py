@@ -5,10 +5,12 @@
     fedgc run       trains, on this machine or on a SuperLink
 
 An error of the caller is one line on standard error and exit code 2; a failure of another program, the
-network or the disk is one line and exit code 1; Ctrl-C is exit code 130. `--debug` prints the traceback. A
-command imports heavy modules only when it needs them, so that help is fast.
+network or the disk is one line and exit code 1; Ctrl-C is exit code 130. `--debug` prints the traceback, and
+has the processes that the command starts log those of unexpected errors (`fedgc.guards`). A command imports
+heavy modules only when it needs them, so that help is fast.
 """
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, Final
@@ -16,6 +18,7 @@ from typing import Any, Final
 import click
 
 from fedgc.errors import FedgcError, Unusable
+from fedgc.guards import DEBUG
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -32,6 +35,7 @@ def run_program(load: Callable[[], Callable[..., Any]]) -> None:
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")
+        os.environ[DEBUG] = "1"
     try:
         code = load()(standalone_mode=False)
     except KeyboardInterrupt:

@@ -68,7 +68,7 @@ def value_of(text: str, *, truth: bool = False) -> Setting:
     """Parse numbers, and with `truth` true and false, as in a task's own settings; the rest is text."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, a number of thousands of digits, or too deep
         return text
     takes = isinstance(value, str | int | float) and (truth or not isinstance(value, bool))
     return value if takes else text

@@ -13,6 +13,8 @@ FIELDS: Final[Mapping[str, str]] = MappingProxyType(  # name in tables -> field
     {each.metadata["key"]: each.name for each in fields(Settings) if each.metadata["key"] != TASK}
 )
 KEYS: Final[Mapping[str, str]] = MappingProxyType({name: key for key, name in FIELDS.items()})
+DEEPEST: Final = 8  # groups within groups; all settings have one
+SHOWN: Final = 40  # characters of a name in an error
 BASIC: Final = (*(key for key in FIELDS if "." not in key and key != "federation"), "gate.budget")
 RENAMED: Final[Mapping[str, str]] = MappingProxyType(  # names of earlier versions, without groups
     {
@@ -37,6 +39,8 @@ def flat(table: Mapping[str, Any], group: str = "") -> Iterator[tuple[str, Any]]
     >>> dict(flat({"rounds": 3, "gate": {"budget": 0.1}}))
     {'rounds': 3, 'gate.budget': 0.1}
     """
+    if group.count(".") > DEEPEST:
+        raise BadSetting(f"setting {group[:SHOWN]}: saw tables nested deeper than {DEEPEST}, needed fewer")
     for key, value in table.items():
         name = f"{group}{key}"
         if isinstance(value, Mapping) and dashed(name) not in FIELDS:

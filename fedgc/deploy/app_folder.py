@@ -87,5 +87,5 @@ def app_in(folder: Path) -> App | None:
 def _manifest(folder: Path) -> dict[str, Any]:
     try:
         return tomllib.loads((folder / MANIFEST).read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Unusable(f"{folder / MANIFEST}: cannot be read: {error}") from error

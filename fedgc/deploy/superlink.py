@@ -91,7 +91,7 @@ def _connections(path: Path) -> dict[str, Any]:
         table = tomllib.loads(path.read_text())
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Unusable(f"Flower's configuration {path}: cannot be read ({error})") from error
     return {name: each for name, each in table.get("superlink", {}).items() if isinstance(each, dict)}
 
@@ -250,7 +250,7 @@ class Superlink:
         said = self._ask(*words)
         try:
             answer = json.loads(said)
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = {}
         if not (isinstance(answer, dict) and answer.get("success")):
             raise EdgeFailed(f"flwr {words[0]} at SuperLink {self.name!r} said: {' '.join(said.split())}")

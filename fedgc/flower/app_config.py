@@ -30,5 +30,5 @@ def _name_in(folder: str) -> str:
     try:
         manifest = tomllib.loads((Path(folder) / MANIFEST).read_text())
         return str(manifest["tool"]["flwr"]["app"]["config"][NAME])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""

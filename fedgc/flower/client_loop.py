@@ -14,6 +14,7 @@ from typing import Final
 from fedgc.errors import BadMessage, FedgcError
 from fedgc.flower.departure import Departure
 from fedgc.flower.masked_client import ClientEvent, MaskedClient, failure
+from fedgc.guards import guarded
 from fedgc.links.frames import StreamId
 from fedgc.links.session.client import Session
 from fedgc.messages import (
@@ -166,7 +167,8 @@ class ClientLoop:
     def _guarded(self, session: Session, command: ToClient, act: Callable[[], None]) -> None:
         """Act for a command; report what goes wrong as `Failed`."""
         try:
-            act()
+            with guarded(f"a command {type(command).__name__}"):
+                act()
         except FedgcError as error:
             failed_event = self._site.failed if self._site else failure
             session.send(failed_event(command, error))

@@ -7,7 +7,7 @@ optimizer and the sink. Evaluations and checkpoints run in a background thread, 
 import queue
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,6 +18,7 @@ from typing import Final
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError, NotRecoverable, Refused
 from fedgc.flower.background import BackgroundQueue
+from fedgc.flower.event_guard import EventGuard
 from fedgc.flower.live import LiveState
 from fedgc.flower.rollback import Rollback
 from fedgc.flower.round_line import line_of
@@ -122,10 +123,10 @@ class Driver:
         self._sum = RoundSum(job.config, self.common.size)
         self._background = BackgroundQueue(partial(log.log, WARNING, "%s"))
         self._evaluations: list[tuple[int, Future[Mapping[str, float]]]] = []
-        self._shown = 0.0
-        self._live = LiveState(job.config, self._started)
+        self._shown, self._live = 0.0, LiveState(job.config, self._started)
         self._warned: set[str] = set()
         self._faults, self._strikes = ClientFaults(), Strikes()
+        self.guard: Final = EventGuard(log, lambda: self._run.number)
         self._skipped = self._over = 0  # rounds
         self.events: Final[queue.SimpleQueue[LinkEvent]] = events or queue.SimpleQueue()
         self._announcements = Initialization(job.model.layout)
@@ -186,16 +187,20 @@ class Driver:
         return self.finished
 
     def _handle(self, event: LinkEvent, link: Link) -> None:
+        for output in self.guard.outputs(event, lambda: self._heard(event, link)):
+            self._do(output, link)
+        if isinstance(event, Codeword):  # it has been added, or will not be
+            link.forget(event.client, event.round, event.attempt)
+
+    def _heard(self, event: LinkEvent, link: Link) -> Sequence[Output]:
         if isinstance(event, ModelEvent):
             self._hear_of_model(event, link)
         elif not self._is_refused(event):
             for about, claims in self._claims.items():
                 if warning := claims.handle(event, link.name):
                     self._warn_once(about, self._run.number, warning)
-            for output in self._run.handle(event):
-                self._do(output, link)
-        if isinstance(event, Codeword):  # it has been added, or will not be
-            link.forget(event.client, event.round, event.attempt)
+            return self._run.handle(event)
+        return ()
 
     def _end_early(self, link: Link) -> None:
         """End the run if no better model is expected, or if the figure to choose it by is not reported."""
@@ -249,7 +254,7 @@ class Driver:
     def _do(self, output: Output, link: Link) -> None:
         match output:
             case Add():
-                self._add(output, link)
+                self._add_guarded(output, link)
             case Uncover():
                 self._uncover(output)
             case Apply():
@@ -275,6 +280,10 @@ class Driver:
         link.publish(version, self.model)
         if self._job.federation is not None:
             self.events.put(Published(self._clock(), version, digest_of(packed(self.model))))
+
+    def _add_guarded(self, add: Add, link: Link) -> None:
+        for refusal in self.guard.added(add, partial(self._add, add, link)):
+            self._do(refusal, link)
 
     def _add(self, add: Add, link: Link) -> None:
         vector = link.take(add.client, add.round, add.attempt)
@@ -344,6 +353,7 @@ class Driver:
     def _taken_mean(self, weight: float) -> Vector | None:
         """Return the mean update of the round, if any, and reset the sum."""
         mean, self._mean = self._mean, None
+        self.guard.must_be_whole()
         return mean if self._job.federation is not None else self._sum.mean(weight)
 
     def _first_checkpoint(self) -> Checkpoint | None:
@@ -367,7 +377,8 @@ class Driver:
         row = append.row
         self._sum.clear()
         self._ring = self._mean = None
-        clients = tuple(_counted(client, link) for client in row.clients)
+        refused = self.guard.settle()
+        clients = tuple(_counted(client, link, refused[client.client]) for client in row.clients)
         reason, left_out = (self._by_name(text, link) for text in (row.reason, row.left_out))
         row = replace(row, clients=clients, reason=reason, left_out=left_out)
         self._log.log(INFO, "%s", line_of(row))
@@ -440,7 +451,7 @@ class Driver:
             self._job.sink.present(self._live.of(self._run, link, now, over=self.finished is not None))
 
 
-def _counted(row: ClientRow, link: Link) -> ClientRow:
+def _counted(row: ClientRow, link: Link, refused: int) -> ClientRow:
     amounts = link.settle(row.client)
     return replace(
         row,
@@ -449,6 +460,6 @@ def _counted(row: ClientRow, link: Link) -> ClientRow:
         control_bytes=amounts.control_bytes,
         upload_s=amounts.upload_s,
         download_s=amounts.download_s,
-        refused=row.refused + amounts.refused,
+        refused=row.refused + amounts.refused + refused,
         link=link.link(row.client),
     )

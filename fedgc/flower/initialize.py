@@ -1,13 +1,15 @@
 """Waits for the model of a run whose clients bring it, before the driver begins."""
 
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from logging import WARNING, Logger
 from typing import Final
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadVector, EdgeFailed
+from fedgc.flower.event_guard import EventGuard
 from fedgc.links.links import Link
 from fedgc.links.pieces import Vector
 from fedgc.messages import LinkEvent, Stop, ToClient
@@ -34,7 +36,7 @@ def announced_model(config: RunConfig, events: Events, link: Link) -> AnnouncedM
     Raises:
         EdgeFailed: The run was stopped, or no client has announced a model within `timing.start-timeout-s`.
     """
-    start = Initialization()
+    start, guard = Initialization(), EventGuard(events.log, lambda: 1)
     later: list[LinkEvent] = []
     end = events.clock() + config.start_timeout_s
     model = None
@@ -48,10 +50,10 @@ def announced_model(config: RunConfig, events: Events, link: Link) -> AnnouncedM
             continue
         if start.is_vector(event):
             model = _taken(start, link, events.log)
-            commands = start.without(start.source) if model is None else ()
+            commands: Sequence[ToClient] = start.without(start.source) if model is None else ()
         else:
             later.append(event)
-            commands = _commands(start, event, link)
+            commands = guard.outputs(event, partial(_commands, start, event, link))
         for command in commands:
             link.send(command)
     for event in later:

@@ -24,6 +24,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, BadSetting, EdgeFailed, FedgcError, NotAdmitted, NotHere
 from fedgc.links.log import LOG
 from fedgc.messages import (
+    LONGEST_REASON,
     Advert,
     Begin,
     Deal,
@@ -65,7 +66,7 @@ SEE_CLIENT_LOG: Final = "it could not do its part; the reason is in its own log"
 def failure(command: ToClient, error: FedgcError) -> Failed:
     """Return the event for a failed command of a run without masks."""
     chunks = error.chunks if isinstance(error, NotHere) else ()  # the other chunks are available
-    return Failed(0.0, command.client, command.round, str(error), chunks)
+    return Failed(0.0, command.client, command.round, str(error)[:LONGEST_REASON], chunks)
 
 
 class MaskedClient:
@@ -174,7 +175,8 @@ class MaskedClient:
         """Return the event for a failed command; details of the work are only logged here."""
         LOG.warning("%s of round %d: %s", type(command).__name__, command.round, error)
         about_packets = isinstance(error, BadMessage | NotAdmitted)
-        return Failed(0.0, command.client, command.round, str(error) if about_packets else SEE_CLIENT_LOG)
+        reason = str(error)[:LONGEST_REASON] if about_packets else SEE_CLIENT_LOG
+        return Failed(0.0, command.client, command.round, reason)
 
     def _coarse(self, squared_norm: float) -> float:
         if self._config.measure != "distance" or not squared_norm > 0:

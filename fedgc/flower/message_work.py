@@ -11,6 +11,7 @@ from typing import Any, Final
 from fedgc.errors import BadMessage, FedgcError
 from fedgc.flower.departure import Departure
 from fedgc.flower.masked_client import MaskedClient, failure
+from fedgc.guards import guarded
 from fedgc.links.frames import StreamId
 from fedgc.links.message.packets import AnswerLine, Packet, Shelved
 from fedgc.links.pieces import Numbers, Packed, offer_of, shortened
@@ -80,10 +81,11 @@ class MessageWork:
                 self._engine.load(command.version - 1, before)
             self._engine.load(command.version, model)
         try:
-            if self._site is not None and isinstance(command, ToMember | Reveal | Repair):
-                self._handle_masked(self._site, command)
-            else:
-                self._handle(command)
+            with guarded(f"a command {type(command).__name__}"):
+                if self._site is not None and isinstance(command, ToMember | Reveal | Repair):
+                    self._handle_masked(self._site, command)
+                else:
+                    self._handle(command)
         except FedgcError as error:
             failed_event = self._site.failed if self._site else failure
             self.lines.append(failed_event(command, error))

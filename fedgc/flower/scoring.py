@@ -5,15 +5,28 @@ Nothing of the run changes: there is no round, no checkpoint and no row in its h
 
 import json
 import queue
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from logging import INFO, Logger
 from typing import Any, Final
 
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed
+from fedgc.flower.event_guard import EventGuard
 from fedgc.links.links import Link
-from fedgc.messages import Announced, Failed, Joined, LinkEvent, Lost, Refuse, Scored, Stop, Validate
+from fedgc.messages import (
+    Announced,
+    Failed,
+    Joined,
+    LinkEvent,
+    Lost,
+    Refuse,
+    Scored,
+    Stop,
+    ToClient,
+    Validate,
+)
 from fedgc.run.client_figures import ClientFigures
 from fedgc.run.initialization import Initialization
 from fedgc.store.checkpoint import Checkpoint
@@ -51,12 +64,14 @@ class Scoring:
         """
         link.publish(self._saved.version, self._saved.model)
         until = self._parts.clock() + self._config.start_timeout_s
+        guard = EventGuard(self._parts.log, lambda: self._saved.round)
         while len(self._joined) < self._config.min_clients or self._waits():
             event = self._next()
             if isinstance(event, Stop):
                 raise EdgeFailed(event.reason)
             if event is not None:
-                self._handle(event, link)
+                for refusal in guard.outputs(event, partial(self._handle, event, link)):
+                    link.send(refusal)
             elif len(self._joined) < self._config.min_clients and self._parts.clock() > until:
                 wanted, seen = self._config.min_clients, len(self._joined)
                 raise EdgeFailed(
@@ -73,7 +88,7 @@ class Scoring:
         except queue.Empty:
             return None
 
-    def _handle(self, event: LinkEvent, link: Link) -> None:
+    def _handle(self, event: LinkEvent, link: Link) -> Sequence[ToClient]:
         match event:
             case Announced():
                 for command in self._start.handle(event):
@@ -91,6 +106,7 @@ class Scoring:
                 self._problems.setdefault(event.client, "it was lost")
             case _:
                 pass
+        return ()
 
     def _scored(self, event: Scored) -> None:
         if event.problem:

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, BadSetting, FedgcError, Refused, TaskFailed
+from fedgc.errors import BadMessage, BadSetting, BadVector, FedgcError, Refused, TaskFailed
 from fedgc.flower.sink import Live, LiveClient, Sink
 from fedgc.flower.stock_layout import Layout, Vector
 from fedgc.flower.stock_rounds import (
@@ -31,6 +31,7 @@ from fedgc.flower.stock_rounds import (
     Trained,
     name_of,
 )
+from fedgc.guards import guarded
 from fedgc.history import RoundRow
 from fedgc.links import typed_json as typed
 from fedgc.links.log import printable
@@ -208,22 +209,30 @@ class StockDriver:
 
     def _trained(self, node: int, round_: int, content: RecordDict) -> None:
         try:
-            arrays = _only(content.array_records, "arrays")
-            examples, metrics = _metrics(content)
-            self._answers[node] = self._layout.vector({name: each.numpy() for name, each in arrays.items()})
-            loss = next((metrics[name] for name in LOSSES if name in metrics), None)
-            size = sum(len(each.data) for each in arrays.values())
-            trained = Trained(examples, loss, size)
-        except (Refused, ValueError, TypeError) as error:
+            with guarded("a reply", name_of(node)):
+                trained, metrics = self._read(node, content)
+        except Refused as error:
             self._failed("train", node, round_, str(error))
             return
-        self._train_metrics.append((examples, metrics))
+        self._train_metrics.append((trained.examples, metrics))
         self._do(self._machine.answered(self._clock(), node, trained))
         self._answers.pop(node, None)  # if unused: its round is over, or its node was lost
 
+    def _read(self, node: int, content: RecordDict) -> tuple[Trained, Metrics]:
+        """Keep the model in a reply; return the rest."""
+        arrays = _only(content.array_records, "arrays")
+        examples, metrics = _metrics(content)
+        try:
+            self._answers[node] = self._layout.vector({name: each.numpy() for name, each in arrays.items()})
+        except (ValueError, TypeError) as error:
+            raise BadVector(str(error)) from error
+        loss = next((metrics[name] for name in LOSSES if name in metrics), None)
+        return Trained(examples, loss, sum(len(each.data) for each in arrays.values())), metrics
+
     def _evaluated(self, node: int, round_: int, content: RecordDict) -> None:
         try:
-            reply = _metrics(content)
+            with guarded("a reply", name_of(node)):
+                reply = _metrics(content)
         except Refused as error:
             self._failed("evaluate", node, round_, str(error))
             return

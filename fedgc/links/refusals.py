@@ -5,6 +5,7 @@ from collections.abc import Callable
 from logging import Logger
 from typing import Final
 
+from fedgc.errors import Unexpected
 from fedgc.links.log import printable
 
 Audit = Callable[[str, str, str], None]  # kind of event, client, text; called from any thread
@@ -20,11 +21,22 @@ class Refusals:
 
     def count(self, error: Exception, who: str = "") -> None:
         """Count one refusal."""
-        kind, text = type(error).__name__, printable(error)
+        kind, text = kind_of(error), printable(error)
         self.counts[kind] += 1
         self._audit("refused", who, f"{kind}: {text}")
-        if self.counts[kind] == 1:
+        if self.counts[kind] == 1 and not isinstance(error, Unexpected):  # the guard has logged it
             self._log.warning("refused (the first of its kind is shown): %s: %s", kind, text)
+
+
+def kind_of(error: Exception) -> str:
+    """Return the kind by which a refusal is counted; of an unexpected exception that of its cause.
+
+    >>> kind_of(Unexpected("a frame: saw KeyError: 1"))
+    'Unexpected'
+    """
+    cause = error.__cause__
+    of_cause = isinstance(error, Unexpected) and cause is not None
+    return f"Unexpected {type(cause).__name__}" if of_cause else type(error).__name__
 
 
 def no_audit(kind: str, who: str, what: str) -> None:

@@ -148,8 +148,7 @@ class Run:
             # No client can have worked longer from this model: such a claim would distort a deadline.
             event = replace(event, seconds=max(0.0, event.now - self._model_since))
         if kind in OF_RUNS:
-            event, refused = self._entered(event)
-            outputs += refused
+            outputs += self._entered(event)
         if self._key_agreement is not None:
             outputs += self._key_agreement.noted(event)
         if current is None:
@@ -158,24 +157,23 @@ class Run:
             outputs += self._in_round(current, current.handle(event), event.now)
         return tuple(outputs)
 
-    def _entered(self, event: Event) -> tuple[Event, list[Output]]:
-        """Update the present clients and the measured speeds; return the events for the round."""
+    def _entered(self, event: Event) -> list[Output]:
+        """Update the present clients and the measured speeds; return what is refused."""
         if isinstance(event, Joined):
-            return event, self._admit(event)
+            return self._admit(event)
+        if isinstance(event, Lost | Leaving):
+            self._fleet = None
         if isinstance(event, Lost):
             self._present.pop(event.client, None)
             self._holdings.lost(event.client)
             self._given.pop(event.client, None)
-            self._fleet = None
             self._carried = self._carried.without(event.client)
-        elif isinstance(event, Leaving):
-            self._fleet = None
         elif isinstance(event, Loaded) and event.client in self._present:
             self._speeds.received(event.client, event.size_bytes, event.seconds)
         elif isinstance(event, Codeword) and event.client in self._present:
             self._speeds.sent(event.client, event.size_bytes, event.seconds)
             self._up_bytes += event.size_bytes
-        return event, []
+        return []
 
     @property
     def next_tick(self) -> float:

@@ -50,7 +50,7 @@ class MeasuredSpeeds:
     def sent(self, client: str, size_bytes: int, seconds: float) -> None:
         """Record an upload of this client."""
         if size_bytes > 0 and seconds > 0:
-            self._uplinks[client].append(size_bytes / seconds)
+            self._uplinks[client].append(size_bytes / max(seconds, LEAST_STEP_S))
 
     def delayed(self, client: str, size_bytes: int, seconds: float) -> None:
         """Record an upload that was given up after `seconds`: the uplink is no faster than that."""
@@ -61,7 +61,7 @@ class MeasuredSpeeds:
     def received(self, client: str, size_bytes: int, seconds: float) -> None:
         """Record a model download of this client."""
         if size_bytes > 0 and seconds > 0:
-            self._downlinks[client].append(size_bytes / seconds)
+            self._downlinks[client].append(size_bytes / max(seconds, LEAST_STEP_S))
 
     def step_s(self) -> Mapping[str, float]:
         """Return the estimated seconds per local step of every client measured in this run."""

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedgc.errors import EdgeFailed, FedgcError, Unusable
+from fedgc.guards import guarded
 from fedgc.store import owned
 
 MAGIC: Final = b"fedgc-checkpoint-1\n"
@@ -284,6 +285,14 @@ def _prune(folder: Path, newest: int, keep: int) -> None:
 
 
 def _read(path: Path) -> Checkpoint:
+    with guarded("a checkpoint", path.name, EdgeFailed):
+        try:
+            return _read_whole(path)
+        except OSError as error:
+            raise EdgeFailed(error.strerror or str(error)) from error
+
+
+def _read_whole(path: Path) -> Checkpoint:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
@@ -306,8 +315,9 @@ def _read(path: Path) -> Checkpoint:
 
 def _header_length(file: BufferedReader, digest: "hashlib._Hash") -> int:
     length = int(_LENGTH.unpack(_exactly(file, _LENGTH.size, digest))[0])
-    if length > _LONGEST_HEADER:
-        raise EdgeFailed(f"saw a header of {length} bytes, needed at most {_LONGEST_HEADER}")
+    longest = min(_LONGEST_HEADER, os.fstat(file.fileno()).st_size)
+    if length > longest:
+        raise EdgeFailed(f"saw a header of {length} bytes, needed at most {longest}")
     return length
 
 

@@ -21,6 +21,7 @@ from sqlalchemy import URL, Connection, create_engine, event, exc, make_url, tex
 from sqlalchemy.pool import StaticPool
 
 from fedgc.errors import BadMessage, EdgeFailed, FedgcError, Unusable
+from fedgc.guards import guarded
 from fedgc.store import owned
 
 ENVIRONMENT: Final = "FEDGC_DB"
@@ -124,13 +125,24 @@ class Database:
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
         """Open a connection with a snapshot of the database."""
-        with self._turn, self.plainly(), self.engine.connect() as connection, connection.begin():
+        with (
+            guarded("the store", self.name, EdgeFailed),
+            self._turn,
+            self.plainly(),
+            self.engine.connect() as connection,
+            connection.begin(),
+        ):
             yield connection
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
         """Open the connection of the only writer; its changes are committed together or not at all."""
-        with self._turn, self.plainly(), self.engine.connect() as connection:
+        with (
+            guarded("the store", self.name),
+            self._turn,
+            self.plainly(),
+            self.engine.connect() as connection,
+        ):
             connection.execution_options(**{_MODE: "write"})
             with connection.begin():
                 yield connection

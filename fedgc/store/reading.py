@@ -1,7 +1,5 @@
 """Queries on the history: runs, rounds, clients, decisions, audit."""
 
-import json
-from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -11,6 +9,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, Select, exists, fu
 from fedgc.errors import Unusable, nearest
 from fedgc.history import BestModel, ClientRow, PastRound, RoundRow, Score
 from fedgc.store import tables
+from fedgc.store.columns import counts_in, mapping_in, metrics_in
 from fedgc.store.records import Audited, Decided
 from fedgc.store.tables import Audit, ClientRound, Decision
 from fedgc.store.views import Client, Round, Run
@@ -132,8 +131,7 @@ def _scores(connection: Connection, *conditions: ColumnElement[bool]) -> tuple[S
         chosen.where(*conditions).order_by(tables.Score.round, tables.Score.client_id)
     ).mappings()
     return tuple(
-        Score(line["round"], line["client"], line["samples"], metrics_of(json.loads(line["metrics"])))
-        for line in lines
+        Score(line["round"], line["client"], line["samples"], metrics_in(line["metrics"])) for line in lines
     )
 
 
@@ -146,7 +144,10 @@ def best(connection: Connection, key: str) -> BestModel | None:
         .limit(1)
     )
     basis = connection.scalar(chosen)
-    return BestModel(**json.loads(basis)) if basis is not None else None
+    try:
+        return BestModel(**mapping_in(basis)) if basis is not None else None
+    except TypeError:  # a damaged row
+        return None
 
 
 def decisions(
@@ -160,7 +161,7 @@ def decisions(
     if what is not None:
         chosen = chosen.where(Decision.what == what)
     return tuple(
-        Decided(line["at"], at, line["round"], line["what"], _mapping(line["basis"]), line["reason"])
+        Decided(line["at"], at, line["round"], line["what"], mapping_in(line["basis"]), line["reason"])
         for line in connection.execute(chosen.order_by(Decision.id.desc()).limit(limit))
         .mappings()
         .all()[::-1]
@@ -206,10 +207,10 @@ def _runs() -> Select[Any]:
 def _run(line: RowMapping) -> Run:
     return Run(
         run=line["key"],
-        settings=_mapping(line["settings"]),
-        present=_mapping(line["present"]),
+        settings=mapping_in(line["settings"]),
+        present=mapping_in(line["present"]),
         heard=line["present_at"],
-        initial_metrics=metrics_of(json.loads(line["initial_metrics"])),
+        initial_metrics=metrics_in(line["initial_metrics"]),
         **{
             name: line[name]
             for name in ("task", "state", "reason", "started", "ended", "rounds", "last_round")
@@ -218,19 +219,14 @@ def _run(line: RowMapping) -> Run:
 
 
 def _round(line: RowMapping) -> Round:
-    metrics = metrics_of(json.loads(line["metrics"]))
+    metrics = metrics_in(line["metrics"])
     row = RoundRow(
         **{name: line[name] for name in _ROUND_ROW},
-        short=tuple(json.loads(line["short"])),
+        short=counts_in(line["short"]),
         metrics=MappingProxyType(metrics),
     )
     totals = ("clients", "finished", "counted", "up_bytes", "down_bytes", "control_bytes")
     return Round(row, *(line[name] for name in totals))
-
-
-def metrics_of(words: Mapping[str, float | None]) -> dict[str, float]:
-    """Return the metrics of a JSON text; null stands for NaN."""
-    return {name: float("nan") if value is None else value for name, value in words.items()}
 
 
 def client_rows_where(*conditions: ColumnElement[bool]) -> Select[Any]:
@@ -245,7 +241,3 @@ def client_row(line: RowMapping) -> ClientRow:
     failure, link = line["failure"] or "", line["link"] or ""
     numbers: dict[str, Any] = {name: line[name] for name in _CLIENT_ROW}
     return ClientRow(line["client"], **numbers, failure=failure, link=link)
-
-
-def _mapping(text: str) -> Mapping[str, Any]:
-    return MappingProxyType(json.loads(text))

@@ -5,7 +5,6 @@ history of a run is summed into stretches of rounds, as many as a chart has room
 are read for the newest rounds only.
 """
 
-import json
 from collections.abc import Collection
 from types import MappingProxyType
 from typing import Any, Final
@@ -14,7 +13,8 @@ from sqlalchemy import Connection, Integer, RowMapping, Select, case, func, lite
 
 from fedgc.history import ClientRow
 from fedgc.store import tables
-from fedgc.store.reading import client_row, client_rows_where, metrics_of, run_id
+from fedgc.store.columns import metrics_in
+from fedgc.store.reading import client_row, client_rows_where, run_id
 from fedgc.store.tables import ClientRound, Decision
 from fedgc.store.views import Lately, Pulse, Stretch
 
@@ -164,7 +164,7 @@ def _stretch(line: RowMapping, metrics: str) -> Stretch:
         first=line["first"],
         last=line["last"],
         loss=line["mean_loss"],
-        metrics=MappingProxyType(metrics_of(json.loads(metrics))),
+        metrics=MappingProxyType(metrics_in(metrics)),
         **numbers,
     )
 

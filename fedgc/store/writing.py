@@ -9,6 +9,7 @@ from sqlalchemy import Connection, delete, exists, insert, select, update
 from fedgc.errors import BadMessage
 from fedgc.store import records, tables
 from fedgc.store.append import append, client_ids, metrics_text
+from fedgc.store.columns import metrics_in
 from fedgc.store.plausible import number, text, whole
 from fedgc.store.records import Record
 
@@ -92,7 +93,7 @@ def _evaluated(connection: Connection, record: records.Evaluated) -> None:
         known = connection.scalar(select(tables.Run.initial_metrics).where(of_run))
     if known is None:
         raise BadMessage(f"store: saw metrics of round {record.round}, needed one that was appended")
-    joined = metrics_text({**json.loads(known), **record.metrics})
+    joined = metrics_text({**metrics_in(known), **record.metrics})
     if of_initial_model:
         connection.execute(update(tables.Run).where(of_run).values(initial_metrics=joined))
     else:

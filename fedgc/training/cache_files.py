@@ -12,19 +12,22 @@ process at a time uses it.
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import torch
 
 from fedgc.errors import EdgeFailed
+from fedgc.guards import guarded
 from fedgc.training.cache import Saved, file_digest
 from fedgc.training.flat import Vector
-from fedgc.training.local_update import Residual
+from fedgc.training.local_update import LOCAL_TRAJECTORY, Residual, chunk_numbers
+
+T = TypeVar("T")
 
 MODELS_KEPT: Final = 2  # the newest and the one before, from which work may still be requested
 
@@ -67,6 +70,9 @@ class CacheFiles:
 
         Call this before any other method.
         """
+        return self._read_or({}, self._found)
+
+    def _found(self) -> Mapping[int, tuple[TrajectoryInfo, Saved]]:
         read = {
             path: each for path in self._folder.glob("chunk-*.pt") if (each := _trajectory(path)) is not None
         }
@@ -111,6 +117,9 @@ class CacheFiles:
 
     def residual(self) -> Residual | None:
         """Return the saved residual, or None if it cannot be read."""
+        return self._read_or(None, self._saved_residual)
+
+    def _saved_residual(self) -> Residual | None:
         read: Any = next((_checked(path) for path in self._files("rest")), None)
         try:
             number, attempt, client = read["stamp"]
@@ -128,6 +137,9 @@ class CacheFiles:
 
     def private(self) -> Mapping[str, torch.Tensor]:
         """Return the saved private tensors, by name; none if they cannot be read."""
+        return self._read_or({}, self._saved_private)
+
+    def _saved_private(self) -> Mapping[str, torch.Tensor]:
         read: Any = next((_checked(path) for path in self._files("private")), None)
         if not isinstance(read, dict):
             return {}
@@ -138,7 +150,7 @@ class CacheFiles:
     def models(self) -> Mapping[int, str]:
         """Return the digests of all saved models, by version."""
         named = (path.stem.split("-") for path in self._folder.glob("model-*-*.pt"))
-        return {int(version): digest for _, version, digest in named if version.isdecimal()}
+        return {int(words[1]): words[2] for words in named if len(words) == 3 and words[1].isdecimal()}
 
     def put_model(self, version: int, vector: Vector) -> None:
         """Write a common model; keep only the newest `MODELS_KEPT`."""
@@ -149,6 +161,9 @@ class CacheFiles:
 
     def model(self, version: int) -> Vector | None:
         """Return the memory-mapped model of this version, or None if it cannot be read."""
+        return self._read_or(None, lambda: self._saved_model(version))
+
+    def _saved_model(self, version: int) -> Vector | None:
         digest = self.models().get(version)
         if digest is None:
             return None
@@ -162,6 +177,14 @@ class CacheFiles:
         return None
 
     # ---- files
+
+    def _read_or(self, instead: T, read: Callable[[], T]) -> T:
+        """Return what `read` finds, or `instead` if it fails: work that cannot be read can be done again."""
+        try:
+            with guarded("the client cache", str(self._folder), EdgeFailed):
+                return read()
+        except EdgeFailed:
+            return instead
 
     def _files(self, stem: str) -> list[Path]:
         return list(self._folder.glob(f"{stem}-*.pt"))
@@ -201,10 +224,22 @@ def _read(path: Path) -> Any:  # noqa: ANN401  the content of a file
         return None
 
 
+def _info_in(about: Mapping[str, Any]) -> TrajectoryInfo:
+    """Return the description in a file; raise TypeError or ValueError if a field is of another type."""
+    info = TrajectoryInfo(**about)
+    for each in fields(info):
+        kinds = (int, float) if each.type is float else (each.type,)
+        if type(getattr(info, each.name)) not in kinds:
+            raise TypeError(f"saw another type of {each.name}")
+    if info.chunk == LOCAL_TRAJECTORY:
+        chunk_numbers(info.name)
+    return info
+
+
 def _trajectory(path: Path) -> tuple[TrajectoryInfo, Saved] | None:
     read = _checked(path)
     try:
         saved = Saved(read["vector"].numpy(), list(read["unsent"]), dict(read["optimizer"]))
-        return TrajectoryInfo(**read["about"]), saved
+        return _info_in(read["about"]), saved
     except (TypeError, KeyError, AttributeError, ValueError):
         return None

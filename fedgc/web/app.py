@@ -7,7 +7,7 @@
 An error is one line of JSON: 404 if the request names something unknown, 503 if the store cannot be read now.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib import resources
 from typing import Final
 
@@ -19,6 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from fedgc.errors import FedgcError, Unusable
+from fedgc.guards import guarded
 from fedgc.store.database import Store
 from fedgc.store.reading import LATEST
 from fedgc.web.access import Entry, Guard
@@ -46,19 +47,32 @@ def page_file(name: str) -> bytes:
 def make_app(store: Store, entry: Entry, ends: Callable[[], bool], run: str = LATEST) -> Starlette:
     """Return the app over this store; `ends` is set when streams must end, `run` is shown first."""
     shown = _Pages(store, ends, run)
-    routes = [
-        Route("/", shown.page),
-        Route("/page/{name}", shown.part),
-        Route("/picture", shown.picture),
-        Route("/round", shown.round),
-        Route("/stream", shown.stream),
-        Route("/metrics", shown.metrics),
-    ]
+    answers = {
+        "/": shown.page,
+        "/page/{name}": shown.part,
+        "/picture": shown.picture,
+        "/round": shown.round,
+        "/stream": shown.stream,
+        "/metrics": shown.metrics,
+    }
+    routes = [Route(path, _guarded(path, answer)) for path, answer in answers.items()]
     return Starlette(
         routes=routes,
         middleware=[Middleware(Guard, entry=entry)],
         exception_handlers={FedgcError: _refused},
     )
+
+
+def _guarded(
+    path: str, answer: Callable[[Request], Awaitable[Response]]
+) -> Callable[..., Awaitable[Response]]:
+    """Answer 503 in place of an unexpected error."""
+
+    async def answered(request: Request) -> Response:
+        with guarded("a request", path):
+            return await answer(request)
+
+    return answered
 
 
 class _Pages:

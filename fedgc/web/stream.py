@@ -14,6 +14,7 @@ from typing import Final
 from starlette.concurrency import run_in_threadpool
 
 from fedgc.errors import FedgcError
+from fedgc.guards import guarded
 from fedgc.store.database import Store
 from fedgc.store.explanation import explain
 from fedgc.store.liveness import CRASHED, lost
@@ -69,6 +70,11 @@ def event(name: str, value: Snapshot | OneRound | Now | str) -> str:
 
 def _news(store: Store, wanted: Wanted, sent: _Sent) -> tuple[str, _Sent]:
     """Return the next event, and what the browser knows after it; the event may be empty."""
+    with guarded("a stream of the page", wanted.run):
+        return _newest(store, wanted, sent)
+
+
+def _newest(store: Store, wanted: Wanted, sent: _Sent) -> tuple[str, _Sent]:
     pulse, before = store.pulse(wanted.run), sent.pulse
     if before is None or _stands(pulse) != _stands(before):
         if before and pulse.run == before.run and pulse.last_round not in (None, sent.round):

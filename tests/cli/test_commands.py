@@ -156,6 +156,7 @@ def test_debug_flag_raises_original_error(monkeypatch):
 
     monkeypatch.setattr(commands, "app", raising)
     monkeypatch.setattr(sys, "argv", ["fedgc", "--debug"])
+    monkeypatch.setenv("FEDGC_DEBUG", "")  # which the option sets
     with pytest.raises(EdgeFailed):
         cli.main()
 

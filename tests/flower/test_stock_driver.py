@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedgc.errors import BadSetting, BadVector
@@ -117,6 +117,15 @@ def another_shape(node: int, message: Message) -> RecordDict:
     return answer
 
 
+def no_archive(node: int, message: Message) -> RecordDict:
+    """An array in a format that numpy takes for an archive, which raises an error of its own."""
+    answer = adds(1.0)(node, message)
+    if node == 1 and "arrays" in answer:
+        broken = Array(dtype="float64", shape=(2,), stype="numpy.ndarray", data=b"PK\x03\x04" + bytes(60))
+        answer["arrays"] = ArrayRecord(dict.fromkeys(answer["arrays"], broken))
+    return answer
+
+
 def no_examples(node: int, message: Message) -> RecordDict:
     answer = adds(1.0)(node, message)
     if node == 1:
@@ -133,6 +142,7 @@ def raises(node: int, message: Message) -> RecordDict | None:
     [
         (nan, "NaN"),
         (another_shape, "needed numbers of (2,)"),
+        (no_archive, "a reply (node-1): saw BadZipFile"),
         (no_examples, "num-examples"),
         (raises, "code 2, it raised"),
     ],

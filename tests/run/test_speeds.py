@@ -78,3 +78,13 @@ def test_abandoned_upload_bounds_uplink_speed():
     for _ in range(RECENT_ROUNDS):
         pace.sent("a", 100, 1.0)
     assert pace.up_bytes_s("a") == 100.0, "it has come since"
+
+
+def test_transfer_in_no_time_gives_finite_speed() -> None:
+    measured = MeasuredSpeeds(Speeds())
+    measured.worked("a", 0.1)
+    measured.sent("a", 10**15, 5e-324)
+    measured.received("a", 10**15, 5e-324)
+    speed = measured.speeds().known["a"]
+    assert 0 < speed.up_bytes_s < 1e30
+    assert 0 < speed.down_bytes_s < 1e30

@@ -23,6 +23,8 @@ from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from fedgc import errors
+from fedgc.errors import FedgcError
+from fedgc.guards import guarded
 from fedgc.links.frames import Invitation
 from fedgc.links.log import printable
 from fedgc.links.message.invitation import RECORD, invite
@@ -216,8 +218,19 @@ class GridLoop:
             return
         for reply in self._grid.pull_messages(list(out)):
             if (node := out.pop(reply.metadata.reply_to_message_id, None)) is not None:
-                self._replied(node, reply)
+                self._take_in(node, reply)
         self._expire(out)
+
+    def _take_in(self, node: int, reply: Message) -> None:
+        """Handle a reply; one that raises an unexpected error costs its node a pause, and nothing else."""
+        try:
+            with guarded("a reply", f"node {node}"):
+                self._replied(node, reply)
+        except FedgcError as error:
+            self._failures[node] = reason = printable(error)
+            self._pause(self._nodes[node], self._clock())
+            if self._ways.message_server is not None:
+                self._ways.message_server.failed(node, reason)
 
     def _expire(self, out: Mapping[str, int]) -> None:
         """Give up a message that Flower has forgotten."""

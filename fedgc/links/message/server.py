@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Final
 
-from fedgc.errors import BadMessage, BadVector, EdgeFailed, NotAdmitted, Refused
+from fedgc.errors import BadVector, EdgeFailed, NotAdmitted, Refused
+from fedgc.guards import guarded
 from fedgc.links import frames as wire
 from fedgc.links.byte_counts import Accounts, Amounts
 from fedgc.links.frames import Offer, StreamId
@@ -240,7 +241,8 @@ class MessageServer:
                 return
             outbox.out = None
             try:
-                self._hear(outbox, answer(packet))
+                with guarded("an answer", outbox.client or f"node {node}"):
+                    self._hear(outbox, answer(packet))
             except Refused as error:
                 self._refuse(outbox, error)
                 self._failed(outbox)
@@ -267,8 +269,9 @@ class MessageServer:
     def _fitting(self, outbox: _Outbox, now: float) -> Packet | None:
         """Return the packet for a client; if a line of it is too long, the client is lost."""
         try:
-            return self._written(outbox, now)
-        except BadMessage as error:
+            with guarded("a packet", outbox.client):
+                return self._written(outbox, now)
+        except Refused as error:
             self._refuse(outbox, error)
             outbox.out = None
             self._failed(outbox)

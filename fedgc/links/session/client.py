@@ -16,7 +16,8 @@ from typing import Any, Final, Self
 import grpc
 
 from fedgc.codecs import EXACT
-from fedgc.errors import BadMessage, BadVector
+from fedgc.errors import BadMessage, BadVector, Refused
+from fedgc.guards import guarded
 from fedgc.links import frames as wire
 from fedgc.links import identity
 from fedgc.links.byte_counts import Accounts, Amounts
@@ -225,7 +226,13 @@ class Session:
     def _keep_open(self) -> None:
         pause_s = FIRST_PAUSE_S
         while not self._ended:
-            if self._converse():
+            try:
+                with guarded("a session's stream"):
+                    was_open = self._converse()
+            except Refused as error:  # nothing else ends this thread: the engine waits for it
+                self.end(str(error))
+                return
+            if was_open:
                 pause_s = FIRST_PAUSE_S
             with self._changed:
                 self._watch()
@@ -245,11 +252,12 @@ class Session:
             was_open = False
             try:
                 for frame in stream.call:
-                    self._arrived(stream, frame)
+                    with guarded("a frame of the server"):
+                        self._arrived(stream, frame)
                     was_open = was_open or stream.open
             except grpc.RpcError:
                 pass  # a broken stream: try again until the grace time is over
-            except BadMessage as error:  # a server that breaks the protocol: no new stream helps
+            except Refused as error:  # a server that breaks the protocol: no new stream helps
                 self.end(str(error))
                 self._drain(stream)
             finally:

@@ -17,7 +17,8 @@ import grpc
 import grpc.aio
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, BadSetting, NotAdmitted, Refused
+from fedgc.errors import BadSetting, NotAdmitted, Refused, Unexpected
+from fedgc.guards import guarded
 from fedgc.links import frames as wire
 from fedgc.links.byte_counts import Amounts
 from fedgc.links.frames import Challenge, Denied, Invitation, StreamId, Welcome
@@ -175,7 +176,11 @@ class Listener:
         """Take upload slots from stalled clients, while the listener serves."""
         while True:
             await asyncio.sleep(ping_s(self._config.grace_s))
-            self._sessions.free_stalled(self._config.grace_s)
+            try:
+                with guarded("the queue of uploads"):
+                    self._sessions.free_stalled(self._config.grace_s)
+            except Unexpected as error:
+                self._sessions.refusals.count(error)
 
     async def _stop(self, reason: str, complete: bool) -> None:
         self._sessions.dismiss(reason, complete=complete)
@@ -204,7 +209,8 @@ class Listener:
         tasks: list[asyncio.Task[None]] = []
         try:
             await context.write(wire.encode(welcome))
-            self._sessions.resume(peer)
+            with guarded("a session", peer.client):
+                self._sessions.resume(peer)
             tasks.append(asyncio.create_task(self._write(peer, stream, context)))
             tasks.append(asyncio.create_task(self._watch(peer, stream, asyncio.current_task())))
             while peer.stream is stream and (frame := await context.read()) is not grpc.aio.EOF:
@@ -212,7 +218,7 @@ class Listener:
             if peer.over:
                 with contextlib.suppress(TimeoutError):  # it may not read
                     await asyncio.wait_for(tasks[0], self._config.grace_s)
-        except BadMessage as error:  # a peer whose lines are out of step: no new stream helps
+        except Refused as error:  # a peer whose lines are out of step: no new stream helps
             self._sessions.refusals.count(error, peer.client)
             self._sessions.lose(peer)
             await context.write(wire.encode(Denied(str(error))))
@@ -242,7 +248,8 @@ class Listener:
             frame = await context.read()
         if frame is grpc.aio.EOF:
             raise NotAdmitted("the stream ended before its hello")
-        return self._sessions.admit(wire.decode_hello(frame), nonce)
+        with guarded("a session's hello"):
+            return self._sessions.admit(wire.decode_hello(frame), nonce)
 
     async def _write(self, peer: Peer, stream: object, context: Any) -> None:  # noqa: ANN401  grpc.aio has no types
         while peer.stream is stream:

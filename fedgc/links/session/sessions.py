@@ -11,7 +11,8 @@ from logging import Logger
 from typing import Any, Final, Protocol
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, BadVector, EdgeFailed, Refused
+from fedgc.errors import BadMessage, BadVector, EdgeFailed, Refused, Unexpected
+from fedgc.guards import guarded
 from fedgc.links import frames as wire
 from fedgc.links.byte_counts import Accounts, Amounts
 from fedgc.links.frames import Ack, Bye, Heard, Hello, Offer, Piece, Ping, StreamId, Welcome
@@ -254,6 +255,15 @@ class SessionTable:
         if not wire.is_piece(frame) and self._exceeds(peer, Spent(lines=1, size_bytes=len(frame))):
             return
         try:
+            with guarded("a session's frame", peer.client):
+                self._take_in(peer, frame, now)
+        except Unexpected as error:
+            self._refuse(peer, peer.flow.accounts.round, error)
+            self._exceeds(peer, Spent(refusals=1))
+        peer.wake.set()
+
+    def _take_in(self, peer: Peer, frame: bytes, now: float) -> None:
+        try:
             value = wire.decode(frame, wire.FROM_CLIENT, now=now, client=peer.client)
         except BadMessage as error:
             self._refuse(peer, peer.flow.accounts.round, error)
@@ -266,7 +276,6 @@ class SessionTable:
             if value.sequence == 0 or peer.flow.channel.accept(value.sequence):
                 peer.confirmed = peer.confirmed or value.sequence > 0
                 self._line(peer, value.value)
-        peer.wake.set()
 
     def _line(self, peer: Peer, value: Any) -> None:  # noqa: ANN401  a line or an event
         match value:

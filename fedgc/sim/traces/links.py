@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from fedgc.errors import BadSetting
+from fedgc.guards import guarded
 from fedgc.sim.clock import Scenario
 from fedgc.sim.clock.conditions import Float
 from fedgc.sim.traces.table import read_bytes
@@ -43,6 +44,11 @@ class Links:
 
 def read_links(path: Path) -> Links:
     """Return the links of all users."""
+    with guarded("a trace", path.name, BadSetting):
+        return _read_links(path)
+
+
+def _read_links(path: Path) -> Links:
     try:
         users = json.loads(read_bytes(path))
     except (ValueError, RecursionError) as error:

@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from fedgc.errors import BadSetting, EdgeFailed
+from fedgc.guards import guarded
 from fedgc.sim.clock import Scenario, working
 from fedgc.sim.clock.conditions import Float, Int
 from fedgc.sim.traces.values import shown
@@ -113,6 +114,11 @@ def _missing(places_3n: Int, shape: tuple[int, ...]) -> tuple[int, ...] | None:
 
 def read_table(path: Path) -> Scenario:
     """Return a round for each round number."""
+    with guarded("a trace", path.name, BadSetting):
+        return _read_table(path)
+
+
+def _read_table(path: Path) -> Scenario:
     try:
         rows = csv.reader(io.StringIO(read_bytes(path).decode()))
         (first, header), *lines = [(rows.line_num, row) for row in rows if row] or [(1, [])]

@@ -39,7 +39,7 @@ class ScriptEnvironment:
             return None
         try:
             return cls(**json.loads(text))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise EdgeFailed(f"{VARIABLE}: saw {text[:40]!r}, which no client of fedgc writes") from error
 
     def config(self) -> RunConfig:

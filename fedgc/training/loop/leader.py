@@ -14,6 +14,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from fedgc.errors import BadTask, EdgeFailed
+from fedgc.guards import guarded
 from fedgc.messages import Layout, Scored
 from fedgc.training.flat import Vector
 from fedgc.training.loop.environment import ScriptEnvironment
@@ -141,7 +142,8 @@ class Leader:
                 return self._here(Do.STEP)
             if (message := self._heard()) is None:
                 return self._here(Do.WAIT)
-            self._obey(message)
+            with guarded("a line of the client", error=EdgeFailed):
+                self._obey(message)
         return self._actions.popleft()
 
     def leave(self, *, at_exit: bool = False) -> None:

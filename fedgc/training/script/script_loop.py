@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, EdgeFailed, FedgcError, TaskFailed
+from fedgc.guards import guarded
 from fedgc.messages import Held, Layout, Scored, Work
 from fedgc.training.cache import Saved
 from fedgc.training.flat import Vector
@@ -219,9 +220,10 @@ class ScriptLoop(LocalLoop):
         if self._process is None and not self._left and not self._failure:
             self._start()
         try:
-            if self._line is None:
-                self._accept()
-            self._hear()
+            with guarded("a line of the script", error=BadMessage):
+                if self._line is None:
+                    self._accept()
+                self._hear()
         except BadMessage as error:
             self._fail(f"the script: {error}"[:LONGEST_REASON])
         except EdgeFailed:

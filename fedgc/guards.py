@@ -1,0 +1,60 @@
+"""Guards at the edges: an unforeseen exception becomes an error of fedgc, and the process lives.
+
+At an edge the program reads what others have made: a peer's message, a file, a request. The code there
+refuses bad input with the errors of `fedgc.errors`. If it raises anything else, that is a bug, of fedgc or of
+a library, which one input can trigger. `guarded` turns it into an error that the edge already handles, counts
+it, and logs the first of each kind. With the environment variable FEDGC_DEBUG (`fedgc --debug`), its
+traceback is logged as well.
+
+Only edges use guards. Pure code has none, and the server's own steps (time passing, the optimizer, the end of
+a round) have none either: an error there ends the run with its reason.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging import Logger, getLogger
+from typing import Final
+
+from fedgc.errors import FedgcError, Unexpected
+
+DEBUG: Final = "FEDGC_DEBUG"  # in the environment: log tracebacks
+LONGEST: Final = 200  # characters of an exception's own text
+LOG: Final[Logger] = getLogger("flwr.fedgc")
+COUNTS: Final[Counter[tuple[str, str]]] = Counter()  # by edge and kind of exception, in this process
+
+
+@contextmanager
+def guarded(edge: str, who: str = "", error: type[FedgcError] = Unexpected) -> Iterator[None]:
+    """Raise `error` in place of any exception that is not one of fedgc; `who` names the peer or the file.
+
+    >>> with guarded("a table", "times.csv"):
+    ...     {}["seconds"]
+    Traceback (most recent call last):
+        ...
+    fedgc.errors.Unexpected: a table (times.csv): saw KeyError: 'seconds'
+    """
+    try:
+        yield
+    except FedgcError:
+        raise
+    except Exception as cause:
+        where = f"{edge} ({who})" if who else edge
+        COUNTS[edge, type(cause).__name__] += 1
+        text = f"{where}: saw {words_of(cause)}"
+        if COUNTS[edge, type(cause).__name__] == 1:
+            debug = bool(os.environ.get(DEBUG))
+            hint = "" if debug else f"; {DEBUG}=1 shows the traceback"
+            LOG.warning("unexpected, the first of its kind: %s%s", text, hint, exc_info=debug)
+        raise error(text) from cause
+
+
+def words_of(cause: Exception) -> str:
+    r"""Return an exception's kind and text in one printable line.
+
+    >>> words_of(ValueError("two\nlines"))
+    'ValueError: two lines'
+    """
+    text = "".join(each for each in " ".join(str(cause)[: 4 * LONGEST].split()) if each.isprintable())
+    return f"{type(cause).__name__}: {text}"[:LONGEST]
