@@ -86,6 +86,16 @@ def test_nothing_is_concluded_while_no_client_reports():
     assert not machine.statistics.awaited
 
 
+def test_clients_that_stall_together_are_still_counted_on():
+    plan = planned(2, 8, replicas=2, blocks=2, settings=AUTO)
+    machine, clients = begun(plan)
+    for name in plan.clients:
+        work(machine, clients, name)
+    tick(machine, clients, 599.0)
+    assert machine.state is State.WORKING, "they may have been suspended"
+    assert not machine.statistics.awaited
+
+
 def test_model_in_transit_is_no_stall():
     plan = planned(2, 2, replicas=1, blocks=1, held=[{0}, {1}], settings=AUTO)
     machine = Round(plan, Assignment(1, 0, TARGET, 0, model_limit_s=200.0), sync)

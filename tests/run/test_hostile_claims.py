@@ -38,6 +38,21 @@ def test_invented_chunks_do_not_enter_plan() -> None:
     assert "1 client was refused data: l: chunk new 0: no other client announces it" in row.left_out
 
 
+def test_claimed_seconds_count_as_far_as_there_is_this_model() -> None:
+    driver = Driver(rounds=2, deadline_s="auto")
+    driver.now = 1000.0
+    driver.join("a", "b")
+    play_private_rounds(driver, 1)
+    began = driver.now
+    driver.now += 2.0
+    driver.step_s["a"] = 1e9
+    driver.work("a")
+    round_ = driver.run.round
+    assert round_ is not None
+    (seconds,) = {each for each in round_.statistics.busy_s if each}
+    assert seconds <= driver.now - began + 1.0
+
+
 def test_private_data_of_all_clients_stays_in_plan() -> None:
     driver = Driver(rounds=1, min_clients=3)
     for client in "abc":
