@@ -30,7 +30,17 @@ class Decoder:
 
 
 def check(decoder: Decoder, data: bytes) -> None:
-    """Decode an input; raise AssertionError if that breaks the rules. Memory counts inside `traced`."""
+    """Decode an input; raise AssertionError if that breaks the rules. Memory counts inside `traced`.
+
+    Too much memory counts only if a second time takes it too: caches of Python and its libraries grow once.
+    """
+    most = TIMES * len(data) + decoder.constant
+    if _peak(decoder, data) > most and (peak := _peak(decoder, data)) > most:
+        raise AssertionError(f"{len(data)} bytes took {peak}")
+
+
+def _peak(decoder: Decoder, data: bytes) -> int:
+    """Decode an input; return the bytes that it took."""
     COUNTS.clear()
     tracemalloc.reset_peak()
     before = tracemalloc.get_traced_memory()[0]
@@ -40,11 +50,9 @@ def check(decoder: Decoder, data: bytes) -> None:
         pass
     except Exception as error:
         raise AssertionError(f"it raised {type(error).__name__}: {error}") from error
-    peak = tracemalloc.get_traced_memory()[1] - before
     if COUNTS:
         raise AssertionError(f"only a guard caught it: {dict(COUNTS)}")
-    if peak > TIMES * len(data) + decoder.constant:
-        raise AssertionError(f"{len(data)} bytes took {peak}")
+    return tracemalloc.get_traced_memory()[1] - before
 
 
 @contextmanager
