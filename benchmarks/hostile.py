@@ -17,8 +17,11 @@ in the same order. `none` is the run in which all clients are honest.
 """
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
@@ -161,25 +164,50 @@ def _run(fleet: Fleet, rule: str, rounds: int, seed: int) -> tuple[float, float]
     return last.metrics.get("accuracy", 0.0), last.seconds
 
 
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One training run."""
+
+    fleet: Fleet
+    rule: str
+    rounds: int
+    seed: int
+
+
+def _play(case: _Case) -> tuple[float, float]:
+    import torch
+
+    torch.set_num_threads(1)
+    with np.errstate(all="ignore"):  # hostile numbers overflow
+        return _run(case.fleet, case.rule, case.rounds, case.seed)
+
+
 def _rows(
     attacks: Sequence[str], rules: Sequence[str], rounds: int, seeds: int
 ) -> Iterator[dict[str, Value]]:
-    for clients, hostile in FLEETS:
-        for rule in rules:
-            if clients < NEEDS.get(rule, 0):
-                continue
-            calm = [_run(Fleet(clients, hostile, "none"), rule, rounds, seed) for seed in range(seeds)]
-            for attack in attacks:
-                fleet = Fleet(clients, hostile, attack)
-                found = calm if attack == "none" else [_run(fleet, rule, rounds, s) for s in range(seeds)]
-                lost = [100 * (fair - seen) for (fair, _), (seen, _) in zip(calm, found, strict=True)]
-                slower = [seen / fair for (_, fair), (_, seen) in zip(calm, found, strict=True)]
-                yield {
-                    "clients": clients, "hostile": hostile, "rule": rule, "attack": attack,
-                    "accuracy": float(np.mean([accuracy for accuracy, _ in found])),
-                    "lost_points": float(np.mean(lost)), "lost_points_worst_seed": max(lost),
-                    "time_ratio": float(np.mean(slower)),
-                }  # fmt: skip
+    cases = [
+        _Case(Fleet(clients, hostile, attack), rule, rounds, seed)
+        for clients, hostile in FLEETS
+        for rule in rules
+        if clients >= NEEDS.get(rule, 0)
+        for attack in attacks
+        for seed in range(seeds)
+    ]
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        found = dict(zip(cases, pool.map(_play, cases), strict=True))
+    for first in (case for case in cases if case.seed == 0):
+        mine = [found[replace(first, seed=seed)] for seed in range(seeds)]
+        calm_fleet = replace(first.fleet, attack="none")
+        calm = [found[replace(first, seed=seed, fleet=calm_fleet)] for seed in range(seeds)]
+        lost = [100 * (fair - seen) for (fair, _), (seen, _) in zip(calm, mine, strict=True)]
+        slower = [seen / fair for (_, fair), (_, seen) in zip(calm, mine, strict=True)]
+        yield {
+            "clients": first.fleet.clients, "hostile": first.fleet.hostile,
+            "rule": first.rule, "attack": first.fleet.attack,
+            "accuracy": float(np.mean([accuracy for accuracy, _ in mine])),
+            "lost_points": float(np.mean(lost)), "lost_points_worst_seed": max(lost),
+            "time_ratio": float(np.mean(slower)),
+        }  # fmt: skip
 
 
 def bench_hostile(*, quick: bool) -> Report:

@@ -133,7 +133,7 @@ class AnyRun(RuleBasedStateMachine):
         *,
         known: bool,
     ) -> None:
-        config = config_of(allowed({**common, **table}))
+        config = config_of(allowed({"largest_share": 1.0, **common, **table}))
         chance = np.random.default_rng(seed)
         speeds = {name: Speed(name, one_of((0.05, 0.1, 0.4), chance), rounds=5) for name in fleet}
         self.server = Server(config, Speeds(speeds if known else {}))

@@ -147,7 +147,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         started.end()
 
 
-@pytest.mark.parametrize("fault", list(Fault), ids=lambda fault: fault.name.lower())
+QUICK = Fault.SERVER_WORKING
+FAULTS = [pytest.param(each, marks=[] if each is QUICK else [pytest.mark.slow]) for each in Fault]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=[each.name.lower() for each in Fault])
 def test_fault_killed_server_is_resumed_by_serve(served: Served, fault: Fault) -> None:
     before = served.said().count("it is resumed from its last checkpoint")
     served.kill(fault)
@@ -168,6 +172,7 @@ def test_fault_finished_local_work_is_not_trained_again(served: Served) -> None:
     assert any(row.counted > row.steps for row in again)
 
 
+@pytest.mark.slow
 def test_fault_killed_serve_passes_over_damaged_checkpoints(served: Served) -> None:
     served.goes_on(3)  # as many checkpoints are kept
     below = served.programs(SERVER)

@@ -326,7 +326,8 @@ def test_client_that_several_rounds_waited_for_is_excluded(tmp_path: Path) -> No
     assert ("excluded", who.client, f"excluded for 5 s: {why}") in sink.audit
 
 
-def test_live_state_tells_awaited_clients_and_present_data(tmp_path) -> None:
+def test_live_state_tells_awaited_clients_and_present_data(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("fedgc.flower.driver.PRESENT_S", 0.0)  # after every event
     _, sink, _ = run(tmp_path, **UNMEASURED)
     gathers = [live for live in sink.live if live.phase == "gathering"]
     works = [live for live in sink.live if live.phase in ("working", "collecting")]

@@ -25,6 +25,7 @@ from fedgc.messages import (
     Joined,
     Kept,
     Layout,
+    Leaving,
     LinkEvent,
     Loaded,
     Lost,
@@ -144,6 +145,9 @@ class HostileEvents:
     def _loaded(self) -> LinkEvent:
         return Loaded(self._now, self._client, self._versions(), self._seconds(), self._count())
 
+    def _leaving(self) -> LinkEvent:
+        return Leaving(self._now, self._client, abs(self._float()))
+
     def _lost(self) -> LinkEvent:
         return Lost(self._now, self._client)
 
@@ -177,7 +181,7 @@ _MAKERS: Sequence[Callable[[HostileEvents], LinkEvent]] = (
     *(HostileEvents._report,) * 3,
     *(HostileEvents._codeword,) * 3,
     *(HostileEvents._failed, HostileEvents._loaded) * 2,
-    *(HostileEvents._joined, HostileEvents._lost),
+    *(HostileEvents._joined, HostileEvents._leaving, HostileEvents._lost),
     *(HostileEvents._enrolled, HostileEvents._advert, HostileEvents._deal, HostileEvents._signed),
     *(HostileEvents._shares, HostileEvents._announced, HostileEvents._scored),
 )
