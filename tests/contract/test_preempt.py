@@ -131,6 +131,9 @@ def test_preempt_coded_chunks_count(three: Federation, steps: Path):
     assert f"client {LEAVES} is leaving" in row.reason
 
 
+PLAIN = {"aggregator": "weighted-mean"}  # the numbers tell what was counted
+
+
 def test_preempt_script_counts_each_finished_step(three: Federation, tmp_path: Path):
     """The script adds 10 in each step, and the two others 1: the model tells what was counted."""
     mark = tmp_path / "mark"
@@ -140,7 +143,9 @@ def test_preempt_script_counts_each_finished_step(three: Federation, tmp_path: P
         "client-2": "--add 1 --samples 20 --step-s 0.1",
     }
     more = {"script": by_client(tmp_path, words), "checkpoint_dir": str(tmp_path / "runs")}
-    run = three.submit(SETTINGS | LOCAL | more | {"run": "script", "local_steps": 300, "rounds": 1000})
+    run = three.submit(
+        SETTINGS | LOCAL | more | {"run": "script", "local_steps": 300, "rounds": 1000} | PLAIN
+    )
     eventually(mark.exists)
     preempted(three, LEAVES)
     until_exchanged(three, "script", run)
@@ -152,6 +157,7 @@ def test_preempt_script_counts_each_finished_step(three: Federation, tmp_path: P
     np.testing.assert_allclose(model_of(tmp_path, "script"), np.full(4, expected), rtol=1e-5)
 
 
+@pytest.mark.slow  # Flower starts a process for each message
 def test_preempt_over_messages_hands_in_by_next_message(three: Federation, steps: Path):
     """The client hears nothing between two messages: it answers the one at which it works at once."""
     deaf = "client-2"

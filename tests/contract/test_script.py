@@ -74,7 +74,7 @@ def test_script_contributes_steps_that_are_done(three: Federation, tmp_path: Pat
     run = three.submit(
         settings(
             "partial", by_client(tmp_path, words), tmp_path,
-            rounds=1, local_steps=8, lockstep="on", quorum=0.6, patience=0.0,
+            rounds=1, local_steps=8, lockstep="on", quorum=0.6, patience=0.0, aggregator="weighted-mean",
         )
     )  # fmt: skip
     assert three.wait(run, WAIT_S) == "finished:completed", three.run_log(run)
