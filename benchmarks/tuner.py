@@ -334,7 +334,7 @@ def compare(rows: Sequence[Row]) -> list[Row]:
     found = []
     for (scenario, upload), means in cells.items():
         tuned = means.pop("tuned")
-        best = min(means, key=lambda name, means=means: means[name])  # type: ignore[misc]
+        best = min(means, key=means.__getitem__)
         regret = tuned / means[best] - 1.0
         found.append({"cell": scenario, "upload": upload, "best": best, "regret": regret})
     return sorted(found, key=lambda cell: -_number(cell["regret"]))

@@ -109,15 +109,13 @@ def trained(task: str | None, script: str | None) -> dict[str, Setting]:
     return {"script": script} if script else {}
 
 
-Leave = Callable[[], None]
-
-
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A SuperLink, and what has its clients hand in what they have, if they are on this machine."""
+    """A SuperLink and, if its federation is of this machine, how to look after its processes."""
 
     superlink: Superlink
-    leave: Leave | None = None
+    leave: Callable[[], None] | None = None  # has the clients hand in what they have
+    restart_ended: Callable[[], Mapping[str, str]] = dict  # returns how each restarted process ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +125,8 @@ class Place:
     wanted: Wanted
     app: App | None
     store: Store
-    superlink: Superlink
+    host: Host
     console: Console
-    leave: Leave | None = None  # has its clients hand in what they have, if they are its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +161,7 @@ def run(wanted: Wanted) -> None:
         console.print(f"run {name}, store {store.name}", soft_wrap=True, markup=False)
         began = time.monotonic()
         with host_of(wanted, console) as host:
-            over = started(Place(wanted, app, store, host.superlink, console, host.leave), config)
+            over = started(Place(wanted, app, store, host, console), config)
         print_tables(console, over.seen, time.monotonic() - began, resumed=bool(config.resume))
     goes_on = f"; `{wanted.again(name)}` goes on" if over.resumable else ""
     if over.stopped:
@@ -183,7 +180,7 @@ def must_be_known(wanted: Wanted) -> None:
 def started(place: Place, config: RunConfig, meanwhile: Callable[[], object] = lambda: None) -> Over:
     """Start a run or resume it, and show it to its end; call `meanwhile` again and again."""
     follower = Follower(place.store, config.resume or config.run)
-    before, superlink, wanted = follower.look(), place.superlink, place.wanted
+    before, superlink, wanted = follower.look(), place.host.superlink, place.wanted
     with tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
         written = app_with(place.app, Path(folder) / "app", config)
         log = Log(path := superlink.log(flower_run := _submitted(superlink, written, wanted)))
@@ -257,7 +254,7 @@ def _followed(
 ) -> tuple[bool, str]:
     """Show the run until it is over; return whether it was stopped from here, and how its server was lost."""
     said: list[str] = []
-    superlink = place.superlink
+    superlink = place.host.superlink
 
     def going() -> bool:
         meanwhile()
@@ -266,10 +263,10 @@ def _followed(
     try:
         follow(shown.follower, shown.show, going, unknown, shown.warned.notes)
     except KeyboardInterrupt as asked:
-        if isinstance(asked, Terminated) and place.leave is not None:
+        if isinstance(asked, Terminated) and place.host.leave is not None:
             said.append("clients hand in what they have")
             shown.update(*said)
-            place.leave()
+            place.host.leave()
         said.append("stopping the run")
         shown.update(*said)
         superlink.stop(flower_run)
@@ -330,8 +327,9 @@ def _nothing() -> None:
 def host_of(wanted: Wanted, console: Console) -> Iterator[Host]:
     """Yield where the run takes place: a federation started for it, or an existing SuperLink."""
     if wanted.superlink is None:
-        with federation_of(wanted, console) as federation:
-            yield Host(federation.superlink, federation.leave)
+        with local.LocalFederation(wanted.nodes) as federation:
+            console.print(local.exposure(federation.address), soft_wrap=True, markup=False, highlight=False)
+            yield Host(federation.superlink, federation.leave, federation.restart_ended)
         return
     with tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
         found = named(wanted.superlink, Path(folder))
@@ -339,14 +337,6 @@ def host_of(wanted: Wanted, console: Console) -> Iterator[Host]:
             yield Host(found)
         finally:
             found.close()
-
-
-@contextmanager
-def federation_of(wanted: Wanted, console: Console) -> Iterator[local.LocalFederation]:
-    """Yield the federation of this machine, started for the run."""
-    with local.LocalFederation(wanted.nodes) as federation:
-        console.print(local.exposure(federation.address), soft_wrap=True, markup=False, highlight=False)
-        yield federation
 
 
 def named(name: str, folder: Path) -> Superlink:

@@ -13,8 +13,6 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -26,11 +24,9 @@ from fedgc.cli import view
 from fedgc.cli.follow import Follower, Seen, follow, print_tables, show_on
 from fedgc.cli.run import (
     ROUND_OVER,
-    Host,
     Over,
     Place,
     Wanted,
-    federation_of,
     host_of,
     must_be_known,
     ready,
@@ -54,8 +50,6 @@ LONGEST_PAUSE_S: Final = 60.0
 CHECK_S: Final = 2.0  # between checks for processes of a local federation that ended
 POLL_S: Final = 0.2  # the same during a pause
 STOPPED: Final = "finished:stopped"  # as Flower calls the state
-
-RestartEnded = Callable[[], Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +114,8 @@ def _serve(wanted: Wanted, most: int) -> None:
             raise Unusable("fedgc serve: saw history.keep-checkpoints = 0, needed 1 or more to resume from")
         _say(console, f"run {name}, store {store.name}")
         began = time.monotonic()
-        with _host(wanted, console) as (host, restart_ended):
-            place = Place(wanted, app, store, host.superlink, console, host.leave)
-            over = _Server(place, restart_ended).keep(config, Restarts(most))
+        with host_of(wanted, console) as host:
+            over = _Server(Place(wanted, app, store, host, console)).keep(config, Restarts(most))
         print_tables(console, over.seen, time.monotonic() - began, resumed=bool(config.resume))
     if over.reason is not None:
         _say(console, f"run {name} was stopped after round {over.seen.last}, and is not restarted")
@@ -161,23 +154,11 @@ def _followed(store: Store, known: Run, console: Console) -> Run:
     return store.run(known.run)
 
 
-@contextmanager
-def _host(wanted: Wanted, console: Console) -> Iterator[tuple[Host, RestartEnded]]:
-    """Yield the SuperLink, and what restarts the processes of a federation of this machine that ended."""
-    if wanted.superlink is None:
-        with federation_of(wanted, console) as federation:
-            yield Host(federation.superlink, federation.leave), federation.restart_ended
-        return
-    with host_of(wanted, console) as host:
-        yield host, dict
-
-
 class _Server:
     """Starts a run again and again until it is over."""
 
-    def __init__(self, place: Place, restart_ended: RestartEnded) -> None:
+    def __init__(self, place: Place) -> None:
         self._place = place
-        self._restart_ended = restart_ended
         self._checked = time.monotonic()
         self._unended: int | None = None  # Flower's number of a start whose end was not seen
         self._has_model = False  # as the log of a start says; its checkpoint may be on another machine
@@ -207,7 +188,7 @@ class _Server:
         except EdgeFailed as error:
             return Over(before, self._seen(config.resume or config.run), False, str(error), 0)
         finally:
-            self._place.superlink.close()  # what followed the log of this start
+            self._place.host.superlink.close()  # what followed the log of this start
         self._has_model = self._has_model or any(
             outcome in preconditions.SUMMED for _, outcome in ROUND_OVER.findall(over.log)
         )
@@ -216,7 +197,7 @@ class _Server:
 
     def _end_earlier(self) -> None:
         """Make sure that the ServerApp of the last start has ended, before there is another one."""
-        superlink, flower_run = self._place.superlink, self._unended
+        superlink, flower_run = self._place.host.superlink, self._unended
         if flower_run is not None and not superlink.status(flower_run).startswith("finished"):
             superlink.stop(flower_run)
         self._unended = None
@@ -232,7 +213,7 @@ class _Server:
             self._restart()
 
     def _restart(self) -> None:
-        for name, how in self._restart_ended().items():
+        for name, how in self._place.host.restart_ended().items():
             _say(self._place.console, f"{name} {how} and is restarted")
         self._checked = time.monotonic()
 
