@@ -89,6 +89,7 @@ class Arm:
             "patience": 0.0, "batch_size": 32, "learning_rate": rate, "min_clients": CLIENTS, "seed": seed,
             "device": "cpu", "evaluate_every": 16 if self.look == 1 else 1, "gate": "every", "max_gap": 0,
             "replicas": COPIES, "threads": 1, "lockstep": "auto" if self.ours else "on",
+            "aggregator": "auto" if self.ours else "weighted-mean",
         }  # fmt: skip
         values |= self.settings
         if values["gate"] == "qsr":
