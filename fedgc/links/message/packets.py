@@ -22,20 +22,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from fedgc.errors import BadMessage, BadVector
 from fedgc.links import frames as wire
 from fedgc.links import identity
-from fedgc.links.frames import Numbered, Offer, StreamId
+from fedgc.links.frames import EventFromClient, Numbered, Offer, StreamId
 from fedgc.links.identity import Identity
 from fedgc.links.pieces import NUMBER, Form, Numbers, Packed, Vector, digest_of
-from fedgc.messages import (
-    WIRE_VERSION,
-    Failed,
-    Joined,
-    Leaving,
-    Masking,
-    ModelEvent,
-    Progress,
-    Report,
-    ToClient,
-)
+from fedgc.messages import WIRE_VERSION, ToClient
 
 ACTION: Final = "packet"
 TYPE: Final = f"train.{ACTION}"
@@ -57,22 +47,8 @@ class Shelved:
 
 
 _TO_CLIENT: Final = MappingProxyType({kind.__name__: kind for kind in get_args(ToClient)})
-_FROM_CLIENT: Final = MappingProxyType(
-    {
-        kind.__name__: kind
-        for kind in (
-            Joined,
-            Leaving,
-            Progress,
-            Report,
-            Failed,
-            Offer,
-            Shelved,
-            *get_args(ModelEvent | Masking),
-        )
-    }
-)
-AnswerLine = Joined | Leaving | Progress | Report | Failed | Offer | Shelved | ModelEvent | Masking
+AnswerLine = EventFromClient | Offer | Shelved
+_FROM_CLIENT: Final = MappingProxyType({kind.__name__: kind for kind in get_args(AnswerLine)})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
