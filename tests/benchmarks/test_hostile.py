@@ -1,0 +1,34 @@
+"""Test the benchmark of hostile clients: what they send, and that the bounded rule withstands it."""
+
+import numpy as np
+import pytest
+
+from benchmarks.hostile import ATTACKS, CLAIMED, ROUNDS, Fleet, _announced, _Case, _play, _task
+
+FEW = 6  # rounds
+
+
+def test_attack_updates_match_hand_computed_ones() -> None:
+    update = np.array([1.0, -2.0, 3.0], np.float32)
+    assert ATTACKS["none"](None, update, None) is update
+    assert ATTACKS["flip x3"](None, update, None).tolist() == [-3, 6, -9]
+    assert ATTACKS["zeros"](None, update, None).tolist() == [0, 0, 0]
+    assert len(ATTACKS) == 13
+    assert ROUNDS > FEW
+
+
+def test_false_samples_are_announced_only() -> None:
+    fleet = Fleet(4, 1, "samples")
+    task = _task(fleet, 0)
+    announced, true = list(_announced(task, fleet).sizes().values()), list(task.sizes().values())
+    assert announced == [CLAIMED, *true[1:]]
+
+
+@pytest.mark.parametrize("attack", ["scale", "samples"])
+def test_bounded_rule_learns_where_plain_mean_fails(attack: str) -> None:
+    accuracy = {
+        rule: _play(_Case(Fleet(4, 1, attack), rule, FEW, 0))[0] for rule in ("auto", "weighted-mean")
+    }
+    assert accuracy["auto"] > 0.6
+    if attack == "scale":
+        assert accuracy["weighted-mean"] < 0.3
