@@ -49,10 +49,10 @@ from fedgc.messages import (
 from fedgc.round.masked.key_agreement import KeyAgreement
 from fedgc.run.alike import AlikeData
 from fedgc.run.client_faults import BACK, ClientFaults
+from fedgc.run.fruitless_waits import FruitlessWaits
 from fedgc.run.initialization import Initialization
 from fedgc.run.machine import Append, Apply, Chose, Finished, Output, Run, RunParts, RunState
 from fedgc.run.sample_shares import SampleShares
-from fedgc.run.strikes import Strikes
 from fedgc.secagg import Federation, RingSum, Terms
 from fedgc.secagg.keys import KEY_BYTES
 from fedgc.secagg.keystream import Strand
@@ -125,7 +125,7 @@ class Driver:
         self._evaluations: list[tuple[int, Future[Mapping[str, float]]]] = []
         self._shown, self._live = 0.0, LiveState(job.config, self._started)
         self._warned: set[str] = set()
-        self._faults, self._strikes = ClientFaults(), Strikes()
+        self._faults, self._waits = ClientFaults(), FruitlessWaits()
         self.guard: Final = EventGuard(log, lambda: self._run.number)
         self._skipped = self._over = 0  # rounds
         self.events: Final[queue.SimpleQueue[LinkEvent]] = events or queue.SimpleQueue()
@@ -390,7 +390,7 @@ class Driver:
             if words := self._faults.told(client):
                 name = link.name(client.client) or client.client
                 self._log.log(INFO if words == BACK else WARNING, "round %d: %s: %s", row.round, name, words)
-        for excluded, why in self._strikes.excluded(row, append.awaited).items():
+        for excluded, why in self._waits.excluded(row, append.awaited).items():
             link.exclude(excluded, why)
         self._account(row)
         if self._due is not None and self._job.save:

@@ -23,7 +23,7 @@ class _Streak:
     seconds: float = 0.0
 
 
-class Strikes:
+class FruitlessWaits:
     """Counts, for each client, the last rounds that waited for it."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import pytest
 
 from fedgc.history import ClientRow, RoundRow
-from fedgc.run.strikes import LEAST_BYTES_S, LEAST_S, MOST_ROUNDS, Strikes
+from fedgc.run.fruitless_waits import LEAST_BYTES_S, LEAST_S, MOST_ROUNDS, FruitlessWaits
 
 ZERO = {each.name: 0 for each in fields(RoundRow)}
 MUTE, HONEST = ClientRow("mute", failure="no progress for 30 s"), ClientRow("honest", counted=3)
@@ -18,11 +18,11 @@ def row(mute: ClientRow = MUTE, seconds: float = 30.0) -> RoundRow:
 
 
 def test_client_is_excluded_after_several_rounds_in_succession():
-    strikes = Strikes()
-    found = [strikes.excluded(row(), {"mute", "honest"}) for _ in range(MOST_ROUNDS)]
+    waits = FruitlessWaits()
+    found = [waits.excluded(row(), {"mute", "honest"}) for _ in range(MOST_ROUNDS)]
     why = "in 3 rounds in a row the others waited for it, and it gave nothing (no progress for 30 s)"
     assert found == [{}, {}, {"mute": why}]
-    assert [strikes.excluded(row(), {"mute"}) for _ in range(MOST_ROUNDS)] == [{}, {}, {"mute": why}]
+    assert [waits.excluded(row(), {"mute"}) for _ in range(MOST_ROUNDS)] == [{}, {}, {"mute": why}]
 
 
 @pytest.mark.parametrize(
@@ -36,16 +36,16 @@ def test_client_is_excluded_after_several_rounds_in_succession():
     ids=["not awaited", "counted", "sends", "absent"],
 )
 def test_rounds_that_did_not_wait_begin_count_again(between):
-    strikes = Strikes()
+    waits = FruitlessWaits()
     for _ in range(MOST_ROUNDS - 1):
-        assert not strikes.excluded(row(), {"mute"})
+        assert not waits.excluded(row(), {"mute"})
     absent = "mute" not in {each.client for each in between[0].clients}
-    assert not strikes.excluded(*between)
-    found = [strikes.excluded(row(), {"mute"}) for _ in range(MOST_ROUNDS)]
+    assert not waits.excluded(*between)
+    found = [waits.excluded(row(), {"mute"}) for _ in range(MOST_ROUNDS)]
     assert [bool(each) for each in found] == ([True, False, False] if absent else [False, False, True])
 
 
 def test_short_rounds_exclude_only_after_least_time():
-    strikes = Strikes()
-    found = [strikes.excluded(row(seconds=10.0), {"mute"}) for _ in range(int(LEAST_S / 10))]
+    waits = FruitlessWaits()
+    found = [waits.excluded(row(seconds=10.0), {"mute"}) for _ in range(int(LEAST_S / 10))]
     assert [bool(each) for each in found] == [False] * (len(found) - 1) + [True]
