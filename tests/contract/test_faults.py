@@ -183,6 +183,13 @@ class Ongoing:
             for name, cache in found.items()
         }
 
+    def finishes_nothing_more(self, looks: list[frozenset[tuple[str, int]]]) -> bool:
+        """Look at the finished chunks on all clients' disks; return whether three looks saw the same."""
+        root = default_root({"XDG_STATE_HOME": str(self.federation.state)})
+        with suppress(FileNotFoundError):  # replaced while they are listed
+            looks.append(frozenset((str(path), path.stat().st_mtime_ns) for path in root.rglob("chunk-*.pt")))
+        return len(looks) > 3 and looks[-1] == looks[-2] == looks[-3]
+
     def goes_on(self) -> None:
         """Wait for two more rounds: one of them begins and ends after this."""
         now = self.last()
@@ -586,6 +593,8 @@ def test_fault_finished_work_counts_after_server_resume(ongoing: Ongoing, fault:
         for trap in set_up:
             trap.wait()
         eventually(lambda: ongoing.saved() == ongoing.rounds()[-1].row.version + 1)
+        looks: list[frozenset[tuple[str, int]]] = []
+        eventually(lambda: ongoing.finishes_nothing_more(looks))
         ongoing.kill_server()
     resumed = ongoing.saved()
     eventually(lambda: not any(ongoing.federation.clients(name) for name in ongoing.federation.nodes))
