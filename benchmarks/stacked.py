@@ -32,7 +32,7 @@ from fedgc.training.flat import FlatModel, Vector
 from fedgc.training.injection import injected_rows, pool_chunks
 from fedgc.training.local_update import Residual, with_error_feedback
 from fedgc.training.randomness import key
-from fedgc.training.shared_momentum import lead_of, squared_distance
+from fedgc.training.shared_momentum import lead_of, led_share, squared_distance
 from fedgc.training.tasks import Task
 from fedgc.training.trainer import initial_model
 from fedgc.training.update import update_of
@@ -172,10 +172,11 @@ class Stacked:
             gradients = torch.autograd.grad(losses.sum(), leaves)
             shares = [self._config.rate_share(path.work.first_step + path.front) for path in trajectories]
             self._step(tensors, gradients, optimizers, shares)
+            led = [_led(path, share) for path, share in zip(trajectories, shares, strict=True)]
             for tensor, lead in zip(tensors, leads, strict=False):
-                tensor.sub_(lead * _wide(shares, lead))
+                tensor.sub_(lead * _wide(led, lead))
             squares = self._squares(gradients, len(trajectories))
-            _remember(trajectories, models.clone().numpy(), losses.tolist(), squares, shares)
+            _remember(trajectories, models.clone().numpy(), losses.tolist(), squares, led)
         for path, optimizer in zip(trajectories, optimizers, strict=False):
             path.optimizer = _copied(optimizer.state_dict())
 
@@ -285,7 +286,7 @@ def _remember(
     ends: Vector,
     losses: Sequence[float],
     squares: Sequence[float],
-    shares: Sequence[float],
+    led: Sequence[float],
 ) -> None:
     """Advance the fronts by a step."""
     for at, path in enumerate(trajectories):
@@ -296,8 +297,13 @@ def _remember(
         before, path.front = path.front, path.front + 1
         path.ends[path.front] = ends[at]
         path.losses[path.front] = path.losses[before] + losses[at]
-        path.led[path.front] = path.led[before] + (0.0 if path.lead is None else shares[at])
+        path.led[path.front] = path.led[before] + led[at]
         path.gradients[path.front] = squares[at]
+
+
+def _led(path: Trajectory, share: float) -> float:
+    """Return the share of the lead in the step after the front."""
+    return 0.0 if path.lead is None else led_share(share, path.front, path.work.common_steps)
 
 
 def _wide(numbers: Sequence[float], tensor: Tensor) -> Tensor:

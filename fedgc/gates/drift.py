@@ -26,16 +26,13 @@ import sys
 from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple, Self
 
-from fedgc.errors import BadSetting
-from fedgc.gates.budget import ROUNDING, Budget, SyncRate, Unit
+from fedgc.gates.budget import ROUNDING, Budget, SyncRate, Unit, budget_of
 from fedgc.gates.gaps import LONGEST_GAP, Gaps
 from fedgc.gates.gate import Gate, GateSettings, Measure
 from fedgc.gates.reports import Decision, Reports
 
 GAIN: Final = 0.3  # of the integral; 0.05 overshot the budget three times in training runs
 STRETCH: Final = 3.0
-SHARE_OF_ROUNDS: Final = 0.1  # the default budget of a long run
-LEAST_EXCHANGES: Final = 20  # of a run: fewer leave local steps with shared momentum too little changed
 
 
 class DriftState(NamedTuple):
@@ -71,34 +68,19 @@ class Drift(Gate[DriftState]):
     unit: Unit = "share"
 
     def __post_init__(self) -> None:
-        self._budget()
-        self._gaps()
-        if self.unit != "share":
-            return
-        if self.max_gap is not None and self.budget * self.max_gap < 1 - ROUNDING:
-            raise BadSetting(
-                f"gate drift: saw a budget of {self.budget} of all checks with max_gap {self.max_gap},"
-                f" needed at least {1 / self.max_gap:.3g} or max_gap at least {math.ceil(1 / self.budget)}"
-            )
-        if self.budget * self.min_gap > 1 + ROUNDING:
-            raise BadSetting(
-                f"gate drift: saw a budget of {self.budget} of all checks with min_gap {self.min_gap},"
-                f" needed at most {1 / self.min_gap:.3g}"
-            )
+        self._budget().fits(self._gaps())
 
     @classmethod
     def make(cls, settings: GateSettings) -> Self:
         """Return the gate with the budget of the settings, or the default one."""
-        budget = default_budget(settings) if settings.budget is None else settings.budget
-        return cls(budget, settings.max_gap, settings.min_gap, settings.unit)
+        return cls(budget_of(settings), settings.max_gap, settings.min_gap, settings.unit)
 
     def describe(self) -> str:
         """Return the budget."""
-        unit = "of the rounds" if self.unit == "share" else self.unit
-        return f"gate.budget {self.budget:g} {unit}"
+        return self._budget().describe()
 
     def _budget(self) -> Budget:
-        return Budget(self.budget, self.unit)
+        return Budget("drift", self.budget, self.unit)
 
     def _gaps(self) -> Gaps:
         return Gaps("drift", self.min_gap, self.max_gap)
@@ -130,32 +112,16 @@ class Drift(Gate[DriftState]):
         if pace.rate * self.min_gap >= 1 - ROUNDING:
             return Decision(sync=True, reason="the budget pays for a sync wherever one may be")
         if overdue >= (STRETCH if threshold > 0 else 1.0):
-            return Decision(sync=True, reason=f"drift {drift:.3g}, but the budget pays for {_one_in(pace)}")
+            return Decision(sync=True, reason=f"drift {drift:.3g}, but the budget pays for {pace.words}")
         if threshold <= 0:
             return Decision(sync=False, reason=f"drift {drift:.3g}, no threshold yet")
         if drift < threshold:
             return Decision(sync=False, reason=f"drift {drift:.3g} is below {threshold:.3g}")
         if overdue < 1 / STRETCH:
             return Decision(
-                sync=False, reason=f"drift {drift:.3g}, but the budget only pays for {_one_in(pace)}"
+                sync=False, reason=f"drift {drift:.3g}, but the budget only pays for {pace.words}"
             )
         return Decision(sync=True, reason=f"drift {drift:.3g} reached {threshold:.3g}")
-
-
-def default_budget(settings: GateSettings) -> float:
-    """Return the default budget, within the range that `max_gap` and `min_gap` allow.
-
-    >>> [default_budget(GateSettings(rounds=rounds, max_gap=32)) for rounds in (12, 20, 40, 200, 2000)]
-    [1.0, 1.0, 0.5, 0.1, 0.1]
-    """
-    if settings.unit != "share":
-        raise BadSetting(f"setting gate.budget: saw auto, needed a number of {settings.unit}")
-    least = 1 / settings.max_gap if settings.max_gap else 0.0
-    return min(max(SHARE_OF_ROUNDS, LEAST_EXCHANGES / settings.rounds, least), 1 / settings.min_gap)
-
-
-def _one_in(pace: SyncRate) -> str:
-    return f"one sync in {1 / pace.rate:.3g} checks" if pace.rate > 0 else "no sync before the last check"
 
 
 def _mean_drift(reports: Reports) -> float:

@@ -18,6 +18,7 @@ from fedgc.training.engine import Answer, Engine
 from fedgc.training.flat import Vector
 from fedgc.training.pace import Pace
 from fedgc.training.randomness import key
+from fedgc.training.shared_momentum import led_share
 from fedgc.training.trainer import LocalStep, Trainer
 from fedgc.training.trajectories import Trajectories
 from fedgc.training.update import Measure, measure, mixed
@@ -187,10 +188,11 @@ class CodedEngine(Engine):
             trajectory.seconds += self._pace.catch_up()
             return None
         share = self._config.rate_share(work.first_step + trajectory.reached)
-        local_step = LocalStep((work.seed, work.version, chunk), trajectory.reached, share)
+        led = led_share(share, trajectory.reached, work.common_steps) if self._lead is not None else 0.0
+        local_step = LocalStep((work.seed, work.version, chunk), trajectory.reached, share, led)
         trajectory.losses += self._trainer.step((self._names[chunk],), local_step)
         trajectory.reached += 1
-        trajectory.led += share if self._lead is not None else 0.0
+        trajectory.led += led
         trajectory.measured = None
         trajectory.seconds += self._pace.after_step(began)
         if trajectory.reached < work.target:

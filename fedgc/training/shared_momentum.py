@@ -9,6 +9,10 @@ rate, so the optimizer runs at alpha times the rate.
 A client computes the common step from two consecutive models, without extra traffic or state. Without the
 previous model (as for the first one), it does alpha * own alone. The common step is stored for the full
 learning rate and scaled by the schedule, as the own steps are.
+
+A client follows the common step for at most as many local steps as it was measured over. After a short gap
+between exchanges the common step is long; followed through a much longer gap, it would lead all clients past
+the minimum, and gates that choose uneven gaps would lose by it.
 """
 
 import math
@@ -41,6 +45,17 @@ def squared_distance(start: Vector, now: Vector, step: Vector | None = None, led
             difference -= led * step[piece]
         total += float(np.square(difference, out=difference).sum())
     return total
+
+
+def led_share(share: float, reached: int, common_steps: float) -> float:
+    """Return the share of the lead in the local step after `reached` ones; `share` is the learning rate's.
+
+    The lead is followed for as many steps as it was measured over.
+
+    >>> led_share(0.5, 7, 8.0), led_share(0.5, 8, 8.0)
+    (0.5, 0.0)
+    """
+    return share if reached < math.ceil(common_steps) else 0.0
 
 
 def lead_of(

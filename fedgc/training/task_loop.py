@@ -14,6 +14,7 @@ from fedgc.training.flat import Vector
 from fedgc.training.injection import pool_chunks
 from fedgc.training.local_loop import Advance, Begin, LocalLoop
 from fedgc.training.pace import Pace
+from fedgc.training.shared_momentum import led_share
 from fedgc.training.trainer import LocalStep, Trainer
 
 
@@ -74,10 +75,11 @@ class TaskLoop(LocalLoop):
             return Advance(0, self._pace.catch_up(), 0.0)
         work, at = begin.work, begin.work.first_step + reached
         share = self._trainer.config.rate_share(at)
-        local_step = LocalStep((work.seed, work.client), at, share, work.pool)
+        led = led_share(share, reached, work.common_steps) if begin.lead is not None else 0.0
+        local_step = LocalStep((work.seed, work.client), at, share, led, work.pool)
         loss = self._trainer.step(begin.chunks, local_step)
         self.squared_gradient = self._trainer.squared_gradient
-        return Advance(1, self._pace.after_step(began), loss, share if begin.lead is not None else 0.0)
+        return Advance(1, self._pace.after_step(began), loss, led)
 
     def vector(self) -> Vector:
         """Return a copy of the present model."""

@@ -38,11 +38,15 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class LocalStep:
-    """Number `step` (from 0) of the random stream named by `stream`, at a share of the full learning rate."""
+    """Number `step` (from 0) of the random stream named by `stream`, at a share of the full learning rate.
+
+    `led` is the share of the lead of shared momentum.
+    """
 
     stream: tuple[int | str, ...]
     step: int
     share: float = 1.0
+    led: float = 0.0
     pool: Pool | None = None  # of data injection; `stream` is then (seed, client)
 
 
@@ -165,7 +169,7 @@ class Trainer:
                     value = self._backward(module, samples.batch(rows))
                 else:
                     value = self._clipped(module, samples, rows, self._record_clip)
-            self._update(local_step.share)
+            self._update(local_step.share, local_step.led)
         if not math.isfinite(value):
             raise TaskFailed(f"the loss is {value}, needed a finite number")
         return value
@@ -200,17 +204,17 @@ class Trainer:
         losses = [of(row) for row in np.unique(rows).tolist()]
         return clipped_gradients(self.flat.trainable, losses, limit_of(bound, size, rate), size)
 
-    def _update(self, share: float) -> None:
+    def _update(self, share: float, led: float) -> None:
         if self._wants_gradient:
             gradients = (each.grad for each in self.flat.trainable)
             self.squared_gradient = sum(float(each.square().sum()) for each in gradients if each is not None)
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * share
         self._optimizer.step()
-        if self._lead is not None:
+        if self._lead is not None and led:
             with torch.no_grad():
                 for tensor, part in zip(self.flat.trainable, self._lead, strict=True):
-                    tensor.sub_(part, alpha=share)
+                    tensor.sub_(part, alpha=led)
 
     def _new_optimizer(self) -> torch.optim.Optimizer | PlainSGD:
         chosen, rate = self._task.optimizer, self.config.learning_rate

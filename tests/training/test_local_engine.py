@@ -219,6 +219,16 @@ def test_every_step_is_led_by_common_step_under_any_optimizer(bench, small, opti
     assert report.squared_norm < 1e-6, "what all have in common is no drift"
 
 
+def test_common_step_is_followed_as_long_as_it_was_measured(bench, small):
+    config = replace(PLAIN, shared_momentum=0.001, learning_rate=1e-6)
+    report, way = led(bench, small, config, common_steps=2.0)
+    start = bench.vector(way.size)
+    parameters = bench.engine(small, config).layout.parameter_size
+    common = (start - start * np.float32(0.9))[:parameters] / 2
+    np.testing.assert_allclose(way[:parameters], 2 * 0.999 * common, rtol=1e-3, atol=1e-6)
+    assert report.squared_norm < 1e-6, "what all have in common is no drift"
+
+
 def test_first_model_steps_alone_at_alpha_of_rate(bench, small):
     task = replace(small, optimizer=None)
     _, alone = led(bench, task, replace(PLAIN, shared_momentum=0.5), before=False)
