@@ -26,7 +26,9 @@ from fedgc.cli.options import (
     Watch,
     runs_like,
 )
+from fedgc.cli.queue_commands import queue
 from fedgc.cli.store import store
+from fedgc.errors import Unusable
 
 app = typer.Typer(
     name="fedgc",
@@ -41,6 +43,7 @@ app = typer.Typer(
 model = typer.Typer(help="The models that runs made: list, export, restore.", no_args_is_help=True)
 app.add_typer(model, name="model")
 app.add_typer(store, name="store")
+app.add_typer(queue, name="queue")
 app.add_typer(keys, name="keys")
 app.add_typer(deploy, name="deploy")
 
@@ -144,20 +147,35 @@ def serve(  # noqa: PLR0913, PLR0917  one for each option
             help="Stay when the run is over, as a container that is not to be restarted; until a signal.",
         ),
     ] = False,
+    of_queue: Annotated[
+        bool,
+        typer.Option("--queue", help="Run the runs of `fedgc queue` one after another, until a signal."),
+    ] = False,
 ) -> None:
     """Keep a run alive: train as `fedgc run` does, and resume the run whenever its server ends early.
 
-    A run of the given name (--set run=NAME) that was begun before is resumed.
+    A run of the given name (--set run=NAME) that was begun before is resumed. With --queue, each run has the
+    settings that were given to `fedgc queue add`.
 
     Example: fedgc serve --superlink hospital --set run=ward --set rounds=100
     """
     from fedgc.cli import run as running
     from fedgc.cli.clients import parse_clients
     from fedgc.cli.serve import serve as keep
+    from fedgc.cli.serve_queue import serve_queue
     from fedgc.cli.settings import parse
 
+    own = parse_clients(client or [])
+    if of_queue:
+        if any((task, script, settings, resume, stay)):
+            raise Unusable(
+                "--queue: saw options of one run, or --stay, needed none but --superlink, --clients, "
+                "--client and --restarts; the settings of each run are given to `fedgc queue add`"
+            )
+        serve_queue(running.Wanted(clients, {}, superlink, own=own), restarts)
+        return
     table = {**parse(settings or []), **running.trained(task, script)}
-    keep(running.Wanted(clients, table, superlink, resume, parse_clients(client or [])), restarts, stays=stay)
+    keep(running.Wanted(clients, table, superlink, resume, own), restarts, stays=stay)
 
 
 @app.command()

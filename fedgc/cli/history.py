@@ -1,4 +1,4 @@
-"""`fedgc speeds` and `fedgc status`: the store's data, for people and as JSON."""
+"""`fedgc speeds`, `fedgc status` and `fedgc queue list`: the store's data, for people and as JSON."""
 
 import json
 import sys
@@ -20,6 +20,7 @@ from fedgc.store.database import Store
 from fedgc.store.explanation import INCOMPLETE, Explanation, explain, span
 from fedgc.store.liveness import ALIVE_S, CRASHED, advice_for, alive, reason_of, state_of
 from fedgc.store.reading import BEST
+from fedgc.store.run_queue import Entry
 from fedgc.store.views import Client, MeasuredSpeeds, Round, Run
 
 BARS: Final = "▁▂▃▄▅▆▇█"
@@ -140,6 +141,26 @@ def sparkline(values: Sequence[float]) -> str:
     recent = values[-TREND_WIDTH:]
     top = max(recent, default=0.0)
     return "".join(BARS[max(0, min(7, round(8 * value / top) - 1))] for value in recent) if top > 0 else ""
+
+
+# ---- queue
+
+
+def queued(store: Store) -> Answer:
+    """Return the queue of runs: in the order in which they run, then those that are over."""
+    entries = store.queue.entries()
+    return Answer({"store": store.name, "queue": entries}, lambda: _queue_table(entries))
+
+
+def _queue_table(entries: Sequence[Entry]) -> Table:
+    table = Table(title="Queue, the next run first")
+    for column in ("entry", "priority", "run", "state", "added", "reason"):
+        table.add_column(column, no_wrap=column != "reason")
+    for each in entries:
+        added = f"{span(time.time() - each.added)} ago"
+        words = (str(each.id), str(each.priority), each.run, each.state, added, each.reason)
+        table.add_row(*map(Text, words))
+    return table
 
 
 # ---- status

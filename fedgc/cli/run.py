@@ -40,7 +40,7 @@ from fedgc.config import RunConfig, known
 from fedgc.deploy import local_federation as local
 from fedgc.deploy.app_folder import MANIFEST, App, Setting, app_in
 from fedgc.deploy.local_federation import Node
-from fedgc.deploy.superlink import Superlink, connection, server_time
+from fedgc.deploy.superlink import Superlink, connection
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower import preconditions as beginning
 from fedgc.store.database import Store
@@ -62,6 +62,7 @@ class Wanted:
     superlink: str | None = None
     resume: str | None = None
     own: ClientSettings = field(default_factory=lambda: NONE)  # the clients' own settings, by name
+    folder: Path = field(default_factory=Path.cwd)  # of the app, the script and relative paths
 
     @property
     def elsewhere(self) -> bool:
@@ -153,7 +154,7 @@ def run(wanted: Wanted) -> None:
     At a signal other than Ctrl-C, clients on this machine hand in what they have before.
     """
     console = view.terminal()
-    app = app_in(Path.cwd())
+    app = app_in(wanted.folder)
     must_be_known(wanted)
     with like_ctrl_c(), Store.open() as store:
         config = ready(store, wanted, app)
@@ -355,7 +356,7 @@ def _submitted(superlink: Superlink, app: Path, wanted: Wanted) -> int:
         return superlink.submit(app)
     except EdgeFailed:
         if wanted.elsewhere:  # Flower reports a refused certificate as a network failure
-            server_time(connection(superlink.name, superlink.environment))
+            superlink.check()
         raise
 
 
@@ -390,17 +391,17 @@ def settings_of(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
 def ready(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
     """Return the checked settings of a run, with absolute paths for files that the server writes."""
     config = settings_of(store, wanted, app)
-    script = placed_script(config.script, Path.cwd(), app, here=not wanted.elsewhere)
+    script = placed_script(config.script, wanted.folder, app, here=not wanted.elsewhere)
     config = replace(config, script=script)
     if not wanted.elsewhere:
-        checkpoints, log = _from_here(config.checkpoint_dir), _from_here(config.log_file)
+        checkpoints, log = (_placed(name, wanted.folder) for name in (config.checkpoint_dir, config.log_file))
         config = replace(config, checkpoint_dir=checkpoints, log_file=log)
     _must_begin(store, wanted, config)
     return config
 
 
-def _from_here(name: str) -> str:
-    return str(Path(name).absolute()) if name else ""
+def _placed(name: str, folder: Path) -> str:
+    return str((folder / name).absolute()) if name else ""
 
 
 def _must_begin(store: Store, wanted: Wanted, config: RunConfig) -> None:

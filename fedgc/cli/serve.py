@@ -13,8 +13,8 @@ import os
 import sys
 import threading
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 import click
@@ -24,6 +24,7 @@ from fedgc.cli import view
 from fedgc.cli.follow import Follower, Seen, follow, print_tables, show_on
 from fedgc.cli.run import (
     ROUND_OVER,
+    Host,
     Over,
     Place,
     Wanted,
@@ -75,9 +76,9 @@ class Restarts:
         if reached > self.reached:
             return Restarts(self.most, 1, reached, reason)
         if self.in_a_row >= self.most:
+            count = f"; {self.in_a_row} restarts in a row gave no new round, the last one: {reason}"
             raise EdgeFailed(
-                f"the run did not complete: {self.cause or reason}; {self.in_a_row} restarts in a row gave "
-                f"no new round, the last one: {reason}"
+                f"the run did not complete: {self.cause or reason}{count if self.in_a_row else ''}"
             )
         return replace(self, in_a_row=self.in_a_row + 1, cause=self.cause or reason)
 
@@ -98,29 +99,52 @@ def serve(wanted: Wanted, most: int, *, stays: bool = False) -> None:
 
 
 def _serve(wanted: Wanted, most: int) -> None:
-    """Keep a run alive until it is complete or stopped; give up after `most` restarts without a round."""
-    console, app = view.terminal(), app_in(Path.cwd())
+    console = view.terminal()
     must_be_known(wanted)
     with like_ctrl_c(), Store.open() as store:
-        wanted, known = _under_its_name(store, wanted, app)
-        if known is not None and alive(known, time.time()):
-            known = _followed(store, known, console)
-        if known is not None and known.state == "completed" and not _wants_more(store, wanted, app, known):
-            _say(console, f"run {known.run} is complete")
-            return
-        config = ready(store, wanted, app)
-        name = config.resume or config.run
-        if not config.keep_checkpoints:
-            raise Unusable("fedgc serve: saw history.keep-checkpoints = 0, needed 1 or more to resume from")
-        _say(console, f"run {name}, store {store.name}")
-        began = time.monotonic()
-        with host_of(wanted, console) as host:
-            over = _Server(Place(wanted, app, store, host, console)).keep(config, Restarts(most))
-        print_tables(console, over.seen, time.monotonic() - began, resumed=bool(config.resume))
-    if over.reason is not None:
-        _say(console, f"run {name} was stopped after round {over.seen.last}, and is not restarted")
-    if over.stopped:
+        over = keep(wanted, most, store, console, host_of(wanted, console))
+    if over is not None and over.stopped:
         raise click.Abort
+
+
+def keep(
+    wanted: Wanted, most: int, store: Store, console: Console, on: AbstractContextManager[Host]
+) -> Over | None:
+    """Keep a run alive until it is complete or stopped; give up after `most` restarts without a round.
+
+    Args:
+        wanted: The run.
+        most: So many restarts in a row without a new round are allowed.
+        store: The store of the run.
+        console: Where the run is shown.
+        on: Enters where the run takes place; used only if there is something to run.
+
+    Returns:
+        How the last start of the run ended; None if it was complete before.
+
+    Raises:
+        EdgeFailed: The run did not complete; the message begins with the first cause.
+        Unusable: The run cannot begin with these settings.
+    """
+    app = app_in(wanted.folder)
+    wanted, known = _under_its_name(store, wanted, app)
+    if known is not None and alive(known, time.time()):
+        known = _followed(store, known, console)
+    if known is not None and known.state == "completed" and not _wants_more(store, wanted, app, known):
+        say(console, f"run {known.run} is complete")
+        return None
+    config = ready(store, wanted, app)
+    name = config.resume or config.run
+    if not config.keep_checkpoints:
+        raise Unusable("fedgc serve: saw history.keep-checkpoints = 0, needed 1 or more to resume from")
+    say(console, f"run {name}, store {store.name}")
+    began = time.monotonic()
+    with on as host:
+        over = _Server(Place(wanted, app, store, host, console)).keep(config, Restarts(most))
+    print_tables(console, over.seen, time.monotonic() - began, resumed=bool(config.resume))
+    if over.reason is not None:
+        say(console, f"run {name} was stopped after round {over.seen.last}, and is not restarted")
+    return over
 
 
 def _under_its_name(store: Store, wanted: Wanted, app: App | None) -> tuple[Wanted, Run | None]:
@@ -147,7 +171,7 @@ def _wants_more(store: Store, wanted: Wanted, app: App | None, known: Run) -> bo
 
 def _followed(store: Store, known: Run, console: Console) -> Run:
     """Show a run that is under way to its end: it has a ServerApp already."""
-    _say(console, f"run {known.run} is under way; it is shown until it is over")
+    say(console, f"run {known.run} is under way; it is shown until it is over")
     follower = Follower(store, known.run)
     with show_on(console, int(known.settings.get("rounds", 0)) or 1, known.heard) as show:
         follow(follower, show, lambda: alive(store.run(known.run), time.time()))
@@ -176,7 +200,7 @@ class _Server:
             config = self._next(config, name)
             how = "it is resumed from its last checkpoint" if config.resume else "it begins again"
             count = f"restart {restarts.in_a_row} of {restarts.most} without a new round"
-            _say(self._place.console, f"{over.reason}; {how} in {restarts.pause_s:g} s ({count})")
+            say(self._place.console, f"{over.reason}; {how} in {restarts.pause_s:g} s ({count})")
             self._pause(restarts.pause_s)
 
     def _start(self, config: RunConfig) -> Over:
@@ -213,8 +237,7 @@ class _Server:
             self._restart()
 
     def _restart(self) -> None:
-        for name, how in self._place.host.restart_ended().items():
-            _say(self._place.console, f"{name} {how} and is restarted")
+        restart_ended(self._place.host, self._place.console)
         self._checked = time.monotonic()
 
     def _pause(self, seconds: float) -> None:
@@ -239,5 +262,12 @@ def _by_user(over: Over) -> bool:
     return over.status == STOPPED if run is None else run.state == "stopped" and run.reason == BY_USER
 
 
-def _say(console: Console, line: str) -> None:
+def restart_ended(host: Host, console: Console) -> None:
+    """Restart the processes of a local federation that ended."""
+    for name, how in host.restart_ended().items():
+        say(console, f"{name} {how} and is restarted")
+
+
+def say(console: Console, line: str) -> None:
+    """Print one line."""
     console.print(line, soft_wrap=True, highlight=False, markup=False)

@@ -298,7 +298,11 @@ class Settings:
         "client.precision", "float32", "bf16: local steps under autocast"
     )
     threads: int = setting(
-        "client.threads", 0, "CPU threads of a client's engine (0: torch decides)", not_negative, "0 or more"
+        "client.threads",
+        0,
+        "CPU threads of a client's engine (0: torch decides; clients on one machine share its cores)",
+        not_negative,
+        "0 or more",
     )
     memory_mb: int = setting(
         "client.memory-mb",

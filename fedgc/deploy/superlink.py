@@ -196,6 +196,10 @@ class Superlink:
             stream.wait()
         self._streams.clear()
 
+    def check(self) -> None:
+        """Raise EdgeFailed with the reason if the SuperLink does not answer."""
+        server_time(connection(self.name, self.environment))
+
     def log(self, run: int) -> Path:
         """Return the file with a run's log."""
         return self.folder / f"run-{run}.log"

@@ -15,6 +15,7 @@ from fedgc.store import migrate, reading, records, upkeep, views, watching
 from fedgc.store import speed_history as pace
 from fedgc.store.engine import Database, open_to_read, open_to_write, use_wal
 from fedgc.store.records import Record
+from fedgc.store.run_queue import RunQueue
 from fedgc.store.writing import write
 
 
@@ -60,6 +61,11 @@ class Store:
     def name(self) -> str:
         """The address, without its password."""
         return self._database.name
+
+    @property
+    def queue(self) -> RunQueue:
+        """The queue of runs."""
+        return RunQueue(self._database)
 
     def write(self, record: Record, stamp: str | None = None) -> None:
         """Write a record durably. A stamp that was written before is ignored."""

@@ -219,3 +219,21 @@ class Audit(Table):
     kind: Mapped[str]
     who: Mapped[str]
     what: Mapped[str]
+
+
+class Queued(Table):
+    """A run in the queue. Numbers of removed entries are not given again."""
+
+    __tablename__ = "queue"
+    __table_args__ = {"sqlite_autoincrement": True}  # noqa: RUF012  as SQLAlchemy asks for it
+    id: Mapped[int] = mapped_column(primary_key=True)
+    run: Mapped[str]
+    folder: Mapped[str]
+    settings: Mapped[str]
+    priority: Mapped[int]
+    state: Mapped[str]
+    reason: Mapped[str]
+    added: Mapped[float]
+    began: Mapped[float | None]
+    ended: Mapped[float | None]
+    process: Mapped[str]

@@ -79,7 +79,7 @@ class MeasuredSpeeds:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """Values that change when a run has news: its rounds, measurements and decisions."""
+    """Values that change at news: of the rounds, measurements and decisions of a run, and of the queue."""
 
     run: str
     state: str

@@ -15,6 +15,7 @@ from fedgc.history import ClientRow
 from fedgc.store import tables
 from fedgc.store.columns import metrics_in
 from fedgc.store.reading import client_row, client_rows_where, run_id
+from fedgc.store.run_queue import queue_marks
 from fedgc.store.tables import ClientRound, Decision
 from fedgc.store.views import Lately, Pulse, Stretch
 
@@ -23,7 +24,7 @@ _LEFT_OUT: Final = ("first", "last", "loss", "metrics", "mean_loss", "measured",
 
 
 def pulse(connection: Connection, key: str) -> Pulse:
-    """Return a value that changes when the run does; an equal one means no news."""
+    """Return a value that changes when the run or the queue does; an equal one means no news."""
     at = run_id(connection, key)
     of_run = tables.Round.run_id == at
     last = connection.scalar(select(func.max(tables.Round.round)).where(of_run))
@@ -39,7 +40,7 @@ def pulse(connection: Connection, key: str) -> Pulse:
     found = connection.execute(
         select(tables.Run.key, tables.Run.state, tables.Run.present_at).where(tables.Run.id == at)
     ).one()
-    return Pulse(*found, last, (*rounds, decided or 0, scored or 0))
+    return Pulse(*found, last, (*rounds, decided or 0, scored or 0, *queue_marks(connection)))
 
 
 def stretches(connection: Connection, key: str, most: int) -> tuple[Stretch, ...]:

@@ -30,6 +30,8 @@ SHOWN_BARS: Final = 60  # clients in the timeline of a round
 SHOWN_FAULTS: Final = 30
 SHOWN_PLANS: Final = 8
 SHOWN_RUNS: Final = 30
+SHOWN_QUEUE: Final = 30
+SHOWN_FINISHED: Final = 5  # of the queue
 SHOWN_AUDIT: Final = 30
 REFUSED: Final = ("refused", "excluded")  # kinds of events that a client caused
 FAVOURITES: Final = ("accuracy", "auc", "f1", "error")  # the measure drawn first, if one of these exists
@@ -156,6 +158,18 @@ class SettingShown:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueLine:
+    """One run of the queue."""
+
+    entry: int
+    run: str
+    priority: int
+    state: str
+    reason: str
+    added: float
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The content of the page, except for the round in focus."""
 
@@ -164,6 +178,7 @@ class Snapshot:
     settings: tuple[SettingShown, ...]
     now: Now
     runs: tuple[RunLine, ...]
+    queue: tuple[QueueLine, ...]  # in the order in which they run, then those that are over
     totals: Totals
     series: Series
     fleet: Fleet
@@ -214,6 +229,10 @@ def picture(store: Store, wanted: Wanted) -> Snapshot:
         now=now_of(run, [each.client for each in fleet.lines], explain(store, run, time.time()).lines),
         runs=tuple(
             RunLine(each.run, each.task, state_of(each), each.started) for each in store.runs(SHOWN_RUNS)
+        ),
+        queue=tuple(
+            QueueLine(each.id, each.run, each.priority, each.state, each.reason, each.added)
+            for each in store.queue.entries(SHOWN_FINISHED)[:SHOWN_QUEUE]
         ),
         totals=Totals(
             rounds=run.rounds,

@@ -71,6 +71,9 @@ class Stand:
     def close(self) -> None:
         pass
 
+    def check(self) -> None:
+        pass
+
 
 @pytest.fixture
 def stand(apart: Path, monkeypatch: pytest.MonkeyPatch):

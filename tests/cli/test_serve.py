@@ -113,6 +113,12 @@ def test_restarts_without_new_round_are_limited_and_first_cause_leads(starts):
     assert len(made.given) == 3
 
 
+def test_run_without_restarts_fails_with_its_cause_alone(starts):
+    starts(does(0, state="failed", reason="the run did not complete: north: no disk"))
+    with pytest.raises(EdgeFailed, match=r"^the run did not complete: north: no disk$"):
+        serve(most=0)
+
+
 def test_new_round_resets_count_of_restarts(starts):
     made = starts(*[does(number) for number in range(1, 7)], does(9, state="completed"))
     serve(most=1)

@@ -3,6 +3,7 @@
 One run continues beside all tests of this file: one of its clients is excluded from the session port and uses
 Flower's messages, which is mostly waiting."""
 
+import os
 import re
 import subprocess
 import sys
@@ -73,6 +74,13 @@ def test_bad_settings_give_one_line_and_failed_run(federation) -> None:
     assert federation.wait(run, WAIT_S) == "finished:failed"
     assert "BadSetting: setting batch-size: saw 0, needed at least 1" in federation.run_log(run)
     assert "Traceback" not in federation.run_log(run)
+
+
+def test_clients_share_cores_of_machine(federation) -> None:
+    share = os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // len(federation.nodes))))
+    for name in federation.nodes:
+        variables = Path(f"/proc/{federation.pids(name)[0]}/environ").read_text().split("\0")
+        assert f"OMP_NUM_THREADS={share}" in variables
 
 
 def reason_of(federation: Federation, run: str) -> str:

@@ -28,7 +28,10 @@ def accuracy(federation: Federation, words: str) -> float:
     run = federation.submit(
         {
             "script": f"{SCRIPT} {words}".strip(),
-            "rounds": 12,
+            "rounds": 6,
+            "local_steps": 16,
+            "lockstep": "on",
+            "quorum": 1.0,
             "min_clients": 3,
             "gate": "every",
             "start_timeout_s": GATHER_S,

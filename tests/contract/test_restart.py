@@ -72,9 +72,9 @@ class Clients:
         }
 
 
-@pytest.fixture
-def clients(tmp_path: Path) -> Iterator[Clients]:
-    held = Clients(tmp_path)
+@pytest.fixture(scope="module")
+def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clients]:
+    held = Clients(tmp_path_factory.mktemp("clients"))
     try:
         eventually(lambda: "until Ctrl-C" in held.said("up"))
         yield held

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from fedgc.deploy.local_federation import Node
 from fedgc.history import ClientRow
@@ -112,30 +113,22 @@ def _contributes_again(federation: Federation, run: str) -> bool:
     return any(sum(each.finished > 0 for each in row) == len(NAMES) for row in later)
 
 
-def test_personal_script_keeps_its_head(three: Federation, tmp_path: Path):
+def test_personal_script_keeps_its_head_across_resume(three: Federation, tmp_path: Path):
+    """The run goes on from its checkpoint, and each client from its own head."""
     words = {name: f"--add {n + 1} --samples 10 --sizes 4 2 --private 1" for n, name in enumerate(NAMES)}
     script = by_client(tmp_path, words)
     more = {"local_steps": 5, "lockstep": "on", "quorum": 1.0}
-    run = three.submit(settings("personal", script, tmp_path, rounds=2, **more))
-    assert three.wait(run, WAIT_S) == "finished:completed", three.run_log(run)
-    np.testing.assert_allclose(model_of(tmp_path, "personal"), np.full(4, 2 * 5 * 2.0))
-    import torch
-
-    kept = [torch.load(each, weights_only=True)["private"] for each in three.state.rglob("script.pt")]
-    assert sorted(float(each["1"][0]) for each in kept if "1" in each) == [10.0, 20.0, 30.0]
+    for rounds, resumed in ((2, {}), (3, {"resume": "personal"})):
+        run = three.submit(settings("personal", script, tmp_path, rounds=rounds, **more, **resumed))
+        assert three.wait(run, WAIT_S) == "finished:completed", three.run_log(run)
+        np.testing.assert_allclose(model_of(tmp_path, "personal"), np.full(4, rounds * 5 * 2.0))
+        assert heads(three) == [rounds * 5 * each for each in (1.0, 2.0, 3.0)]
 
 
-def test_script_run_resumes_from_checkpoint(three: Federation, tmp_path: Path):
-    words = dict.fromkeys(NAMES, "--add 1 --samples 10")
-    script = by_client(tmp_path, words)
-    more = {"local_steps": 5, "lockstep": "on", "quorum": 1.0}
-    run = three.submit(settings("resumed-script", script, tmp_path, rounds=2, **more))
-    assert three.wait(run, WAIT_S) == "finished:completed", three.run_log(run)
-    again = three.submit(
-        settings("resumed-script", script, tmp_path, rounds=3, resume="resumed-script", **more)
-    )
-    assert three.wait(again, WAIT_S) == "finished:completed", three.run_log(again)
-    np.testing.assert_allclose(model_of(tmp_path, "resumed-script"), np.full(4, 15.0))
+def heads(federation: Federation) -> list[float]:
+    """The first number of the private tensor of each client."""
+    kept = [torch.load(each, weights_only=True)["private"] for each in federation.state.rglob("script.pt")]
+    return sorted(float(each["1"][0]) for each in kept if "1" in each)
 
 
 def test_client_with_other_model_is_refused_by_name(three: Federation, tmp_path: Path):

@@ -4,11 +4,14 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fedgc.cli.new_app import write_new
+from fedgc.deploy.local_federation import NAME, Node
+from tests.contract.conftest import Federation
 
 pytestmark = [pytest.mark.contract, pytest.mark.timeout(600)]
 WAIT_S = 400.0
@@ -23,13 +26,14 @@ import torch
 import fedgc
 
 model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 fed = fedgc.join(model)
 rows = torch.tensor([[float(word)] * 4 for word in Path(fed.client["data"]).read_text().split()])
 for (batch,) in fed.steps(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(rows), batch_size=2)):
     model(batch).pow(2).mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
+    with torch.no_grad():  # torch.optim would import torch's compiler, a second for each client
+        for each in model.parameters():
+            each -= 0.1 * each.grad
+    model.zero_grad()
 """
 TASK = '''
 """A task that reads the file that the client's own settings name, from the caller's folder."""
@@ -58,12 +62,13 @@ WRONG_OPTIMIZER = TASK.replace(
 )
 
 
-def fedgc(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in this folder, with a store and state of its own."""
+def fedgc(folder: Path, *words: str, home: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command in this folder, with a store and state of its own; `home` knows a SuperLink."""
+    own = {"FEDGC_DB": str(folder / "fedgc.db"), "XDG_STATE_HOME": str(folder / "state")}
     return subprocess.run(
         [sys.executable, "-m", "fedgc.cli", *words],
         cwd=folder,
-        env={**os.environ, "FEDGC_DB": str(folder / "fedgc.db"), "XDG_STATE_HOME": str(folder / "state")},
+        env={**os.environ, **own, **({} if home is None else {"FLWR_HOME": str(home)})},
         capture_output=True,
         text=True,
         timeout=WAIT_S,
@@ -98,6 +103,7 @@ def test_client_settings_reach_task_and_not_server(folder: Path) -> None:
     assert "completed: 2 rounds" in done.stdout
 
 
+@pytest.mark.slow  # quick tests run a script without an app, an app without a script, and place a script
 def test_script_in_app_folder_runs(folder: Path) -> None:
     write_new(folder / "ward")
     (folder / "ward" / "train.py").write_text(SCRIPT)
@@ -107,35 +113,51 @@ def test_script_in_app_folder_runs(folder: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """Two clients for runs that fail; tasks are found in the folder of the processes."""
+    folder = tmp_path_factory.mktemp("sites")
+    (folder / "data").write_text("0.1 0.2 0.3 0.4")
+    environment = {
+        "FEDGC_DB": str(folder / "fedgc.db"),
+        "XDG_STATE_HOME": str(folder / "state"),
+        "PYTHONPATH": str(folder),
+    }
+    nodes = [Node(name, {"data": str(folder / "data")}) for name in ("north", "south")]
+    with Federation(nodes, folder=folder / "processes", environment=environment) as started:
+        yield started
+
+
 @pytest.mark.parametrize(
-    ("file", "text", "words", "seen"),
+    ("file", "text", "seen"),
     [
         (
             "train.py",
             "raise ValueError('no data here')",
-            ["--script", "train.py"],
             ["client north: the script ended: exit status 1: ValueError: no data here (its", "script.log"],
         ),
         (
-            "ward.py",
+            "wrong.py",
             WRONG_OPTIMIZER,
-            ["--task", "ward:task"],
             ["client north: task: optimizer() raised TypeError", "client south: task: optimizer() raised"],
         ),
         (
-            "ward.py",
+            "parsing.py",
             "import argparse\nargparse.ArgumentParser().parse_args()",
-            ["--task", "ward:task"],
-            ["importing ward raised SystemExit"],
+            ["importing parsing raised SystemExit"],
         ),
     ],
 )  # fmt: skip
 def test_run_ends_once_script_or_task_fails_everywhere(
-    folder: Path, file: str, text: str, words: list[str], seen: list[str]
+    sites: Federation, file: str, text: str, seen: list[str]
 ) -> None:
+    folder = sites.database.parent
     (folder / file).write_text(text)
+    what = ["--script", str(folder / file)] if file == "train.py" else ["--task", f"{file[:-3]}:task"]
+    more = [f"timing.start-timeout-s={START_TIMEOUT_S}", "min-clients=2"]
+    words = ["run", "--superlink", NAME, *what, *(word for each in more for word in ("--set", each))]
     began = time.monotonic()
-    done = fedgc(folder, "run", *words, *own(), "--set", f"timing.start-timeout-s={START_TIMEOUT_S}")
+    done = fedgc(folder, *words, home=sites.home)
     assert done.returncode == 1, done.stdout + done.stderr
     assert time.monotonic() - began < START_TIMEOUT_S
     for each in seen:

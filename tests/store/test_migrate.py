@@ -22,7 +22,7 @@ from fedgc.store.engine import open_to_write
 from fedgc.store.records import Appended, Begun, Evaluated, Scored
 from fedgc.store.tables import Table
 
-NEWEST, NEXT = "0005", "0006"
+NEWEST, NEXT = "0006", "0007"
 OLD = Path(__file__).with_name("written_by_0001.sql")  # as the code of schema 0001 wrote it
 FURTHER = f"""
 import sqlalchemy as sa

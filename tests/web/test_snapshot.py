@@ -266,6 +266,19 @@ def test_snapshot_shows_figures_of_clients_and_best_model(told):
     assert '"metrics":{"accuracy":0.7}' in as_json(shown)
 
 
+def test_snapshot_shows_queue_without_old_entries(told):
+    for number in range(8):
+        told.queue.add(f"run-{number}", "/apps/ward", {}, number % 2, 1000.0)
+    for number in range(6):
+        entry = told.queue.take({}, 1001.0)
+        told.queue.finish(entry.id, "failed", "no disk", 1002.0 + number)
+    told.queue.take({}, 1010.0)
+    queue = picture(told, Wanted()).queue
+    assert [(each.run, each.state) for each in queue[:2]] == [("run-4", "running"), ("run-6", "waiting")]
+    assert [each.run for each in queue[2:]] == ["run-2", "run-0", "run-7", "run-5", "run-3"]
+    assert {each.reason for each in queue[2:]} == {"no disk"}
+
+
 def test_snapshot_explains_run_as_status_does(told):
     why = picture(told, Wanted()).now.why
     assert why == explain(told, told.run(), time.time()).lines

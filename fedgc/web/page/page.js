@@ -105,6 +105,7 @@ function showPicture(picture) {
   showFleet();
   showFaults();
   showRecord();
+  showQueue();
   showTable();
   showSettings();
   const last = picture.series.last.at(-1) ?? null;
@@ -286,6 +287,16 @@ function showRecord() {
     made.lastElementChild.className = "wrap";
     return made;
   }) : [row([span("Nothing.", "muted"), "", "", ""])]));
+}
+
+function showQueue() {
+  const kinds = { running: "good", failed: "bad", stopped: "warn" };
+  at("queue").hidden = !shown.queue.length;
+  at("queued").replaceChildren(...shown.queue.map((each) => {
+    const made = row([each.entry, each.priority, each.run, span(each.state, kinds[each.state] ?? ""), new Date(each.added * 1000).toLocaleString(), each.reason]);
+    made.lastElementChild.className = "wrap";
+    return made;
+  }));
 }
 
 function showTable() {

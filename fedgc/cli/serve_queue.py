@@ -1,0 +1,94 @@
+"""`fedgc serve --queue`: runs the entries of the queue one after another, each kept alive until it is over.
+
+A run needs all clients and the one session port of its SuperLink, so one runs at a time. The SuperLink, or
+the clients on this machine, stay the same for all of them. Whatever ends a run without success is recorded as
+its reason, and the queue goes on; a run whose server was killed, or got a signal, is the first one again.
+"""
+
+import time
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+
+from fedgc.cli import view
+from fedgc.cli.run import Host, Over, Wanted, host_of, must_be_known
+from fedgc.cli.serve import keep, restart_ended, say
+from fedgc.cli.signals import like_ctrl_c
+from fedgc.errors import EdgeFailed, FedgcError, Unusable
+from fedgc.guards import guarded
+from fedgc.store.database import Store
+from fedgc.store.liveness import alive, this_process
+from fedgc.store.run_queue import RUNNING, Entry
+
+LOOK_S: Final = 1.0  # between looks at a queue in which no run can start
+
+
+def serve_queue(wanted: Wanted, most: int) -> None:
+    """Serve the queue until a signal; each run may be restarted `most` times in a row without a new round."""
+    console = view.terminal()
+    must_be_known(wanted)
+    with like_ctrl_c(), Store.open() as store, host_of(wanted, console) as host:
+        say(console, f"queue of store {store.name}, until Ctrl-C")
+        while True:
+            entry = _next(store, host, console)
+            say(console, f"entry {entry.id}, priority {entry.priority}: run {entry.run}")
+            state, reason = _run(entry, wanted, most, store, host, console)
+            store.queue.finish(entry.id, state, reason, time.time())
+            say(console, f"entry {entry.id}: run {entry.run} {state}{f': {reason}' if reason else ''}")
+
+
+def _run(
+    entry: Entry, wanted: Wanted, most: int, store: Store, host: Host, console: Console
+) -> tuple[str, str]:
+    """Keep the run of an entry alive until it is over; return its state, and why it did not complete."""
+    over: Over | None = None
+    try:
+        with guarded("the queue", f"entry {entry.id}", EdgeFailed):
+            given = replace(wanted, settings=entry.settings, folder=_folder(entry))
+            over = keep(given, most, store, console, nullcontext(host))
+    except FedgcError as error:
+        return "failed", str(error)
+    if over is not None and over.stopped:
+        raise click.Abort
+    return ("completed", "") if over is None or over.reason is None else ("stopped", over.reason)
+
+
+def _folder(entry: Entry) -> Path:
+    folder = Path(entry.folder)
+    if not folder.is_dir():
+        raise Unusable(f"folder {folder}: saw none on this machine, needed the one that was added")
+    return folder
+
+
+def _next(store: Store, host: Host, console: Console) -> Entry:
+    """Wait until a run can start, and take it from the queue."""
+    said = ""
+    while True:
+        obstacle = _obstacle(store, host)
+        if not obstacle and (entry := store.queue.take(this_process().words(), time.time())) is not None:
+            return entry
+        if (obstacle or "no run is in the queue") != said:
+            said = obstacle or "no run is in the queue"
+            say(console, f"waiting: {said}")
+        restart_ended(host, console)
+        time.sleep(LOOK_S)
+
+
+def _obstacle(store: Store, host: Host) -> str:
+    """Return why the next run cannot start yet; empty if it can, or there is none."""
+    entries = store.queue.entries(finished=0)
+    if not entries:
+        return ""
+    own = entries[0].run if entries[0].state == RUNNING else ""  # it is followed to its end
+    for run in store.runs():
+        if run.run != own and alive(run, time.time()):
+            return f"run {run.run} is under way"
+    try:
+        host.superlink.check()
+    except EdgeFailed as error:  # without this, each run of the queue would fail in turn
+        return str(error)
+    return ""
