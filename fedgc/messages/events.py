@@ -171,6 +171,16 @@ class Scored:
 
 
 @value
+class Offered:
+    """A client has offered the codeword of this attempt: its bytes come, or wait for their turn."""
+
+    now: Amount
+    client: Client
+    round: Count
+    attempt: Count
+
+
+@value
 class Codeword:
     """A client's codeword for this attempt has arrived at the driver, whole and checked."""
 
@@ -283,6 +293,6 @@ class Stop:
 
 Masking = Enrolled | Advert | Deal | Signed | Shares
 Worked = Progress | Report | Codeword
-Event = Joined | Leaving | Lost | Loaded | Failed | Worked | Masking | Published | Tick | Stop
+Event = Joined | Leaving | Lost | Loaded | Failed | Offered | Worked | Masking | Published | Tick | Stop
 ModelEvent = Announced | Scored  # about the model: the driver handles them, not the run
 LinkEvent = Event | ModelEvent  # what a link passes on

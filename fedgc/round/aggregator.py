@@ -67,6 +67,13 @@ class Aggregator(ABC):
     def lost(self, w: int, *, gone: bool = True) -> None:
         """Stop waiting for a client that is gone, or that cannot send all that it owes."""
 
+    def offered(self, w: int) -> None:  # noqa: B027  ignored by default
+        """Note that a client has begun to send; ignored by default."""
+
+    def is_overdue(self, w: int, now: float) -> bool:  # noqa: ARG002  no limit by default
+        """Whether the round has waited longer than is usual for a client; by default there is no limit."""
+        return False
+
     @property
     @abstractmethod
     def owing(self) -> Collection[int]:

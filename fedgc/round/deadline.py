@@ -6,6 +6,7 @@ brings it forward, so that what it has is collected while it is there.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from fedgc.messages import Command, Work
 from fedgc.round.roster import Roster
@@ -15,9 +16,8 @@ class WorkingDeadline:
     """Tracks models in transit, and the deadline that follows."""
 
     def __init__(self, roster: Roster) -> None:
-        plan, assignment = roster.plan, roster.assignment
         self.at = 0.0  # the end of the working phase
-        self.loading = set(plan.clients) & assignment.loading  # clients whose model may be in transit
+        self.loading: Final = roster.loading
         self._roster = roster
         self._awaited: set[str] = set()  # clients that the deadline waits for
         self._loaded_at = 0.0  # when the last of them had the model
@@ -31,7 +31,7 @@ class WorkingDeadline:
 
     def sent(self, given: Sequence[Command]) -> None:
         """Note the clients that are sent the model."""
-        self.loading |= {each.client for each in given if isinstance(each, Work)}
+        self.loading.update(each.client for each in given if isinstance(each, Work))
 
     def loaded(self, client: str, now: float) -> None:
         """Note that a client has the model."""

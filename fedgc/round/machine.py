@@ -56,6 +56,7 @@ from fedgc.messages import (
     Leaving,
     Loaded,
     Lost,
+    Offered,
     Outcome,
     Progress,
     Refuse,
@@ -322,6 +323,12 @@ class Round:
             self._deadline.loading.discard(event.client)
         return []
 
+    def _offered(self, event: Offered) -> list[Command]:
+        w = self._roster.w.get(event.client)
+        if w is not None and event.round == self.assignment.number:
+            self.aggregator.offered(w)
+        return []
+
     def _leaving_late(self, event: Leaving) -> list[Command]:
         """Ask for no more work of a leaving client; it still sends what it owes."""
         self._deadline.loading.discard(event.client)
@@ -343,7 +350,10 @@ class Round:
         why_not = self._strike(event)
         if why_not:
             return self._roster.refuse(event, why_not)
-        self.aggregator.lost(self._roster.w[event.client], gone=False)
+        w = self._roster.w[event.client]
+        if self.aggregator.is_overdue(w, event.now):
+            self.statistics.awaited.add(w)
+        self.aggregator.lost(w, gone=False)
         return self._await(event.now)
 
     def _reported_late(self, event: Progress | Report) -> list[Command]:
@@ -458,6 +468,7 @@ TABLE: Final = table_of(
             Stop: ("_stopped", _OVER),
         },
         State.COLLECTING: {
+            Offered: ("_offered", (_C,)),  # local: it is waited for until the upload deadline
             Codeword: ("_received", _REPAIR),  # added to the sum, once
             Joined: ("_returned", _REPAIR),  # it may send what it owes, or finish what is missing
             Loaded: ("_loaded_late", (_C,)),

@@ -32,6 +32,7 @@ from fedgc.messages import (
     LinkEvent,
     Loaded,
     Lost,
+    Offered,
     ToClient,
     Validate,
     Work,
@@ -308,6 +309,8 @@ class SessionTable:
     def _offer(self, peer: Peer, offer: Offer) -> None:
         try:
             if peer.offered(offer):
+                number, attempt = offer.stream.number, offer.stream.attempt
+                self._emit(Offered(self._around.clock(), peer.client, number, attempt))
                 self._grant(self._slots.ask((peer.client, offer.stream)))
         except BadVector as error:
             if (peer.client, offer.stream) in self._slots.held():  # another offer of it was valid
