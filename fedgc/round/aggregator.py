@@ -70,9 +70,9 @@ class Aggregator(ABC):
     def offered(self, w: int) -> None:  # noqa: B027  ignored by default
         """Note that a client has begun to send; ignored by default."""
 
-    def is_overdue(self, w: int, now: float) -> bool:  # noqa: ARG002  no limit by default
-        """Whether the round has waited longer than is usual for a client; by default there is no limit."""
-        return False
+    def failed(self, w: int, now: float) -> None:  # noqa: ARG002  the time changes nothing by default
+        """Stop waiting for a client that is here and cannot send."""
+        self.lost(w, gone=False)
 
     @property
     @abstractmethod

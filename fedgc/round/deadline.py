@@ -5,10 +5,10 @@ The deadline waits for the model of clients that are present at the start, but a
 brings it forward, so that what it has is collected while it is there.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Final
 
-from fedgc.messages import Command, Work
+from fedgc.messages import Command, Take, Work
 from fedgc.round.roster import Roster
 
 
@@ -68,3 +68,10 @@ class WorkingDeadline:
         latest = self._roster.started_at + self._roster.assignment.model_limit_s + limit_s
         at = latest if self._awaited else min(latest, self._loaded_at + limit_s)
         self.at = min(at, *self._leaving.values(), at)
+
+
+def trains(given: Sequence[Command], kept: Set[int] = frozenset()) -> bool:
+    """Whether a client has to train before it can send, although it has `kept` these chunks."""
+    return any(
+        isinstance(each, Take) or (isinstance(each, Work) and set(each.order) - kept) for each in given
+    )

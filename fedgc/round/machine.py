@@ -42,7 +42,7 @@ Two clients, chunks 0 and 1 on both, codewords of half a model:
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from fedgc.gates import Decision, Reports
@@ -66,13 +66,11 @@ from fedgc.messages import (
     Shares,
     Signed,
     Stop,
-    Take,
     Tick,
-    Work,
 )
 from fedgc.round.aggregator import JUST_WAIT, Aggregator, Result
 from fedgc.round.coded.scheduler import CodedScheduler
-from fedgc.round.deadline import WorkingDeadline
+from fedgc.round.deadline import WorkingDeadline, trains
 from fedgc.round.departures import Departures
 from fedgc.round.local.scheduler import LocalScheduler
 from fedgc.round.plan import Plan
@@ -313,9 +311,9 @@ class Round:
             again = self.aggregator.returned(event)
         self._deadline.sent(again)
         done = self.assignment.version, self.assignment.target
-        trains = _trains(again, {each.chunk for each in event.kept if (each.version, each.reached) == done})
-        if trains or any(isinstance(each, Reveal | Repair) for each in again):
-            self._extend(event.now, trains=trains)
+        kept = {each.chunk for each in event.kept if (each.version, each.reached) == done}
+        if trains(again, kept) or any(isinstance(each, Reveal | Repair) for each in again):
+            self._extend(event.now, trains=trains(again, kept))
         return [*again, *self._await(event.now)]
 
     def _loaded_late(self, event: Loaded) -> list[Command]:
@@ -350,10 +348,7 @@ class Round:
         why_not = self._strike(event)
         if why_not:
             return self._roster.refuse(event, why_not)
-        w = self._roster.w[event.client]
-        if self.aggregator.is_overdue(w, event.now):
-            self.statistics.awaited.add(w)
-        self.aggregator.lost(w, gone=False)
+        self.aggregator.failed(self._roster.w[event.client], event.now)
         return self._await(event.now)
 
     def _reported_late(self, event: Progress | Report) -> list[Command]:
@@ -382,7 +377,7 @@ class Round:
         if wait is None:
             return self._complete(now)
         if wait.commands:
-            self._extend(now, trains=_trains(wait.commands))
+            self._extend(now, trains=trains(wait.commands))
         self.next_tick = min(self._upload_until, wait.until)
         return list(wait.commands)
 
@@ -440,13 +435,6 @@ class Round:
         if not why_not:
             self.statistics.failure[w] = event.reason
         return why_not
-
-
-def _trains(given: Sequence[Command], kept: Set[int] = frozenset()) -> bool:
-    """Whether a client has to train before it can send, although it has `kept` these chunks."""
-    return any(
-        isinstance(each, Take) or (isinstance(each, Work) and set(each.order) - kept) for each in given
-    )
 
 
 _W, _C, _A, _U, _X = State

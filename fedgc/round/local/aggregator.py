@@ -100,9 +100,11 @@ class WeightedMean(Aggregator):
         """Note that a client has begun to send: its update is not late."""
         self._lateness.offered(w)
 
-    def is_overdue(self, w: int, now: float) -> bool:
-        """Whether the round has waited longer for a client than it would without an offer."""
-        return w in self._owing and self._lateness.is_overdue(w, now)
+    def failed(self, w: int, now: float) -> None:
+        """Leave the client out; note it if the round waited longer than it would have without an offer."""
+        if w in self._owing and self._lateness.is_overdue(w, now):
+            self._roster.statistics.awaited.add(w)
+        self.lost(w, gone=False)
 
     def wait(self, now: float) -> Wait | None:
         """Wait for updates that are owed, until most have come and the others are late."""
