@@ -251,6 +251,12 @@ class Settings:
         share,
         "above 0 and at most 1",
     )
+    samples: str = setting(
+        "aggregation.samples",
+        "",
+        "local work: the number of samples that a client counts for, whatever it announces, as "
+        "CLIENT=samples, CLIENT=samples; a client is named by its name or its identity",
+    )
     rollback: Literal["auto", "off"] = setting(
         "aggregation.rollback",
         AUTO,

@@ -35,6 +35,7 @@ class Assignment:
     )  # costs and gains of one more replica of each chunk in recent rounds
     upload_s: tuple[float, ...] = ()  # of a whole update, as measured by now; empty: as in the plan
     model_limit_s: float = 0.0  # limit for sending the model, before the working time counts
+    pinned: Mapping[str, int] = field(default_factory=dict)  # samples that clients of local work count for
     forced_from: float = 0.0  # from when on an exchange may be forced for a client that is leaving
 
     @property

@@ -39,6 +39,7 @@ from fedgc.messages import (
 )
 from fedgc.run.machine import Append, Apply, Run, RunParts
 from fedgc.run.planner import Planner
+from fedgc.run.sample_pins import SamplePins
 from fedgc.sim.clock import UNCONTENDED, ArrayClientModel, Finding, Line, Scenario, Terms, VirtualClock
 from fedgc.sim.exclusion import Exclusion
 from fedgc.sim.ours import SHARED
@@ -303,7 +304,8 @@ class _Training:
         held = tuple(Held(name, samples, SHARED) for name, samples in job.task.sizes().items())
         self._clock = self._made(held)
         self._exclusion = Exclusion(self._clock.up_s, 4 * self._common.size)
-        self._run = Run(job.config, now=0.0, size=self._common.size, parts=RunParts(job.planner))
+        parts = RunParts(job.planner, pins=SamplePins(job.config.pinned_samples))
+        self._run = Run(job.config, now=0.0, size=self._common.size, parts=parts)
 
     def _made(self, held: tuple[Held, ...]) -> VirtualClock:
         scenario = self._job.scenario

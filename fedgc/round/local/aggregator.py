@@ -29,8 +29,8 @@ class WeightedMean(Aggregator):
         self._steps: dict[int, int] = {}  # of each client's next update
         self._added: dict[int, int] = {}
         self._lateness = UpdateLateness(reports)
-        samples = {w: reports.samples[w] for w in self._owing}
-        self._weights = bounded_weights(samples, reports.roster.plan.largest_share)
+        samples = {w: reports.weight(w) for w in self._owing}
+        self._weights = bounded_weights(samples, reports.roster.plan.largest_share, reports.pinned)
         reports.collecting = True
 
     def ask(self) -> Sequence[Command]:

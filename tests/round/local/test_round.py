@@ -640,3 +640,26 @@ def test_leaving_client_over_messages_is_asked_at_once():
         assert machine.next_tick == (1.0 if at is None else at)
         fleet.obey(machine, machine.handle(Tick(machine.next_tick)), machine.next_tick)
         assert plan.clients[0] in fleet.unsent
+
+
+def test_pinned_client_counts_for_its_fixed_samples():
+    seen = []
+
+    def asked(reports) -> Decision:
+        seen.extend((item.source, item.samples) for item in reports.items)
+        return sync(reports)
+
+    plan = planned(3)
+    machine, fleet = begun(plan, asked, pinned={"client 1": 5000, "not here": 7})
+    for client in plan.clients:
+        reach(machine, fleet, client)
+    added = []
+    for client in plan.clients:
+        machine.handle(fleet.report(client, 2.0))
+        added += [
+            each.weights for each in machine.handle(Codeword(2.0, client, 1, 0)) if isinstance(each, Add)
+        ]
+    assert added == [(10,), (5000,), (30,)]
+    assert machine.result
+    assert machine.result.weight == 5040
+    assert seen == [("client 0", 10), ("client 1", 5000), ("client 2", 30)]
