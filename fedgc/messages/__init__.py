@@ -58,6 +58,7 @@ from fedgc.messages.events import (
 )
 from fedgc.messages.fields import (
     CHUNK_BYTES,
+    LARGEST_AMOUNT,
     LARGEST_COUNT,
     LARGEST_HOLDINGS,
     LARGEST_PACKET,
@@ -78,6 +79,7 @@ __all__ = [
     "WIRE_VERSION",
     "SKETCH_NUMBERS",
     "LARGEST_SKETCH",
+    "LARGEST_AMOUNT",
     "LONGEST_REASON",
     "LARGEST_COUNT",
     "LARGEST_PACKET",

@@ -182,7 +182,10 @@ class Offered:
 
 @value
 class Codeword:
-    """A client's codeword for this attempt has arrived at the driver, whole and checked."""
+    """A client's codeword for this attempt has arrived at the driver, whole and checked.
+
+    `norm` is measured for coded work, and 0 for an update.
+    """
 
     now: Amount
     client: Client
@@ -190,6 +193,7 @@ class Codeword:
     attempt: Count
     seconds: Amount = 0.0
     size_bytes: Count = 0
+    norm: Amount = 0.0
 
 
 @value

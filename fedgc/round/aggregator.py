@@ -52,8 +52,8 @@ class Aggregator(ABC):
         """Return the first requests."""
 
     @abstractmethod
-    def accept(self, w: int, attempt: int) -> Add | Refuse | str:
-        """Take a vector into the sum, refuse one that is not needed any more, or return an error."""
+    def accept(self, w: int, attempt: int, norm: float = 0.0) -> Add | Refuse | str:
+        """Take a vector of this norm into the sum, refuse one that is not needed, or return an error."""
 
     def heard(self, event: Progress | Report) -> Sequence[Command]:  # noqa: ARG002  ignored by default
         """Handle a report that comes while vectors are awaited; ignored by default."""

@@ -297,9 +297,9 @@ class Round:
         w = self._roster.w.get(event.client)
         if w is None or event.round != self.assignment.number:
             return self._roster.refuse(event, f"a codeword outside round {self.assignment.number}")
-        answer = self.aggregator.accept(w, event.attempt)
+        answer = self.aggregator.accept(w, event.attempt, event.norm)
         if isinstance(answer, str):
-            return self._roster.refuse(event, answer)
+            return [*self._roster.refuse(event, answer), *self._await(event.now)]
         if isinstance(answer, Refuse):
             return [answer]  # the client is not at fault
         return [answer, *self._await(event.now)]

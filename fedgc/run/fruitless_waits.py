@@ -4,8 +4,8 @@ Such a round ends without the client's work, later than it could have. One of th
 is excluded after `MOST_ROUNDS` in a row that took `LEAST_S` together; one that was only slow to start has
 begun by then. The time does not matter for a client that reported work in each of them: it had begun. Once
 such a client was excluded, the first round in which it does so again excludes it, until it has given
-something. A client that sends at least `LEAST_BYTES_S` is on a slow uplink, which the limits of a round
-learn.
+something. A client that sends at least `LEAST_BYTES_S`, of which nothing is refused, is on a slow uplink,
+which the limits of a round learn.
 """
 
 from collections.abc import Collection
@@ -68,4 +68,6 @@ def _counted(rounds: int) -> str:
 
 def _gave(client: ClientRow, row: RoundRow) -> bool:
     """Whether a client's work is in the sum, or is on its way."""
+    if client.refused and not client.counted:
+        return False
     return bool(client.counted) or client.up_bytes >= LEAST_BYTES_S * max(1.0, row.collecting_s)

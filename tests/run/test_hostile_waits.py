@@ -69,3 +69,8 @@ def test_excluded_client_that_gives_nothing_again_has_one_round():
     assert waits.excluded(row(WORKED), {"mute"}) == {"mute": why}
     waits.excluded(row(replace(WORKED, counted=16)), set())
     assert not waits.excluded(row(WORKED), {"mute"}), "it has given something since"
+
+
+def test_bytes_that_were_refused_are_nothing_given():
+    waits, sent = FruitlessWaits(), replace(WORKED, up_bytes=10**9, refused=1)
+    assert [bool(waits.excluded(row(sent), {"mute"})) for _ in range(MOST_ROUNDS)] == [False, False, True]

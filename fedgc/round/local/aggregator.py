@@ -37,7 +37,7 @@ class WeightedMean(Aggregator):
         """Return the request to every client."""
         return [self._reveal(w) for w in self._owing]
 
-    def accept(self, w: int, attempt: int) -> Add | str:
+    def accept(self, w: int, attempt: int, norm: float = 0.0) -> Add | str:  # noqa: ARG002  rules bound it
         """Take an update into the sum, once its client has reported its steps."""
         if w not in self._owing or attempt:
             return f"update of attempt {attempt} is not owed: in the sum, given up, or never asked for"
