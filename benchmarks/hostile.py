@@ -34,7 +34,7 @@ from benchmarks.scene import LINK_S, read
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed
 from fedgc.messages import Repair, Reveal
-from fedgc.sim.clock import Finding, Scenario, working
+from fedgc.sim.clock import NEVER, Finding, Scenario, working
 from fedgc.sim.training import Job, OneForEach, train
 from fedgc.training import Vector
 from fedgc.training.tasks import Task
@@ -43,7 +43,6 @@ NOISE: Final = 10.0
 CLAIMED: Final = 10**15  # samples
 SPREADS: Final = 1.5
 SHORT: Final = -0.5
-NEVER_S: Final = 1e6
 FLEETS: Final = ((4, 1), (8, 2))  # clients, hostile ones
 RULES: Final = ("auto", "weighted-mean", "trimmed-mean", "median", "multi-krum")
 OPTIONS: Final[Mapping[str, str]] = {"trimmed-mean": "trim=0.25", "multi-krum": "f=2"}
@@ -141,7 +140,7 @@ def _announced(task: Task, fleet: Fleet) -> Task:
 def _scenario(fleet: Fleet, rounds: int) -> Scenario:
     up_s = np.full(fleet.clients, LINK_S)
     if fleet.attack == "mute":
-        up_s[: fleet.hostile] = NEVER_S
+        up_s[: fleet.hostile] = NEVER
     return (working(np.ones((fleet.clients, 1)), up_s=up_s, down_s=LINK_S),) * rounds
 
 

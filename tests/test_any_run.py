@@ -29,6 +29,7 @@ from fedgc.messages import (
     Kept,
     Leaving,
     Loaded,
+    Offered,
     Progress,
     Report,
     Shares,
@@ -333,6 +334,7 @@ class AnyRun(RuleBasedStateMachine):
             st.builds(Failed, st.just(now), st.just(liar), rounds, st.just("a lie"), named),
             st.builds(Report, st.just(now), st.just(liar), rounds, steps, samples, sizes, norms, losses),
             st.builds(Codeword, st.just(now), st.just(liar), rounds, st.integers(70, 71), waits),
+            st.builds(Offered, st.just(now), st.just(liar), rounds, st.integers(0, 1)),
             st.builds(Loaded, st.just(now), st.just(liar), versions, waits, samples),
             st.builds(
                 Enrolled, st.just(now), st.just(liar), st.just(bytes(32)), steps, steps, st.just(bytes(64))

@@ -278,7 +278,7 @@ WORDS = {
     "gate": st.sampled_from(available("fedgc.gates")), "gate_options": st.just(""),
     "aggregator": st.sampled_from(available("fedgc.aggregators")), "aggregator_options": st.just(""),
     "codec": st.sampled_from(available("fedgc.codecs")),
-    "code": st.just("frame"),
+    "code": st.just("frame"), "samples": st.just(""),
 }  # fmt: skip
 
 

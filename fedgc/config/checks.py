@@ -7,6 +7,7 @@ from typing import Final
 from fedgc.aggregators import PLAIN
 from fedgc.codecs import EXACT
 from fedgc.config.fields import AUTO
+from fedgc.config.pins import parse_pins
 from fedgc.config.settings import FRAME, Settings
 from fedgc.errors import BadSetting
 from fedgc.gates import Measure
@@ -53,6 +54,19 @@ def check_aggregator(config: Settings) -> None:
         raise BadSetting(
             f"setting aggregation.rule: saw {config.aggregator}, needed {PLAIN} or auto with {kind}, {why}"
         )
+
+
+def check_samples(config: Settings) -> None:
+    """Raise BadSetting if samples are fixed for clients where they do not weight single updates."""
+    if not parse_pins(config.samples):
+        return
+    for key, seen, needed in (
+        ("work", config.work, "local"),
+        ("secrecy", config.secrecy, "open"),
+        ("client.app", config.client_app, "fedgc"),
+    ):
+        if seen != needed:
+            raise BadSetting(f"setting {key}: saw {seen}, needed {needed} with aggregation.samples")
 
 
 def check_code(config: Settings) -> None:

@@ -16,6 +16,7 @@ from fedgc.codecs import codec_summaries, make_codec
 from fedgc.config import checks
 from fedgc.config.fields import AUTO, TASK, Value, converted, fits, wanted
 from fedgc.config.names import FIELDS, dashed, field_of, flat
+from fedgc.config.pins import parse_pins
 from fedgc.config.settings import CODED_STEPS, LOCAL_STEPS, SHARED, Settings
 from fedgc.config.task_settings import TaskSettings
 from fedgc.errors import BadSetting
@@ -74,6 +75,7 @@ class RunConfig(Settings):
         checks.check_validate_only(self)
         checks.check_secrecy(self, self.chosen_gate, self.measure)
         checks.check_aggregator(self)
+        checks.check_samples(self)
         self.new_rule()
         make_codec(self.codec)
 
@@ -145,6 +147,11 @@ class RunConfig(Settings):
     def new_rule(self) -> AggregationRule:
         """Return a new aggregation rule with these settings."""
         return make_rule(self.chosen_rule, self.aggregator_options)
+
+    @property
+    def pinned_samples(self) -> dict[str, int]:
+        """The number of samples that each named client counts for."""
+        return parse_pins(self.samples)
 
     @property
     def chosen_rule(self) -> str:

@@ -186,7 +186,8 @@ class Settings:
     upload_deadline_s: float | Auto = setting(
         "timing.upload-deadline-s",
         AUTO,
-        "longest wait for updates or codewords after the training; auto: from size and measured uplinks",
+        "longest wait for updates or codewords after the training; auto: from size and measured uplinks. "
+        "Local work: if set, the round waits that long for every update",
         positive,
         "above 0, or auto",
     )
@@ -196,7 +197,8 @@ class Settings:
         "coded work: a codeword is late after this time at least, and after 1.5 times the time in which half "
         "of the codewords came. Other clients are then asked to replace it. If a measured uplink is that "
         "slow, clients train further chunks meanwhile. auto: links.grace-s, so that a broken session may "
-        "come back",
+        "come back. Local work: once most updates have come, a client that has not begun to send is awaited "
+        "for this time at least, and for four times as long as the slowest of the others took; auto: 2",
         positive,
         "above 0, or auto",
     )
@@ -248,6 +250,12 @@ class Settings:
         "samples count for together, whatever they announce (1: as announced)",
         share,
         "above 0 and at most 1",
+    )
+    samples: str = setting(
+        "aggregation.samples",
+        "",
+        "local work: the number of samples that a client counts for, whatever it announces, as "
+        "CLIENT=samples, CLIENT=samples; a client is named by its name or its identity",
     )
     rollback: Literal["auto", "off"] = setting(
         "aggregation.rollback",

@@ -52,6 +52,7 @@ from fedgc.run.client_faults import BACK, ClientFaults
 from fedgc.run.fruitless_waits import FruitlessWaits
 from fedgc.run.initialization import Initialization
 from fedgc.run.machine import Append, Apply, Chose, Finished, Output, Run, RunParts, RunState
+from fedgc.run.sample_pins import SamplePins
 from fedgc.run.sample_shares import SampleShares
 from fedgc.secagg import Federation, RingSum, Terms
 from fedgc.secagg.keys import KEY_BYTES
@@ -105,7 +106,10 @@ class Driver:
         self._log = log
         self._started = clock()
         self.common: Final = job.model
-        self._optimizer = ServerOptimizer(job.config, self.common.parameters)
+        self._pins, self._optimizer = (
+            SamplePins(job.config.pinned_samples),
+            ServerOptimizer(job.config, self.common.parameters),
+        )
         self.model: Vector = self.common.first() if job.first is None else job.first
         state = self._restored(job.resume) if job.resume else None
         key_agreement = self._key_agreement(job.federation) if job.federation else None
@@ -115,7 +119,7 @@ class Driver:
             size=self.common.size,
             speeds=job.speeds,
             resume=state,
-            parts=RunParts(Tuner(job.config, job.speeds.recent), key_agreement),
+            parts=RunParts(Tuner(job.config, job.speeds.recent), key_agreement, self._pins),
         )
         self._ring: RingSum | None = None  # masked sum of the present round
         self._mean: Vector | None = None  # unmasked mean of a masked round
@@ -132,7 +136,7 @@ class Driver:
         self._announcements = Initialization(job.model.layout)
         self._claims: Mapping[str, AlikeData | SampleShares] = {
             "alike": AlikeData(),
-            "shares": SampleShares(job.config),
+            "shares": SampleShares(job.config, self._pins),
         }
         self._rollback = Rollback(job.config, job.sink, log)
         self._validation = self._new_validation(job)
@@ -196,6 +200,8 @@ class Driver:
         if isinstance(event, ModelEvent):
             self._hear_of_model(event, link)
         elif not self._is_refused(event):
+            if warning := self._pins.handle(event, link.name):
+                self._warn_once(warning, self._run.number, warning)
             for about, claims in self._claims.items():
                 if warning := claims.handle(event, link.name):
                     self._warn_once(about, self._run.number, warning)
@@ -386,6 +392,8 @@ class Driver:
         self._skipped += row.outcome == "skipped"
         self._job.sink.append(row)
         self._rollback.counted(row)
+        if self._over == 1 and (warning := self._pins.unused(link.clients())):
+            self._warn_once("pins", row.round, warning)
         for client in row.clients:
             if words := self._faults.told(client):
                 name = link.name(client.client) or client.client

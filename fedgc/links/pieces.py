@@ -13,6 +13,7 @@ which every value is valid.
 """
 
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from fedgc.codecs import EXACT, make_codec, rounding
 from fedgc.errors import BadMessage, BadVector
 from fedgc.links.frames import CHECKSUM_BYTES, Offer, Piece, StreamId
+from fedgc.messages import LARGEST_AMOUNT
 from fedgc.secagg.keystream import RING_TYPES
 
 WINDOW: Final = 8  # pieces in flight: 8 MiB at 1 MiB each, enough for 80 MB/s over 100 ms
@@ -39,6 +41,8 @@ Packed = np.ndarray[Any, np.dtype[Any]]  # contiguous; its Form says what the by
 class Form:
     """How many numbers a vector has and by which codec they travel; `ring` is the bits of a masked word.
 
+    `mixed` is a codeword of coded work, whose norm is measured.
+
     >>> Form(1000, "bf16").largest, Form(1000, ring=16).largest
     (2000, 2000)
     """
@@ -46,6 +50,7 @@ class Form:
     numbers: int
     wire: str = EXACT
     ring: int = 0
+    mixed: bool = False
 
     @property
     def largest(self) -> int:
@@ -61,6 +66,18 @@ class Form:
             raise BadVector(
                 f"{stream}: saw {size} bytes, needed {needed} ({self.numbers} numbers as {self.wire})"
             )
+
+    def norm(self, vector: Numbers) -> float:
+        """Return the norm of a codeword, as far as an event can hold it; 0 for another vector.
+
+        >>> Form(2, mixed=True).norm(np.array([3, 4], np.float32)), Form(2).norm(np.array([3, 4], np.float32))
+        (5.0, 0.0)
+        """
+        if not self.mixed:
+            return 0.0
+        slices = (vector[first : first + SLICE] for first in range(0, vector.size, SLICE))
+        squared = sum(float(np.square(each, dtype=np.float64).sum()) for each in slices)
+        return min(math.sqrt(squared), LARGEST_AMOUNT)
 
     @property
     def kind(self) -> np.dtype[Any]:

@@ -46,6 +46,7 @@ from fedgc.messages.events import (
     Lost,
     Masking,
     ModelEvent,
+    Offered,
     Progress,
     Published,
     Report,
@@ -57,6 +58,7 @@ from fedgc.messages.events import (
 )
 from fedgc.messages.fields import (
     CHUNK_BYTES,
+    LARGEST_AMOUNT,
     LARGEST_COUNT,
     LARGEST_HOLDINGS,
     LARGEST_PACKET,
@@ -77,6 +79,7 @@ __all__ = [
     "WIRE_VERSION",
     "SKETCH_NUMBERS",
     "LARGEST_SKETCH",
+    "LARGEST_AMOUNT",
     "LONGEST_REASON",
     "LARGEST_COUNT",
     "LARGEST_PACKET",
@@ -103,6 +106,7 @@ __all__ = [
     "Announced",
     "Scored",
     "ModelEvent",
+    "Offered",
     "LinkEvent",
     "Layout",
     "TensorSpec",

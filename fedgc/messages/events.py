@@ -171,8 +171,21 @@ class Scored:
 
 
 @value
+class Offered:
+    """A client has offered the codeword of this attempt: its bytes come, or wait for their turn."""
+
+    now: Amount
+    client: Client
+    round: Count
+    attempt: Count
+
+
+@value
 class Codeword:
-    """A client's codeword for this attempt has arrived at the driver, whole and checked."""
+    """A client's codeword for this attempt has arrived at the driver, whole and checked.
+
+    `norm` is measured for coded work, and 0 for an update.
+    """
 
     now: Amount
     client: Client
@@ -180,6 +193,7 @@ class Codeword:
     attempt: Count
     seconds: Amount = 0.0
     size_bytes: Count = 0
+    norm: Amount = 0.0
 
 
 @value
@@ -283,6 +297,6 @@ class Stop:
 
 Masking = Enrolled | Advert | Deal | Signed | Shares
 Worked = Progress | Report | Codeword
-Event = Joined | Leaving | Lost | Loaded | Failed | Worked | Masking | Published | Tick | Stop
+Event = Joined | Leaving | Lost | Loaded | Failed | Offered | Worked | Masking | Published | Tick | Stop
 ModelEvent = Announced | Scored  # about the model: the driver handles them, not the run
 LinkEvent = Event | ModelEvent  # what a link passes on

@@ -52,8 +52,8 @@ class Aggregator(ABC):
         """Return the first requests."""
 
     @abstractmethod
-    def accept(self, w: int, attempt: int) -> Add | Refuse | str:
-        """Take a vector into the sum, refuse one that is not needed any more, or return an error."""
+    def accept(self, w: int, attempt: int, norm: float = 0.0) -> Add | Refuse | str:
+        """Take a vector of this norm into the sum, refuse one that is not needed, or return an error."""
 
     def heard(self, event: Progress | Report) -> Sequence[Command]:  # noqa: ARG002  ignored by default
         """Handle a report that comes while vectors are awaited; ignored by default."""
@@ -66,6 +66,13 @@ class Aggregator(ABC):
     @abstractmethod
     def lost(self, w: int, *, gone: bool = True) -> None:
         """Stop waiting for a client that is gone, or that cannot send all that it owes."""
+
+    def offered(self, w: int) -> None:  # noqa: B027  ignored by default
+        """Note that a client has begun to send; ignored by default."""
+
+    def failed(self, w: int, now: float) -> None:  # noqa: ARG002  the time changes nothing by default
+        """Stop waiting for a client that is here and cannot send."""
+        self.lost(w, gone=False)
 
     @property
     @abstractmethod

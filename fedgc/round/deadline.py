@@ -5,9 +5,10 @@ The deadline waits for the model of clients that are present at the start, but a
 brings it forward, so that what it has is collected while it is there.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
+from typing import Final
 
-from fedgc.messages import Command, Work
+from fedgc.messages import Command, Take, Work
 from fedgc.round.roster import Roster
 
 
@@ -15,9 +16,8 @@ class WorkingDeadline:
     """Tracks models in transit, and the deadline that follows."""
 
     def __init__(self, roster: Roster) -> None:
-        plan, assignment = roster.plan, roster.assignment
         self.at = 0.0  # the end of the working phase
-        self.loading = set(plan.clients) & assignment.loading  # clients whose model may be in transit
+        self.loading: Final = roster.loading
         self._roster = roster
         self._awaited: set[str] = set()  # clients that the deadline waits for
         self._loaded_at = 0.0  # when the last of them had the model
@@ -31,7 +31,7 @@ class WorkingDeadline:
 
     def sent(self, given: Sequence[Command]) -> None:
         """Note the clients that are sent the model."""
-        self.loading |= {each.client for each in given if isinstance(each, Work)}
+        self.loading.update(each.client for each in given if isinstance(each, Work))
 
     def loaded(self, client: str, now: float) -> None:
         """Note that a client has the model."""
@@ -68,3 +68,10 @@ class WorkingDeadline:
         latest = self._roster.started_at + self._roster.assignment.model_limit_s + limit_s
         at = latest if self._awaited else min(latest, self._loaded_at + limit_s)
         self.at = min(at, *self._leaving.values(), at)
+
+
+def trains(given: Sequence[Command], kept: Set[int] = frozenset()) -> bool:
+    """Whether a client has to train before it can send, although it has `kept` these chunks."""
+    return any(
+        isinstance(each, Take) or (isinstance(each, Work) and set(each.order) - kept) for each in given
+    )

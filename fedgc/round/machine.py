@@ -42,7 +42,7 @@ Two clients, chunks 0 and 1 on both, codewords of half a model:
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from fedgc.gates import Decision, Reports
@@ -56,6 +56,7 @@ from fedgc.messages import (
     Leaving,
     Loaded,
     Lost,
+    Offered,
     Outcome,
     Progress,
     Refuse,
@@ -65,13 +66,11 @@ from fedgc.messages import (
     Shares,
     Signed,
     Stop,
-    Take,
     Tick,
-    Work,
 )
 from fedgc.round.aggregator import JUST_WAIT, Aggregator, Result
 from fedgc.round.coded.scheduler import CodedScheduler
-from fedgc.round.deadline import WorkingDeadline
+from fedgc.round.deadline import WorkingDeadline, trains
 from fedgc.round.departures import Departures
 from fedgc.round.local.scheduler import LocalScheduler
 from fedgc.round.plan import Plan
@@ -298,9 +297,9 @@ class Round:
         w = self._roster.w.get(event.client)
         if w is None or event.round != self.assignment.number:
             return self._roster.refuse(event, f"a codeword outside round {self.assignment.number}")
-        answer = self.aggregator.accept(w, event.attempt)
+        answer = self.aggregator.accept(w, event.attempt, event.norm)
         if isinstance(answer, str):
-            return self._roster.refuse(event, answer)
+            return [*self._roster.refuse(event, answer), *self._await(event.now)]
         if isinstance(answer, Refuse):
             return [answer]  # the client is not at fault
         return [answer, *self._await(event.now)]
@@ -312,14 +311,20 @@ class Round:
             again = self.aggregator.returned(event)
         self._deadline.sent(again)
         done = self.assignment.version, self.assignment.target
-        trains = _trains(again, {each.chunk for each in event.kept if (each.version, each.reached) == done})
-        if trains or any(isinstance(each, Reveal | Repair) for each in again):
-            self._extend(event.now, trains=trains)
+        kept = {each.chunk for each in event.kept if (each.version, each.reached) == done}
+        if trains(again, kept) or any(isinstance(each, Reveal | Repair) for each in again):
+            self._extend(event.now, trains=trains(again, kept))
         return [*again, *self._await(event.now)]
 
     def _loaded_late(self, event: Loaded) -> list[Command]:
         if event.version == self.assignment.version:
             self._deadline.loading.discard(event.client)
+        return []
+
+    def _offered(self, event: Offered) -> list[Command]:
+        w = self._roster.w.get(event.client)
+        if w is not None and event.round == self.assignment.number:
+            self.aggregator.offered(w)
         return []
 
     def _leaving_late(self, event: Leaving) -> list[Command]:
@@ -343,7 +348,7 @@ class Round:
         why_not = self._strike(event)
         if why_not:
             return self._roster.refuse(event, why_not)
-        self.aggregator.lost(self._roster.w[event.client], gone=False)
+        self.aggregator.failed(self._roster.w[event.client], event.now)
         return self._await(event.now)
 
     def _reported_late(self, event: Progress | Report) -> list[Command]:
@@ -372,7 +377,7 @@ class Round:
         if wait is None:
             return self._complete(now)
         if wait.commands:
-            self._extend(now, trains=_trains(wait.commands))
+            self._extend(now, trains=trains(wait.commands))
         self.next_tick = min(self._upload_until, wait.until)
         return list(wait.commands)
 
@@ -432,13 +437,6 @@ class Round:
         return why_not
 
 
-def _trains(given: Sequence[Command], kept: Set[int] = frozenset()) -> bool:
-    """Whether a client has to train before it can send, although it has `kept` these chunks."""
-    return any(
-        isinstance(each, Take) or (isinstance(each, Work) and set(each.order) - kept) for each in given
-    )
-
-
 _W, _C, _A, _U, _X = State
 _ON, _OVER = (_W, _C, _X), (_X,)
 _REPAIR, _AGREE, _UNMASK = (_C, _A, _X), (_A, _X), (_U, _X)
@@ -458,6 +456,7 @@ TABLE: Final = table_of(
             Stop: ("_stopped", _OVER),
         },
         State.COLLECTING: {
+            Offered: ("_offered", (_C,)),  # local: it is waited for until the upload deadline
             Codeword: ("_received", _REPAIR),  # added to the sum, once
             Joined: ("_returned", _REPAIR),  # it may send what it owes, or finish what is missing
             Loaded: ("_loaded_late", (_C,)),

@@ -34,6 +34,7 @@ LEAST_DEADLINE_S: Final = 10.0
 DEAF_DEADLINE_S: Final = 60.0  # each Flower message takes seconds, independent of its size
 PATIENCE: Final = 4.0  # how many times the predicted time a phase may take
 LEAST_UPLOAD_S: Final = 60.0
+LEAST_LATE_S: Final = 2.0  # of an update that nobody can replace: a process that pauses is no slow link
 QUORUM: Final = 0.75  # of the clients, by default: one in four may be slow or gone
 UNKNOWN_REPLICAS: Final = 3  # by default: one client may fail while another is slow
 UNKNOWN_LINE: Final = 125_000.0  # bytes a second: one megabit, the slowest link still worth waiting for
@@ -83,7 +84,7 @@ class Plan:
     deadline_s: float
     upload_deadline_s: float
     error_limit: float
-    late_s: float  # minimum time of a codeword before others are asked for it
+    late_s: float  # minimum time before a codeword or an update is late
     short_numbers: bool
     reason: str
     work: Literal["coded", "local"] = "coded"
@@ -92,6 +93,7 @@ class Plan:
     wire: messages.Wire = "float32"
     code: str = "frame"  # of coded work
     gives_up_stalled: bool = False  # before the deadline
+    gives_up_late: bool = False  # updates of local work, before the upload deadline
     pool: messages.Pool | None = None
     largest_share: float = 1.0  # of the samples that one client counts for, in local work
     # Number and name of every chunk that a client may be asked for; each round repeats them
@@ -178,7 +180,7 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
         deadline_s=_deadline_s(config, placement, steps, step_s if measured else (), deaf=fleet.deaf),
         upload_deadline_s=_upload_deadline_s(config, clients, speeds, size_bytes),
         error_limit=config.error_limit,
-        late_s=config.grace_s if config.late_s == AUTO else float(config.late_s),
+        late_s=_late_s(config),
         short_numbers=short,
         reason=f"{len(chunks)} chunks on {len(clients)} clients, {how}",
         work=config.work,
@@ -188,6 +190,7 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
         wire=wire,
         code=config.code,
         gives_up_stalled=config.deadline_s == AUTO,  # a chosen deadline is how long the user wants to wait
+        gives_up_late=config.upload_deadline_s == AUTO,
         pool=_pool(config, clients, chunks, placement),
     )
 
@@ -341,6 +344,12 @@ def _upload_deadline_s(config: RunConfig, clients: Sequence[str], speeds: Speeds
     slowest = min(uplink or UNKNOWN_LINE for uplink in uplinks)
     waves = -(-len(clients) // config.upload_slots)
     return LEAST_UPLOAD_S + PATIENCE * waves * size_bytes / slowest
+
+
+def _late_s(config: RunConfig) -> float:
+    if config.late_s != AUTO:
+        return float(config.late_s)
+    return config.grace_s if config.work == "coded" else LEAST_LATE_S
 
 
 def model_limit_s(downlinks: Iterable[float | None], size: int) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedgc.messages import Command, Loaded, Lost, Refuse, Take
+from fedgc.messages import Command, Loaded, Lost, Offered, Refuse, Take
 from fedgc.round.plan import Plan
 from fedgc.round.replication import ReplicationCosts
 from fedgc.round.statistics import RoundStatistics
@@ -35,6 +35,7 @@ class Assignment:
     )  # costs and gains of one more replica of each chunk in recent rounds
     upload_s: tuple[float, ...] = ()  # of a whole update, as measured by now; empty: as in the plan
     model_limit_s: float = 0.0  # limit for sending the model, before the working time counts
+    pinned: Mapping[str, int] = field(default_factory=dict)  # samples that clients of local work count for
     forced_from: float = 0.0  # from when on an exchange may be forced for a client that is leaving
 
     @property
@@ -56,10 +57,12 @@ class Roster:
     live: set[int] = field(init=False, default_factory=set)  # clients that joined and are not lost
     deaf: set[str] = field(init=False, default_factory=set)  # those that hear nothing between messages
     upload_s: tuple[float, ...] = field(init=False)  # of a whole update, for each client; 0: unknown
+    loading: set[str] = field(init=False)  # clients whose model may be in transit
     model_at: dict[int, float] = field(init=False, default_factory=dict)  # when the model came, if known
 
     def __post_init__(self) -> None:
         self.statistics = RoundStatistics.empty(len(self.plan.clients))
+        self.loading = set(self.plan.clients) & self.assignment.loading
         self.w = {client: w for w, client in enumerate(self.plan.clients)}
         self.upload_s = self.assignment.upload_s or self.plan.upload_s
 
@@ -85,7 +88,7 @@ class Roster:
         An event of an earlier round has crossed a command on its way: that is not the client's fault.
         """
         client = getattr(event, "client", None)
-        if isinstance(event, Lost | Loaded) or not client:
+        if isinstance(event, Lost | Loaded | Offered) or not client:
             return []
         w = self.w.get(client)
         number = self.assignment.number

@@ -17,7 +17,7 @@ model.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fedgc.config import AUTO, RunConfig
@@ -68,6 +68,7 @@ from fedgc.run.rows import (
     too_few,
     with_coverage,
 )
+from fedgc.run.sample_pins import SamplePins
 from fedgc.run.speeds import MeasuredSpeeds
 
 __all__ = [
@@ -88,6 +89,7 @@ class RunParts:
 
     planner: Planner | None = None
     key_agreement: KeyAgreement | None = None
+    pins: SamplePins = field(default_factory=SamplePins)
 
 
 class Run:
@@ -122,7 +124,7 @@ class Run:
         self._holdings = Holdings(most_private=self._most_private)
         self._plan: Plan | None = None
         parts = parts or RunParts()
-        self._planner, self._key_agreement = parts.planner, parts.key_agreement
+        self._planner, self._key_agreement, self._pins = parts.planner, parts.key_agreement, parts.pins
         self._orders: Mapping[str, tuple[int, ...]] = {}  # of clients that continue
         self._planned_for = self._fleet = None
         self._target = config.round_steps
@@ -299,11 +301,7 @@ class Run:
             None if self._key_agreement is None else self._exchange_drawn(self._key_agreement, plan.clients)
         )
         assignment = Assignment(
-            self.number,
-            self.version,
-            self._target,
-            self.config.seed,
-            self._carried.clients,
+            self.number, self.version, self._target, self.config.seed, self._carried.clients,
             rounds_left=self.config.rounds - self.number,
             weights=self._planner.weights(plan) if self._planner and self.config.work == "coded" else (),
             orders=self._orders,
@@ -315,8 +313,9 @@ class Run:
             replication_costs=self._replication.replication_costs(kind_of(plan), self._target),
             upload_s=upload_s(map(self._speeds.up_bytes_s, plan.clients), plan.update_bytes),
             model_limit_s=model_limit_s(map(self._speeds.down_bytes_s, plan.clients), self._size),
+            pinned={each: pin for each in plan.clients if (pin := self._pins.of(each)) is not None},
             forced_from=self._departures.forced_from,
-        )
+        )  # fmt: skip
         self._up_bytes = 0
         self.round = (
             Round(plan, assignment, self._decide)

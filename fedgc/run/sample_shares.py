@@ -5,20 +5,22 @@ from collections.abc import Callable
 from fedgc.config import RunConfig
 from fedgc.messages import Event, Joined, Lost
 from fedgc.round.local.weights import bounded_weights
+from fedgc.run.sample_pins import SamplePins
 
 
 class SampleShares:
     """What each present client announced."""
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, pins: SamplePins) -> None:
         self._largest = config.largest_share if config.work == "local" else 1.0
         self._samples: dict[str, int] = {}
+        self._pins = pins
 
     def handle(self, event: Event, name_of: Callable[[str], str]) -> str:
         """Take in an event; return a warning if the largest client does not count in full.
 
         >>> from fedgc.messages import Held
-        >>> shares, claims = SampleShares(RunConfig()), (("a", 9), ("b", 9), ("c", 999))
+        >>> shares, claims = SampleShares(RunConfig(), SamplePins()), (("a", 9), ("b", 9), ("c", 999))
         >>> [shares.handle(Joined(0.0, who, True, (Held("x", n),)), str.upper) for who, n in claims][-1]
         'C announces 999 samples, far more than the others: it counts as 18 (aggregation.largest-share)'
         """
@@ -28,9 +30,11 @@ class SampleShares:
             return ""
         self._samples[event.client] = sum(held.samples for held in event.holds)
         clients = sorted(self._samples, key=lambda each: self._samples[each])
-        weights = bounded_weights({w: self._samples[each] for w, each in enumerate(clients)}, self._largest)
+        samples = {w: self._samples[each] for w, each in enumerate(clients)}
+        pins = {w: pin for w, each in enumerate(clients) if (pin := self._pins.of(each)) is not None}
+        weights = bounded_weights({**samples, **pins}, self._largest, pins)
         largest, announced = weights[len(clients) - 1], self._samples[clients[-1]]
-        if largest >= announced:
+        if largest >= announced or len(clients) - 1 in pins:
             return ""
         return (
             f"{name_of(clients[-1]) or clients[-1]} announces {announced} samples, far more than the others: "

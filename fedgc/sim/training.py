@@ -39,7 +39,9 @@ from fedgc.messages import (
 )
 from fedgc.run.machine import Append, Apply, Run, RunParts
 from fedgc.run.planner import Planner
+from fedgc.run.sample_pins import SamplePins
 from fedgc.sim.clock import UNCONTENDED, ArrayClientModel, Finding, Line, Scenario, Terms, VirtualClock
+from fedgc.sim.exclusion import Exclusion
 from fedgc.sim.ours import SHARED
 from fedgc.training import Answer, CommonModel, Engine, ServerOptimizer, Vector, new_engine
 from fedgc.training.pace import Pace
@@ -301,7 +303,9 @@ class _Training:
         self.points: list[Point] = []
         held = tuple(Held(name, samples, SHARED) for name, samples in job.task.sizes().items())
         self._clock = self._made(held)
-        self._run = Run(job.config, now=0.0, size=self._common.size, parts=RunParts(job.planner))
+        self._exclusion = Exclusion(self._clock.up_s, 4 * self._common.size)
+        parts = RunParts(job.planner, pins=SamplePins(job.config.pinned_samples))
+        self._run = Run(job.config, now=0.0, size=self._common.size, parts=parts)
 
     def _made(self, held: tuple[Held, ...]) -> VirtualClock:
         scenario = self._job.scenario
@@ -332,6 +336,8 @@ class _Training:
         elif isinstance(output, Append):
             self._sum.clear()
             self.points.append(Point(self._clock.now, output.row, self._clock.sent, self._metrics))
+            for client, pause_s in self._exclusion.after(output, self._clock.now):
+                self._clock.exclude(client, pause_s)
 
     def _add(self, add: Add) -> None:
         self._sum.add(add, self._fleet.sent(self._clock.asked[add.client, add.attempt]))

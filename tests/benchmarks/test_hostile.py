@@ -32,3 +32,10 @@ def test_bounded_rule_learns_where_plain_mean_fails(attack: str) -> None:
     assert accuracy["auto"] > 0.6
     if attack == "scale":
         assert accuracy["weighted-mean"] < 0.3
+
+
+def test_mute_client_delays_run_little() -> None:
+    (_, alone_s), (_, delayed_s) = (
+        _play(_Case(Fleet(4, 1, attack), "auto", ROUNDS, 0)) for attack in ("none", "mute")
+    )
+    assert delayed_s < 1.3 * alone_s

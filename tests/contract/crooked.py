@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fedgc.codecs import EXACT
 from fedgc.flower.client_loop import ClientLoop
 from fedgc.flower.driver import Driver, Job
 from fedgc.flower.sink import Sink
@@ -20,6 +21,7 @@ from fedgc.history import RoundRow, Speeds
 from fedgc.links import frames as wire
 from fedgc.links.frames import Ping
 from fedgc.links.identity import Identity
+from fedgc.links.pieces import Numbers
 from fedgc.links.quotas import Quotas
 from fedgc.links.session.client import Session, Terms
 from fedgc.links.session.server import Listener
@@ -32,6 +34,7 @@ from tests.contract import counting
 from tests.turns import step_by_turns
 
 Mangle = Callable[[Iterator[bytes]], Iterator[bytes]]
+Tamper = Callable[[Numbers], Numbers]
 ROUNDS = 4
 SETTINGS = counting.SETTINGS | {
     "task": "tests.contract.counting:small",
@@ -86,9 +89,13 @@ def flood_of_pings(frames: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class Crooked(Session):
-    """A session that corrupts its outgoing frames."""
+    """A session that corrupts its outgoing frames, or its codewords before they are framed."""
 
     mangle: Mangle = staticmethod(straight)
+    tamper: Tamper = staticmethod(lambda vector: vector)
+
+    def offer(self, round_: int, attempt: int, vector: Numbers, wire: str = EXACT) -> None:
+        super().offer(round_, attempt, self.tamper(vector), wire)
 
     def _frames(self, stream: object) -> Iterator[bytes]:
         yield from self.mangle(super()._frames(stream))
@@ -109,7 +116,11 @@ class Rows(Sink):
 
 
 def run(
-    folder: Path, mangle: Mangle, sink: Rows | None = None, **settings: object
+    folder: Path,
+    mangle: Mangle,
+    sink: Rows | None = None,
+    tamper: Tamper = lambda vector: vector,
+    **settings: object,
 ) -> tuple[Driver, list[RoundRow], Listener]:
     """Run to the end with two honest clients and one that corrupts its frames."""
     torch.set_num_threads(1)
@@ -123,7 +134,8 @@ def run(
     listener.start()
 
     def serve(number: int) -> None:
-        crooked = type("Mangled", (Crooked,), {"mangle": staticmethod(mangle if number == 0 else straight)})
+        faults = {"mangle": staticmethod(mangle), "tamper": staticmethod(tamper)} if number == 0 else {}
+        crooked = type("Faulty", (Crooked,), faults)
         loop = ClientLoop(
             lambda rest: step_by_turns(
                 new_engine(driver._job.model.task, config, Pace(time.monotonic, rest), folder / str(number))

@@ -29,6 +29,7 @@ from fedgc.messages import (
     LinkEvent,
     Loaded,
     Lost,
+    Offered,
     Progress,
     Report,
     Scored,
@@ -142,6 +143,9 @@ class HostileEvents:
         attempt = self._of((0, 0, 1, 2, 70, self._count()))
         return Codeword(self._now, self._client, self._rounds(), attempt, self._seconds(), self._count())
 
+    def _offered(self) -> LinkEvent:
+        return Offered(self._now, self._client, self._rounds(), self._count())
+
     def _loaded(self) -> LinkEvent:
         return Loaded(self._now, self._client, self._versions(), self._seconds(), self._count())
 
@@ -180,7 +184,7 @@ _MAKERS: Sequence[Callable[[HostileEvents], LinkEvent]] = (
     *(HostileEvents._progress,) * 4,
     *(HostileEvents._report,) * 3,
     *(HostileEvents._codeword,) * 3,
-    *(HostileEvents._failed, HostileEvents._loaded) * 2,
+    *(HostileEvents._failed, HostileEvents._loaded, HostileEvents._offered) * 2,
     *(HostileEvents._joined, HostileEvents._leaving, HostileEvents._lost),
     *(HostileEvents._enrolled, HostileEvents._advert, HostileEvents._deal, HostileEvents._signed),
     *(HostileEvents._shares, HostileEvents._announced, HostileEvents._scored),

@@ -21,7 +21,7 @@ from fedgc.links.identity import Identity
 from fedgc.links.session.client import Session, Terms
 from fedgc.links.session.server import Listener
 from fedgc.links.session.sessions import Surroundings
-from fedgc.messages import Event, Held, Joined, Loaded
+from fedgc.messages import Event, Held, Joined, Loaded, Offered
 from tests.config_of import config_of
 
 NUMBERS = 1000
@@ -38,14 +38,14 @@ class Link:
         self.numbers = numbers
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         around = Surroundings(time.monotonic, os.urandom, time.time, logging.getLogger("test"))
-        self.loaded: queue.SimpleQueue[Loaded] = queue.SimpleQueue()  # these come when they come
+        self.passing: queue.SimpleQueue[Event] = queue.SimpleQueue()  # these come when they come
         self.listener = Listener(config, "run-1", numbers, self._heard, around)
         self.listener.start()
         self.opened: list[Session] = []
         self._stack = ExitStack()
 
     def _heard(self, event: Event) -> None:
-        (self.loaded if isinstance(event, Loaded) else self.events).put(event)
+        (self.passing if isinstance(event, Loaded | Offered) else self.events).put(event)
 
     def session(self, who: Identity | None = None, *, says_joined: bool = True, **changes: object) -> Session:
         """Open a session and send Joined, as a client does."""

@@ -49,3 +49,28 @@ def test_short_rounds_exclude_only_after_least_time():
     waits = FruitlessWaits()
     found = [waits.excluded(row(seconds=10.0), {"mute"}) for _ in range(int(LEAST_S / 10))]
     assert [bool(each) for each in found] == [False] * (len(found) - 1) + [True]
+
+
+WORKED = ClientRow("mute", finished=16, failure="sent nothing within 2 s")
+
+
+def test_client_that_reports_work_is_excluded_after_short_rounds():
+    waits = FruitlessWaits()
+    found = [waits.excluded(row(WORKED, seconds=0.1), {"mute"}) for _ in range(MOST_ROUNDS)]
+    why = "in 3 rounds in a row the others waited for it, and it gave nothing (sent nothing within 2 s)"
+    assert found == [{}, {}, {"mute": why}]
+
+
+def test_excluded_client_that_gives_nothing_again_has_one_round():
+    waits = FruitlessWaits()
+    for _ in range(MOST_ROUNDS):
+        waits.excluded(row(WORKED), {"mute"})
+    why = "a round waited for it again, and it gave nothing (sent nothing within 2 s)"
+    assert waits.excluded(row(WORKED), {"mute"}) == {"mute": why}
+    waits.excluded(row(replace(WORKED, counted=16)), set())
+    assert not waits.excluded(row(WORKED), {"mute"}), "it has given something since"
+
+
+def test_bytes_that_were_refused_are_nothing_given():
+    waits, sent = FruitlessWaits(), replace(WORKED, up_bytes=10**9, refused=1)
+    assert [bool(waits.excluded(row(sent), {"mute"})) for _ in range(MOST_ROUNDS)] == [False, False, True]

@@ -11,7 +11,7 @@ from benchmarks.stacked import stacked
 from fedgc.codecs import share_of
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
-from fedgc.sim.clock import working
+from fedgc.sim.clock import NEVER, Line, working
 from fedgc.sim.training import Job, Trained, train
 from fedgc.training import CommonModel
 from fedgc.training.data import batch_rows
@@ -222,3 +222,32 @@ def test_samples_of_fixed_data_are_not_shared():
         trained(
             config(placement="cyclic", replicas=1, inject_clients=0.5), task=replace(TASK, may_move=False)
         )
+
+
+# ---- uplinks
+
+
+def counted(of: Trained) -> list[list[str]]:
+    return [[each.client for each in point.row.clients if each.counted] for point in of.points]
+
+
+def with_uplinks(up_s: list[float], line: Line, rounds: int = 12) -> Trained:
+    settings = config(rounds=rounds, min_clients=4)
+    conditions = working([[1.0]] * 4, up_s=np.array(up_s), down_s=0.1)
+    return train(Job(TASK, settings, (conditions,) * rounds, line))
+
+
+@pytest.mark.parametrize("line", [Line(), Line(update_s=0.05)], ids=["own links", "shared link"])
+def test_slow_uplink_is_waited_for_in_every_round(line: Line):
+    assert [len(each) for each in counted(with_uplinks([0.1, 0.1, 0.1, 20.0], line))] == [4] * 12
+
+
+@pytest.mark.parametrize("line", [Line(), Line(update_s=0.05)], ids=["own links", "shared link"])
+def test_client_that_never_sends_is_excluded_and_comes_back(line: Line):
+    found = with_uplinks([0.1, 0.1, 0.1, NEVER], line)
+    assert all(each == ["client 0", "client 1", "client 2"] for each in counted(found))
+    present = [len(point.row.clients) for point in found.points]
+    assert present[:4] == [4] * 4, "the fourth round was begun with it"
+    assert present[4:6] == [3, 3]
+    assert 4 in present[6:], "its first pause is over"
+    assert found.points[-1].seconds < 40.0

@@ -404,10 +404,11 @@ class MessageServer:
         array = answer.codewords.get(stream)
         if offer is None or array is None:
             raise BadVector(f"{stream}: it was asked for, and did not come")
-        vector = codeword(offer, array, outbox.expected.pop(stream))
+        form = outbox.expected.pop(stream)
+        vector = codeword(offer, array, form)
         self._ready[outbox.client, stream] = vector
-        now = self._around.clock()
-        self._emit(Codeword(now, outbox.client, stream.number, stream.attempt, 0.0, offer.size))
+        now, norm = self._around.clock(), form.norm(vector)
+        self._emit(Codeword(now, outbox.client, stream.number, stream.attempt, 0.0, offer.size, norm))
 
     # ---- failures
 

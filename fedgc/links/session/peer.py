@@ -27,7 +27,7 @@ def form_asked(numbers: int, command: Reveal | Repair | Initialize) -> Form:
     if isinstance(command, Initialize):
         return Form(numbers)
     asked = numbers if command.mix is None else -(-numbers // command.mix.blocks)
-    return Form(asked, command.wire)
+    return Form(asked, command.wire, mixed=command.mix is not None)
 
 
 class Peer:
@@ -130,15 +130,15 @@ class Peer:
         """The complete codewords of rounds that are open."""
         return frozenset(self._done)
 
-    def finished(self, stream: StreamId) -> Numbers:
-        """Return a whole codeword, checked."""
+    def finished(self, stream: StreamId) -> tuple[Numbers, float]:
+        """Return a whole codeword, checked, and its norm."""
         incoming = self.flow.incoming[stream]
         vector = incoming.finish()
         self.flow.close(stream)
         self._done.add(stream)
         del self._offers[stream]
         self.wake.set()
-        return vector
+        return vector, self._expected[stream].norm(vector)
 
     def drop(self, stream: StreamId) -> None:
         """Discard a codeword that is bad or was not asked for."""

@@ -32,6 +32,7 @@ from fedgc.messages import (
     LinkEvent,
     Loaded,
     Lost,
+    Offered,
     ToClient,
     Validate,
     Work,
@@ -308,6 +309,8 @@ class SessionTable:
     def _offer(self, peer: Peer, offer: Offer) -> None:
         try:
             if peer.offered(offer):
+                number, attempt = offer.stream.number, offer.stream.attempt
+                self._emit(Offered(self._around.clock(), peer.client, number, attempt))
                 self._grant(self._slots.ask((peer.client, offer.stream)))
         except BadVector as error:
             if (peer.client, offer.stream) in self._slots.held():  # another offer of it was valid
@@ -336,13 +339,13 @@ class SessionTable:
     def _whole(self, peer: Peer, incoming: Incoming) -> None:
         stream, now = incoming.offer.stream, self._around.clock()
         stub = (peer.client, stream)
-        self._ready[stub] = peer.finished(stream)
+        self._ready[stub], norm = peer.finished(stream)
         seconds = now - self._begun.get(stub, now)
         peer.flow.accounts.add(Amounts(upload_s=seconds), stream.number)
         self._begun.pop(stub, None)
         self._uploads.pop(stub, None)
         size = incoming.offer.size
-        self._emit(Codeword(now, peer.client, stream.number, stream.attempt, seconds, size))
+        self._emit(Codeword(now, peer.client, stream.number, stream.attempt, seconds, size, norm))
 
     def _give_up_codeword(self, peer: Peer, stream: StreamId, error: BadVector) -> None:
         """Give up a codeword that will not arrive, and free its slot."""

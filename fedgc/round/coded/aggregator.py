@@ -35,9 +35,17 @@ class CodedAggregator(Aggregator):
         """Ask for codewords; let clients continue skipped chunks if an uplink is likely to be late."""
         return [*self._sum.needed(), *self._repairs.meanwhile(self._reports.orders)]
 
-    def accept(self, w: int, attempt: int) -> Add | Refuse | str:
-        """Take a codeword or a repair into the sum."""
-        return self._sum.accept(w, attempt)
+    def accept(self, w: int, attempt: int, norm: float = 0.0) -> Add | Refuse | str:
+        """Take a codeword or a repair into the sum; use nothing of a client whose codeword is too large."""
+        part = self._sum.awaited(w, attempt)
+        excess = "" if part is None else self._reports.norms.excess(w, part.terms, norm)
+        if not excess:
+            return self._sum.accept(w, attempt)
+        self._roster.statistics.failure[w] = excess
+        self._roster.statistics.awaited.add(w)
+        self._give_up(w)
+        self._repairs.stir()
+        return excess
 
     def heard(self, event: Progress | Report) -> Sequence[Command]:
         """Handle a replica: the solution stays, but a repair may have waited for it."""
@@ -89,12 +97,15 @@ class CodedAggregator(Aggregator):
         """Give up clients that owe a vector; if none does, open terms become missing."""
         late = self._sum.owing
         for w in late:
-            self._reports.cannot_all(w)
-            self._sum.lost(w)
+            self._give_up(w)
         self._repairs.stir()
         if final or not late:
             self._sum.give_up()
         return late
+
+    def _give_up(self, w: int) -> None:
+        self._reports.cannot_all(w)
+        self._sum.lost(w)
 
     def wait(self, now: float) -> Wait | None:
         """Ask for repairs of open terms, and for replacements of late vectors."""

@@ -113,6 +113,10 @@ class CodedSum:
         """Return the first request to every client whose codeword is needed."""
         return tuple(self._reveal(w, part) for (w, _), part in self._owed.items())
 
+    def awaited(self, w: int, attempt: int) -> Part | None:
+        """Return the content of a vector that would be taken into the sum."""
+        return self._owed.get((w, attempt)) or (None if attempt else self._doubted.get(w))
+
     def accept(self, w: int, attempt: int) -> Add | Refuse | str:
         """Take the vector into the sum; refuse a second one, or one that repairs have replaced."""
         part = self._owed.pop((w, attempt), None)

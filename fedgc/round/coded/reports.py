@@ -15,6 +15,7 @@ import numpy as np
 from fedgc.codes import carry_on, orders_for_round
 from fedgc.messages import Command, Continue, Failed, Joined, Progress, Refuse, Report, Work
 from fedgc.round.coded.agreement import ReplicaAgreement, Verdict
+from fedgc.round.coded.norms import CodewordNorms
 from fedgc.round.coded.replicas import ReplicaTracker
 from fedgc.round.roster import Roster
 
@@ -30,6 +31,7 @@ class ReplicaReports:
         self.roster: Final = roster
         self.agreement: Final = ReplicaAgreement()
         self.tracker: Final = ReplicaTracker(plan.placement.holders, _first_aim(roster))
+        self.norms: Final = CodewordNorms([chunk.samples for chunk in plan.chunks], len(plan.clients))
         self.samples: Final = {chunk.number: chunk.samples for chunk in plan.chunks}
         self.covered_s: list[float] = []  # when all chunks had 1, 2, ... replicas
         self.collecting = False
@@ -130,6 +132,7 @@ class ReplicaReports:
         why_not = self._why_not(event, w, chunk)
         if why_not:
             return self.roster.refuse(event, why_not)
+        self.norms.told(w, chunk, event.squared_norm)
         if self.tracker.done_wc[w, chunk]:
             return []  # requested again, which may have crossed the first report
         return w, chunk, event

@@ -12,7 +12,8 @@ from collections.abc import Collection, Sequence
 
 from fedgc import messages
 from fedgc.messages import Add, Command, Joined, Progress, Report, Reveal
-from fedgc.round.aggregator import JUST_WAIT, Aggregator, Result, Wait
+from fedgc.round.aggregator import Aggregator, Result, Wait
+from fedgc.round.local.lateness import UpdateLateness
 from fedgc.round.local.reports import StepReports
 from fedgc.round.local.weights import bounded_weights
 
@@ -27,15 +28,16 @@ class WeightedMean(Aggregator):
         self._owing = dict.fromkeys(reports.able())
         self._steps: dict[int, int] = {}  # of each client's next update
         self._added: dict[int, int] = {}
-        samples = {w: reports.samples[w] for w in self._owing}
-        self._weights = bounded_weights(samples, reports.roster.plan.largest_share)
+        self._lateness = UpdateLateness(reports)
+        samples = {w: reports.weight(w) for w in self._owing}
+        self._weights = bounded_weights(samples, reports.roster.plan.largest_share, reports.pinned)
         reports.collecting = True
 
     def ask(self) -> Sequence[Command]:
         """Return the request to every client."""
         return [self._reveal(w) for w in self._owing]
 
-    def accept(self, w: int, attempt: int) -> Add | str:
+    def accept(self, w: int, attempt: int, norm: float = 0.0) -> Add | str:  # noqa: ARG002  rules bound it
         """Take an update into the sum, once its client has reported its steps."""
         if w not in self._owing or attempt:
             return f"update of attempt {attempt} is not owed: in the sum, given up, or never asked for"
@@ -57,6 +59,8 @@ class WeightedMean(Aggregator):
             self.lost(w)
             return refused
         if w in self._owing:
+            if w not in self._steps:
+                self._lateness.again(w, event.now)
             self._steps[w] = event.steps
             if not event.steps:
                 del self._owing[w]
@@ -71,6 +75,7 @@ class WeightedMean(Aggregator):
             self.lost(w)
         if w not in self._owing:
             return ()
+        self._lateness.again(w, event.now)
         # A new process of the client has no work yet.
         return [self._reports.work(w, live=event.live, order=()), self._reveal(w)]
 
@@ -91,9 +96,25 @@ class WeightedMean(Aggregator):
         self._owing.clear()
         return late
 
-    def wait(self, now: float) -> Wait | None:  # noqa: ARG002  no client can send for another
-        """Wait for updates that are owed."""
-        return JUST_WAIT if self._owing else None
+    def offered(self, w: int) -> None:
+        """Note that a client has begun to send: its update is not late."""
+        self._lateness.offered(w)
+
+    def failed(self, w: int, now: float) -> None:
+        """Leave the client out; note it if the round waited longer than it would have without an offer."""
+        if w in self._owing and self._lateness.is_overdue(w, now):
+            self._roster.statistics.awaited.add(w)
+        self.lost(w, gone=False)
+
+    def wait(self, now: float) -> Wait | None:
+        """Wait for updates that are owed, until most have come and the others are late."""
+        if not self._owing:
+            return None
+        until = self._lateness.until(self._owing, len(self._added), now)
+        if now < until:
+            return Wait(until=until)
+        self._note_late(now)
+        return None
 
     def result(self, now: float) -> Result:  # noqa: ARG002  the time changes nothing
         """Return the sum of the weights, the mean steps, and the chunks without any client in the mean."""
@@ -102,6 +123,14 @@ class WeightedMean(Aggregator):
         steps = sum(steps * weights[w] for w, steps in self._added.items()) / weight if self._added else 0.0
         missing = self._reports.lacking(tuple(self._added))
         return Result(weight, self._added, missing=missing, steps=steps)
+
+    def _note_late(self, now: float) -> None:
+        """Note the clients without which the round ends; one without a model has nothing to send."""
+        statistics = self._roster.statistics
+        for w in self._owing:
+            if not self._lateness.is_excused(w):
+                statistics.awaited.add(w)
+                statistics.failure[w] = f"sent nothing within {self._lateness.waited_s(w, now):.0f} s"
 
     def _reveal(self, w: int) -> Reveal:
         plan, number = self._roster.plan, self._roster.assignment.number

@@ -30,6 +30,9 @@ class StepReports:
         holds, chunks = roster.plan.placement.holds, roster.plan.chunks
         self.held: Final = [[chunk for c, chunk in enumerate(chunks) if row[c]] for row in holds]
         self.samples: Final = [sum(chunk.samples for chunk in held) for held in self.held]
+        self.pinned: Final = {
+            roster.w[each]: n for each, n in roster.assignment.pinned.items() if each in roster.w
+        }
         # A client trains to the target, or ahead of it as far as its work says, and no further
         self.most_steps: Final = max(roster.assignment.target, roster.assignment.most_steps)
 
@@ -38,6 +41,10 @@ class StepReports:
         state = self.clients[w] = LocalState(steps, steps, since)
         state.able = self._loads(w, event)
         return state
+
+    def weight(self, w: int) -> int:
+        """Return the samples that a client counts for."""
+        return self.pinned.get(w, self.samples[w])
 
     def able(self) -> list[int]:
         """Return the live clients that can train."""

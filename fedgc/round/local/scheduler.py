@@ -107,9 +107,10 @@ class LocalScheduler(Scheduler):
 
     def reports(self) -> Reports:
         """Return what clients have reported, one report each."""
-        reported = ((w, self._reports.clients[w].report) for w in self._reports.able())
+        reports = self._reports
+        reported = ((w, reports.clients[w].report) for w in reports.able())
         items = tuple(
-            Weighed(self._roster.plan.clients[w], each.steps, each.samples, each.squared_norm, each.loss)
+            Weighed(self._roster.plan.clients[w], each.steps, reports.weight(w), each.squared_norm, each.loss)
             for w, each in reported
             if each is not None
         )

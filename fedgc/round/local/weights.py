@@ -1,6 +1,6 @@
 """The weights of updates: samples as announced, within what a minority of false claims can reach."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from statistics import median_low
 from typing import Final
 
@@ -8,14 +8,19 @@ FEWEST: Final = 3  # clients: of two, neither can be outvoted
 MANY: Final = 2  # times the median: such a client is large
 
 
-def bounded_weights(samples: Mapping[int, int], largest: float) -> dict[int, float]:
+def bounded_weights(
+    samples: Mapping[int, int], largest: float, pinned: Container[int] = ()
+) -> dict[int, float]:
     """Return each client's weight: its samples, where all large clients count for a limited share.
 
     Large are those with more than twice the median. Together they count for at most `largest` of all weights,
-    but each at least as a client with twice the median.
+    but each at least as a client with twice the median. A pinned client, whose samples the operator has
+    fixed, is never large.
 
     >>> bounded_weights({0: 900, 1: 50, 2: 50}, 0.5)
     {0: 100.0, 1: 50.0, 2: 50.0}
+    >>> bounded_weights({0: 900, 1: 50, 2: 50}, 0.5, pinned={0})
+    {0: 900.0, 1: 50.0, 2: 50.0}
     >>> bounded_weights({0: 900, 1: 50}, 0.5)
     {0: 900.0, 1: 50.0}
     """
@@ -23,7 +28,7 @@ def bounded_weights(samples: Mapping[int, int], largest: float) -> dict[int, flo
     if len(weights) < FEWEST or largest >= 1:
         return weights
     least = MANY * float(median_low(weights.values()))
-    large = {w for w, each in weights.items() if each > least}
+    large = {w for w, each in weights.items() if each > least and w not in pinned}
     announced, others = (sum(weights[w] for w in weights if (w in large) == is_in) for is_in in (True, False))
     part = min(1.0, largest / (1 - largest) * others / announced) if announced else 1.0
     return {w: max(least, part * each) if w in large else each for w, each in weights.items()}

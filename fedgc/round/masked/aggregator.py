@@ -61,7 +61,7 @@ class MaskedAggregator(Aggregator):
         """Return the request to every client that owes a vector."""
         return [self._reveal(w) for w in sorted(self._owing)]
 
-    def accept(self, w: int, attempt: int) -> Add | str:
+    def accept(self, w: int, attempt: int, norm: float = 0.0) -> Add | str:  # noqa: ARG002  it is masked
         """Take the vector into the sum; refuse a second one, or one of a client that was given up."""
         if attempt or w not in self._owing:
             return f"vector of attempt {attempt} is not owed: in the sum, given up, or never asked for"

@@ -32,6 +32,7 @@ from fedgc.messages import (
     Joined,
     Loaded,
     Lost,
+    Offered,
     Repair,
     Reveal,
     Skip,
@@ -226,12 +227,15 @@ class VirtualClock:
         said = Loaded(arrival, client, command.version, now - began, size_bytes)
         self._push(arrival, ARRIVES, w, said)
 
-    def _arrived(self, w: int, said: Codeword | Loaded) -> Event | None:
+    def _arrived(self, w: int, said: Codeword | Loaded | Offered) -> Event | None:
         return said if self._alive[w] else None
 
     def _die(self, w: int, failure: Failure) -> Event | None:
-        if not self._alive[w]:
-            return None
+        if self._alive[w]:
+            self._stop(w, failure, self._terms.grace_s)
+        return None
+
+    def _stop(self, w: int, failure: Failure, grace_s: float) -> None:
         self._leave(w)
         self._fleet[w].restart(keeps=failure.keeps)
         self._alive[w] = False
@@ -243,10 +247,19 @@ class VirtualClock:
             self._versions[w] = -1
             if self._witness:
                 self._witness.lost(self._clients[w])
-        self._push(self.now + self._terms.grace_s, GRACE_ENDS, w, None)
+        self._push(self.now + grace_s, GRACE_ENDS, w, None)
         if failure.returns_s < NEVER:
             self._push(self.now + failure.returns_s - failure.dies_s, RETURNS, w, None)
-        return None
+
+    def exclude(self, client: str, pause_s: float) -> None:
+        """Let the server lose a client at once, and admit it again after a pause."""
+        w = self._index[client]
+        if self._alive[w]:
+            self._stop(w, Failure(0.0, pause_s, keeps=True), 0.0)
+
+    def up_s(self, client: str) -> float:
+        """Return the seconds for a whole update on a client's uplink."""
+        return self._client_model.up_s(self._index[client])
 
     def _grace_ends(self, w: int, _: object) -> Event | None:
         return None if self._alive[w] else Lost(self.now, self._clients[w])
@@ -304,7 +317,11 @@ class VirtualClock:
         """Load the model first, unless the client has it."""
         down_s = self._client_model.down_s(w)
         if command.version == self._versions[w] or (down_s == 0.0 and self._terms.line.update_s == 0.0):
+            is_new = command.version != self._versions[w]
             self._work(w, command)
+            if is_new and command.kind == "local":  # rounds of coded work do not look at it
+                heard = self.now + self._control_s[w]
+                self._push(heard, ARRIVES, w, Loaded(heard, command.client, command.version))
         else:
             self._behind[w].clear()
             self._loading[w] = command, self.now
@@ -372,11 +389,15 @@ class VirtualClock:
         self.longest = max(self.longest, size)
         self._uploading[flow] = (w, command, size, self.now)
         self._to_send[w].append(flow)
+        sends = self._client_model.up_s(w) < NEVER
+        if sends and command.mix is None:  # only rounds of local work look at offers
+            heard = self.now + self._control_s[w]
+            self._push(heard, ARRIVES, w, Offered(heard, command.client, command.round, command.attempt))
         if len(self._to_send[w]) == 1:
             self._send_next(w)
 
     def _send_next(self, w: int) -> None:
-        if self._to_send[w]:
+        if self._to_send[w] and self._client_model.up_s(w) < NEVER:
             flow = self._to_send[w][0]
             _, command, size, _ = self._uploading[flow]
             self._uploading[flow] = (w, command, size, self.now)

@@ -6,7 +6,8 @@ its own work. Slices are `slice_units` long and repeat. One slice means a consta
 micro-batches are many slices.
 
 A vector's size is counted in whole updates. `up_s_w` and `down_s_w` are the seconds per update on the
-client's own link, before the server's link limits it (`server_link`). A client that dies loses its work.
+client's own link, before the server's link limits it (`server_link`); a client whose uplink takes `NEVER`
+reports its work and sends no vector. A client that dies loses its work.
 
 Shape letters: w clients, k slices.
 """
@@ -44,8 +45,11 @@ class Conditions:
         if len(shape) != 2 or 0 in shape:
             raise BadSetting(f"paces of shape {shape}: clients x slices are needed, one at least of each")
         _all(self.pace_wk, "paces", above_zero=True)
-        for name in ("up_s_w", "down_s_w", "control_s_w"):
-            _all(getattr(self, name), name, above_zero=False)
+        sends_w = np.where(self.up_s_w == NEVER, 0.0, self.up_s_w)
+        for name, values_w in (
+            ("up_s_w", sends_w), ("down_s_w", self.down_s_w), ("control_s_w", self.control_s_w),
+        ):  # fmt: skip
+            _all(values_w, name, above_zero=False)
         for name in _OF_A_CLIENT:
             if getattr(self, name).shape != shape[:1]:
                 raise BadSetting(

@@ -58,7 +58,7 @@ def test_model_sent_with_work_is_kept_for_next_work(link) -> None:
     for version, model in enumerate(models):  # the second comes before the first is asked for
         link.listener.publish(version, model)
         link.listener.send(work(client, version + 1, version))
-        told = link.loaded.get(timeout=WAIT_S)
+        told = link.passing.get(timeout=WAIT_S)
         assert (told.client, told.version, told.size_bytes) == (client, version, model.nbytes)
         if version == 0:
             assert link.command(session) == work(client)

@@ -18,7 +18,7 @@ from fedgc.links.pieces import offer_of, packed
 from fedgc.links.session import channel
 from fedgc.links.session.admission import Admission
 from fedgc.links.session.sessions import SessionTable, Surroundings
-from fedgc.messages import WIRE_VERSION, Failed, Lost, Reveal, Work
+from fedgc.messages import WIRE_VERSION, Close, Failed, Lost, Offered, Reveal, Work
 
 NUMBERS, SERVER, NONCE = 1000, b"fingerprint", b"nonce"
 
@@ -28,11 +28,15 @@ class Visitor:
 
     def __init__(self) -> None:
         self.events: list[object] = []
+        self.offers: list[Offered] = []
         self.admission = Admission("run", SERVER, 60.0)
         around = Surroundings(lambda: 1.0, os.urandom, lambda: 1.0, logging.getLogger("test"))
         config = RunConfig(upload_slots=1, work="coded")
-        self.sessions = SessionTable(config, NUMBERS, self.admission, self.events.append, around)
+        self.sessions = SessionTable(config, NUMBERS, self.admission, self._heard, around)
         self.who = Identity(Ed25519PrivateKey.generate())
+
+    def _heard(self, event: object) -> None:
+        (self.offers if isinstance(event, Offered) else self.events).append(event)
 
     def hello(self, credential: bytes, heard: int = 0) -> Hello:
         signed = identity.statement(WIRE_VERSION, "run", credential, NONCE, SERVER)
@@ -222,6 +226,21 @@ def few_lines(monkeypatch) -> None:
 
 def granted(peer) -> bool:
     return any(isinstance(line, Grant) for line in said(peer))
+
+
+def test_offer_is_told_also_while_it_waits_for_slot() -> None:
+    room = Room(2)
+    for peer in room.clients:
+        room.offer(peer)
+    assert not granted(room.clients[1])
+    assert room.offers == [Offered(1.0, peer.client, 1, 0) for peer in room.clients]
+
+
+def test_offer_of_closed_round_is_not_told() -> None:
+    room = Room(1)
+    room.sessions.send(Close(room.clients[0].client, 1, "synced", True))
+    room.offer(room.clients[0])
+    assert room.offers == []
 
 
 def test_second_offer_of_wrong_size_releases_slot() -> None:

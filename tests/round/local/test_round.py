@@ -26,6 +26,7 @@ from fedgc.messages import (
     Leaving,
     Loaded,
     Lost,
+    Offered,
     Progress,
     Refuse,
     Report,
@@ -167,9 +168,12 @@ class AnyOrder(RuleBasedStateMachine):
         clients=st.integers(1, 5),
         quorum=st.sampled_from([0.2, 0.5, 1.0]),
         patience=st.sampled_from([0.0, 0.5]),
+        gives_up_late=st.booleans(),
     )
-    def begin(self, clients: int, quorum: float, patience: float) -> None:
-        self.plan = planned(clients, quorum=quorum, patience=patience)
+    def begin(self, clients: int, quorum: float, patience: float, *, gives_up_late: bool) -> None:
+        self.plan = replace(
+            planned(clients, quorum=quorum, patience=patience), gives_up_late=gives_up_late, late_s=2.0
+        )
         self.now = 0.0
         self.round, self.fleet = begun(self.plan)
         self.live = set(self.plan.clients)
@@ -200,6 +204,10 @@ class AnyOrder(RuleBasedStateMachine):
     def send_an_update(self, data: st.DataObject) -> None:
         client = data.draw(st.sampled_from(sorted(set(self.fleet.unsent) & self.live)))
         self.fleet.send(self.round, client, self.now)
+
+    @rule(data=st.data())
+    def offer_an_update(self, data: st.DataObject) -> None:
+        self.say(Offered(self.now, data.draw(st.sampled_from(self.plan.clients)), 1, 0))
 
     @rule(data=st.data(), attempt=st.integers(0, 2))
     def send_again_or_unasked(self, data: st.DataObject, attempt: int) -> None:
@@ -252,8 +260,10 @@ class AnyOrder(RuleBasedStateMachine):
             "progress": Progress(self.now, client, 1, 0, TARGET, 1.0, 10, 1.0, 0.5),
             "early": Tick(self.now),
         }
+        is_early = self.now < self.round.next_tick
+        ends_wait = kind == "samples" and self.round.state is State.COLLECTING  # its update does not count
         self.say(events[kind])
-        if self.now < self.round.next_tick:
+        if is_early and not ends_wait:
             assert (self.fleet.added, self.round.state) == before
 
     @rule(seconds=st.sampled_from([1.0, 60.0, 1000.0]))
@@ -630,3 +640,26 @@ def test_leaving_client_over_messages_is_asked_at_once():
         assert machine.next_tick == (1.0 if at is None else at)
         fleet.obey(machine, machine.handle(Tick(machine.next_tick)), machine.next_tick)
         assert plan.clients[0] in fleet.unsent
+
+
+def test_pinned_client_counts_for_its_fixed_samples():
+    seen = []
+
+    def asked(reports) -> Decision:
+        seen.extend((item.source, item.samples) for item in reports.items)
+        return sync(reports)
+
+    plan = planned(3)
+    machine, fleet = begun(plan, asked, pinned={"client 1": 5000, "not here": 7})
+    for client in plan.clients:
+        reach(machine, fleet, client)
+    added = []
+    for client in plan.clients:
+        machine.handle(fleet.report(client, 2.0))
+        added += [
+            each.weights for each in machine.handle(Codeword(2.0, client, 1, 0)) if isinstance(each, Add)
+        ]
+    assert added == [(10,), (5000,), (30,)]
+    assert machine.result
+    assert machine.result.weight == 5040
+    assert seen == [("client 0", 10), ("client 1", 5000), ("client 2", 30)]

@@ -36,3 +36,10 @@ def test_false_claims_of_minority_have_half_of_weight(liars):
     weights = bounded_weights(dict(enumerate([10**15] * liars + [100] * (8 - liars))), 0.5)
     claimed = sum(weights[w] for w in range(liars))
     assert claimed / sum(weights.values()) <= max(0.5, 2 * liars / (8 + liars)) + 1e-9
+
+
+@given(SAMPLES, st.floats(0.05, 0.95))
+def test_pinned_clients_count_in_full(samples, largest):
+    pinned = {0, len(samples) - 1}
+    weights = bounded_weights(dict(enumerate(samples)), largest, pinned)
+    assert all(weights[w] == samples[w] for w in pinned)

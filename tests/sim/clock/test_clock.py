@@ -12,7 +12,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 from fedgc.gates import Decision
 from fedgc.history import Speeds
-from fedgc.messages import Close, Continue, Held, Loaded, Mix, Repair, Reveal, Skip, Take, Tick, Work
+from fedgc.messages import Close, Continue, Held, Loaded, Mix, Repair, Report, Reveal, Skip, Take, Tick, Work
 from fedgc.round.machine import Assignment, Round, State
 from fedgc.round.plan import Chunk, Fleet, make_plan
 from fedgc.run.machine import Append
@@ -127,6 +127,10 @@ class Listener:
         self.heard.append(event)
         return ()
 
+    @property
+    def reports(self):
+        return [event for event in self.heard if isinstance(event, Report)]
+
 
 def lone(**slow: float) -> VirtualClock:
     """One client with three chunks, a second each."""
@@ -199,8 +203,8 @@ def test_local_work_continues_on_same_chunks_only(then, ends_s):
     for number, chunks in ((1, (0,)), (2, then)):
         names = tuple((chunk, held[chunk].name) for chunk in chunks)
         given = Work("a", number, 0, 4 * number, chunks, names, 0, 9.0, kind="local")
-        clock.run(listener, [given], lambda at=number: len(listener.heard) == at)
-    assert [(said.now, said.steps) for said in listener.heard] == [(1.0, 4), (ends_s, 8)]
+        clock.run(listener, [given], lambda at=number: len(listener.reports) == at)
+    assert [(said.now, said.steps) for said in listener.reports] == [(1.0, 4), (ends_s, 8)]
 
 
 def test_taken_finished_chunk_is_reported_during_next_chunk():
@@ -216,9 +220,11 @@ def test_taken_finished_chunk_is_reported_during_next_chunk():
 def test_local_work_with_empty_order_only_names_its_chunks():
     clock, listener = lone(), Listener()
     clock.run(
-        listener, [Work("a", 1, 0, 1, (), ((0, "chunk 0"),), 0, 9.0, kind="local")], lambda: listener.heard
+        listener,
+        [Work("a", 1, 0, 1, (), ((0, "chunk 0"),), 0, 9.0, kind="local")],
+        lambda: len(listener.heard) == 2,
     )
-    assert listener.heard == [Tick(Listener.next_tick)]
+    assert listener.heard == [Loaded(0.0, "a", 0), Tick(Listener.next_tick)]
 
 
 # ---- of all rounds
