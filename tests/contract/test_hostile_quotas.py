@@ -10,7 +10,7 @@ from tests.contract.test_faults import one_machine
 
 pytestmark = pytest.mark.contract
 
-ROUNDS = 30
+ROUNDS = 200  # more than fit into the time of a flood until it is noticed
 
 
 def test_hostile_flood_excludes_client_and_rounds_continue(tmp_path: Path, caplog) -> None:
