@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from benchmarks import counting
 from fedgc.flower.client_loop import ClientLoop
 from fedgc.flower.driver import Driver, Job
 from fedgc.flower.sink import Sink
@@ -28,13 +29,12 @@ from fedgc.training import CommonModel, new_engine
 from fedgc.training.pace import Pace
 from fedgc.training.tasks import named
 from tests.config_of import config_of
-from tests.contract import counting
 from tests.turns import step_by_turns
 
 Mangle = Callable[[Iterator[bytes]], Iterator[bytes]]
 ROUNDS = 4
 SETTINGS = counting.SETTINGS | {
-    "task": "tests.contract.counting:small",
+    "task": "benchmarks.counting:small",
     "rounds": ROUNDS,
     "replicas": 2,
     "min_clients": 3,
