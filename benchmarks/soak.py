@@ -270,6 +270,7 @@ def _link_logs(folder: Path) -> None:
 def _check(found: Soaked, served: Served) -> None:
     """Recompute all sums from the history, the checkpoints and what clients wrote down."""
     folder = served.folder
+    found.watch.write(folder / "processes.csv")
     made = sums.models(folder / "state" / "fedgc" / "runs" / served.name)
     with served.store() as store:
         found.rows = [each.row for each in store.rounds(served.name)]

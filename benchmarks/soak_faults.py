@@ -1,6 +1,7 @@
 """The faults of a soak: which ones, when, and how each is made on the real processes.
 
-The schedule depends on the seed alone. It consists of cycles; each has every kind of fault, in random order.
+The schedule depends on the seed alone. It consists of cycles: each fault of a client once, and by turns one
+of the server or its SuperLink, in random order.
 """
 
 import os
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from itertools import cycle
 from typing import Final
 
 from benchmarks.served import SERVER, SUPERLINK, SUPERNODE, WAIT_S, Served, alive, eventually
@@ -33,7 +35,8 @@ class Kind(Enum):
     SUPERLINK = "SuperLink: restart"
 
 
-CYCLE: Final = (*[Kind.KILL, Kind.LEAVE, Kind.STOP] * 2, Kind.SERVER, Kind.SUPERLINK)
+OF_CLIENT: Final = (Kind.KILL, Kind.LEAVE, Kind.STOP)
+OF_SERVER: Final = (Kind.SERVER, Kind.SUPERLINK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +64,17 @@ def schedule(seed: int, clients: Sequence[str]) -> Iterator[Fault]:
     """Yield faults without end.
 
     >>> [fault.kind.name for fault, _ in zip(schedule(1, ["a", "b"]), range(4))]
-    ['STOP', 'LEAVE', 'KILL', 'SUPERLINK']
+    ['LEAVE', 'STOP', 'KILL', 'SERVER']
     """
     chance = random.Random(seed)  # noqa: S311  moments, not secrets
-    while True:
-        for kind in chance.sample(CYCLE, len(CYCLE)):
+    for server in cycle(OF_SERVER):
+        for kind in chance.sample((*OF_CLIENT, server), len(OF_CLIENT) + 1):
             yield Fault(kind, chance.uniform(*APART_S), chance.choice(clients), chance.uniform(*STOPPED_S))
 
 
 def make(fault: Fault, served: Served) -> Happened:
     """Make a fault; return when it happened."""
-    of_client = fault.kind not in (Kind.SERVER, Kind.SUPERLINK)
+    of_client = fault.kind in OF_CLIENT
     found = _supervisor(served, fault.client) if of_client else 0
     at = time.time()
     match fault.kind:

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 import numpy as np
@@ -12,11 +11,9 @@ import numpy as np
 from benchmarks.served import CLIENT, SERVER, SUPERLINK, SUPERNODE, Served
 
 PROGRAMS: Final = (SERVER, SUPERLINK, SUPERNODE, CLIENT)
-WARM_ROUNDS: Final = 10  # of a process's life: it still loads and allocates
-SHORT_ROUNDS: Final = 20  # lives with fewer rounds after these do not enter a slope
-WARM_S: Final = 20.0
-SHORT_S: Final = 20.0  # the same for open files: SuperLinks and SuperNodes live through several runs
-PART: Final = 5  # the level of open files is the median of a fifth of the samples
+WARM_ROUNDS: Final = 10  # of the run in a process's life: it still loads, connects and allocates
+SHORT_ROUNDS: Final = 20  # lives with fewer rounds after these are not judged
+PART: Final = 5  # the level after the warm-up is that of the first fifth of the samples, the end the last one
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +39,15 @@ class Watch:
                 with suppress(OSError, ValueError):  # it has just ended
                     taken = Sample(at, last_round, memory_of(pid), files_of(pid))
                     self.lives.setdefault((program, pid), []).append(taken)
+
+    def write(self, path: Path) -> None:
+        """Write all samples as a table."""
+        lines = [
+            f"{program},{pid},{each.at:.1f},{each.round},{each.memory:.0f},{each.files}"
+            for (program, pid), samples in self.lives.items()
+            for each in samples
+        ]
+        path.write_text("\n".join(["program,pid,at,round,memory,files", *lines, ""]))
 
     def of(self, *programs: str) -> list[Sequence[Sample]]:
         """Return the lives of these programs' processes."""
@@ -71,8 +77,7 @@ def slope_percent(lives: Iterable[Sequence[Sample]]) -> float | None:
     above = below = 0.0
     means: list[float] = []
     for samples in lives:
-        warm = [each for each in samples if each.round >= samples[0].round + WARM_ROUNDS]
-        if not warm or warm[-1].round < warm[0].round + SHORT_ROUNDS:
+        if not (warm := _warm(samples)):
             continue
         round_, memory = np.array([(each.round, each.memory) for each in warm]).T
         off = round_ - round_.mean()
@@ -83,22 +88,25 @@ def slope_percent(lives: Iterable[Sequence[Sample]]) -> float | None:
 
 
 def leaked_files(lives: Iterable[Sequence[Sample]]) -> int:
-    """Return how many files are open at the ends of the lives above the levels after the warm-up.
+    """Return how many files are always open at the ends of the lives above the most after the warm-up.
 
-    >>> leaks = [Sample(float(second), 0, 1.0, 20 + second // 10) for second in range(100)]
+    >>> leaks = [Sample(0.0, number, 1.0, 20 + number // 10) for number in range(100)]
     >>> leaked_files([leaks]), leaked_files([leaks[:30]])
-    (7, 0)
+    (6, 0)
     """
-    return sum(_leaked(samples) for samples in lives)
+    return sum(_leaked(_warm(samples)) for samples in lives)
 
 
-def _leaked(samples: Sequence[Sample]) -> int:
-    warm = [each for each in samples if each.at >= samples[0].at + WARM_S]
-    if not warm or warm[-1].at < warm[0].at + SHORT_S:
-        return 0
+def _leaked(warm: Sequence[Sample]) -> int:
     part = max(1, len(warm) // PART)
-    level, end = (median(each.files for each in some) for some in (warm[:part], warm[-part:]))
-    return max(0, round(end - level))
+    level = max((each.files for each in warm[:part]), default=0)
+    return max(0, min((each.files for each in warm[-part:]), default=0) - level)
+
+
+def _warm(samples: Sequence[Sample]) -> Sequence[Sample]:
+    """Return the samples after the warm-up; none if there were too few rounds."""
+    warm = [each for each in samples if each.round >= samples[0].round + WARM_ROUNDS]
+    return warm if warm and warm[-1].round >= warm[0].round + SHORT_ROUNDS else ()
 
 
 def by_program(watch: Watch) -> Mapping[str, int]:

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import soak_sums as sums
 from benchmarks.counting import CHUNKS, LOCAL_SAMPLES, SMALL, Counter, write_step
 from benchmarks.soak import Kept, Soaked, bench_soak, figures, kept_of, rows
-from benchmarks.soak_faults import CYCLE, Happened, Kind, schedule
+from benchmarks.soak_faults import OF_CLIENT, Happened, Kind, schedule
 from benchmarks.soak_processes import Sample, leaked_files, slope_percent
 from fedgc.history import RoundRow
 
@@ -112,7 +112,8 @@ def test_schedule_is_reproducible_by_seed():
     first, again, other = (list(islice(schedule(seed, ["a", "b"]), 50)) for seed in (3, 3, 4))
     assert first == again != other
     assert {each.client for each in first} == {"a", "b"}
-    assert sorted(each.kind.name for each in first[: len(CYCLE)]) == sorted(each.name for each in CYCLE)
+    assert {each.kind for each in first[:4]} == {*OF_CLIENT, Kind.SERVER}
+    assert {each.kind for each in first[4:8]} == {*OF_CLIENT, Kind.SUPERLINK}
 
 
 def test_steps_kept_are_those_that_were_not_done_again(tmp_path: Path):
@@ -144,9 +145,11 @@ def test_slope_is_of_lives_and_not_between_them():
 
 
 def test_leaked_files_are_those_above_level_after_warm_up():
-    steady = [40] * 20 + [50, 51] * 45
+    steady = [40] * 10 + [50, 51] * 50
     assert leaked_files([life([1.0] * 110, steady)]) == 0
-    assert leaked_files([life([1.0] * 110, [n // 10 for n in range(110)])]) == 8
+    leaks = [n // 10 for n in range(110)]
+    assert leaked_files([life([1.0] * 110, leaks)]) == 7
+    assert leaked_files([life([1.0] * 25, leaks[:25])]) == 0, "too short"
 
 
 def test_figures_and_rows_are_of_all_work():
