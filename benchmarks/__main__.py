@@ -197,6 +197,25 @@ def bench_preempt(as_json: AsJson = False, quick: Quick = False) -> None:
     show(measure(quick=quick), as_json=as_json)
 
 
+@app.command("soak")
+def bench_soak(
+    as_json: AsJson = False,
+    minutes: Annotated[float, typer.Option(help="How long faults come, in all.", min=1.0)] = 10.0,
+    seed: Annotated[int, typer.Option(help="Of the faults.", min=0)] = 0,
+    folder: Annotated[
+        Path | None, typer.Option(help="A new folder that keeps stores, checkpoints and logs.")
+    ] = None,
+) -> None:
+    """A real federation under random faults for minutes, every sum recomputed; memory and open files.
+
+    Example: python -m benchmarks soak --minutes 10 --json
+    """
+    from benchmarks.printing import show
+    from benchmarks.soak import bench_soak as measure
+
+    show(measure(minutes, seed, folder), as_json=as_json)
+
+
 @app.command("convert-trace")
 def convert_trace(
     trace: Annotated[

@@ -13,7 +13,11 @@ import os
 import sys
 import threading
 import time
+<<<<<<< HEAD
 from contextlib import AbstractContextManager
+=======
+from contextlib import suppress
+>>>>>>> soak
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -50,6 +54,7 @@ FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 CHECK_S: Final = 2.0  # between checks for processes of a local federation that ended
 POLL_S: Final = 0.2  # the same during a pause
+NOT_BY_USER: Final = "its SuperLink ended the server"
 STOPPED: Final = "finished:stopped"  # as Flower calls the state
 
 
@@ -193,14 +198,21 @@ class _Server:
         restarts = replace(restarts, reached=self._seen(name).last)
         while True:
             over = self._start(config)
-            if over.stopped or over.reason is None or _by_user(over):
+            if over.stopped or over.reason is None:
                 return over
             self._restart()
-            restarts = restarts.after(_reached(over), over.reason)
+            if self._by_user(over):
+                return over
+            reason = NOT_BY_USER if over.reason == BY_USER else over.reason
+            restarts = restarts.after(_reached(over), reason)
             config = self._next(config, name)
             how = "it is resumed from its last checkpoint" if config.resume else "it begins again"
             count = f"restart {restarts.in_a_row} of {restarts.most} without a new round"
+<<<<<<< HEAD
             say(self._place.console, f"{over.reason}; {how} in {restarts.pause_s:g} s ({count})")
+=======
+            _say(self._place.console, f"{reason}; {how} in {restarts.pause_s:g} s ({count})")
+>>>>>>> soak
             self._pause(restarts.pause_s)
 
     def _start(self, config: RunConfig) -> Over:
@@ -225,6 +237,21 @@ class _Server:
         if flower_run is not None and not superlink.status(flower_run).startswith("finished"):
             superlink.stop(flower_run)
         self._unended = None
+
+    def _by_user(self, over: Over) -> bool:
+        """Whether the run was stopped on purpose, such as by `flwr stop`.
+
+        Flower gives the server SIGINT then, but also when its SuperLink ends or has missed its heartbeats.
+        So Flower is asked; without an answer, the run goes on.
+        """
+        run = over.seen.run
+        if run is None:
+            return over.status == STOPPED
+        if run.state != "stopped" or run.reason != BY_USER:
+            return False
+        with suppress(EdgeFailed):
+            return self._place.host.superlink.status(over.flower_run) == STOPPED
+        return False
 
     def _next(self, config: RunConfig, name: str) -> RunConfig:
         """Return the settings with which the run goes on."""
@@ -256,6 +283,7 @@ def _reached(over: Over) -> int:
     return max(over.seen.last, *(int(number) for number, _ in ROUND_OVER.findall(over.log)), 0)
 
 
+<<<<<<< HEAD
 def _by_user(over: Over) -> bool:
     """Whether the run was stopped on purpose, such as by `flwr stop`."""
     run = over.seen.run
@@ -270,4 +298,7 @@ def restart_ended(host: Host, console: Console) -> None:
 
 def say(console: Console, line: str) -> None:
     """Print one line."""
+=======
+def _say(console: Console, line: str) -> None:
+>>>>>>> soak
     console.print(line, soft_wrap=True, highlight=False, markup=False)

@@ -11,6 +11,7 @@ from fedgc.run.collapse import CollapseWatch
 from fedgc.store.checkpoint import Checkpoint
 
 MOST_KEPT: Final = 4  # models whose figures are not known yet
+MOST_SOURCES: Final = 1000  # versions of which the clients are remembered
 
 
 class Rollback:
@@ -40,6 +41,8 @@ class Rollback:
         """Note the clients whose updates are in a version."""
         if self._is_on and row.outcome in ("synced", "approximate"):
             self._sources[row.version + 1] = tuple(each.client for each in row.clients if each.counted)
+            if len(self._sources) > MOST_SOURCES:
+                del self._sources[next(iter(self._sources))]
 
     def evaluated(self, version: int, figures: Mapping[str, float]) -> None:
         """Take in the figures of a version; go back at the next exchange if it has collapsed."""

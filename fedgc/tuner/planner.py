@@ -33,7 +33,7 @@ class Tuner:
         self._history: deque[PastRound] = deque(history, maxlen=WINDOW)
         self._rows: deque[RoundRow] = deque(maxlen=WINDOW)  # this run only: chunk numbers differ by run
         self._choice: Choice | None = None
-        self._since: list[float] = []  # seconds of the rounds since the choice
+        self._since: deque[float] = deque(maxlen=WINDOW)  # seconds of the last rounds since the choice
 
     def plan(self, request: PlanRequest) -> Plan:
         """Return the plan for this round: the present plan object if the choice still holds."""
@@ -46,10 +46,11 @@ class Tuner:
         if request.anew or self._choice is None:
             choice = choose(question, history, speeds, rng, self._choice)
         else:
-            choice = review(self._choice, question, history, speeds, measured_s=self._since, rng=rng)
+            choice = review(self._choice, question, history, speeds, measured_s=tuple(self._since), rng=rng)
         if request.present and choice is self._choice and not request.anew:
             return request.present
-        self._choice, self._since = choice, []
+        self._choice = choice
+        self._since.clear()
         plan = make_plan(fleet, choice.speeds, choice.settled(config), steps=steps)
         return replace(plan, reason=f"{plan.reason}; {choice.reason}")
 

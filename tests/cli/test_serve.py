@@ -128,9 +128,28 @@ def test_new_round_resets_count_of_restarts(starts):
 @pytest.mark.usefixtures("signals")
 def test_run_stopped_by_user_is_not_restarted(starts, capsys):
     made = starts(does(3, state="stopped", reason="stopped by the user"))
+    made.ended = "finished:stopped"
     serve()
     assert len(made.given) == 1
     assert "run ward was stopped after round 3, and is not restarted" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_run_ended_by_sigint_without_user_is_resumed(starts, monkeypatch, capsys, answers: bool):
+    """Flower gives the server SIGINT also when the SuperLink is restarted, which may not answer at once."""
+    made = starts(does(3, state="stopped", reason="stopped by the user"), does(9, state="completed"))
+    asked: list[int] = []
+
+    def status(run: int) -> str:
+        asked.append(run)
+        if len(asked) == 1 and not answers:
+            raise EdgeFailed("the SuperLink does not answer")
+        return "finished:failed"
+
+    monkeypatch.setattr(made, "status", status)
+    serve()
+    assert [resume for _, resume in made.given] == ["", "ward"]
+    assert "its SuperLink ended the server; it is resumed" in capsys.readouterr().out
 
 
 def test_run_ended_by_signal_of_its_server_is_resumed(starts):

@@ -5,7 +5,6 @@ the same one, and so do those of files that share it. A session occupies its Sup
 clients take turns, and every test leaves the nodes free."""
 
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -14,14 +13,16 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from benchmarks.served import WAIT_S as WAIT_S
+from benchmarks.served import alive as alive
+from benchmarks.served import command as command
+from benchmarks.served import eventually as eventually
 from fedgc.deploy.app_folder import App, Setting
 from fedgc.deploy.local_federation import LocalFederation, Node, Wiring
 from fedgc.store.database import Store
 from tests.config_of import table_of
 
-WAIT_S = 400.0  # a slow and busy machine takes twenty times as long as a quick one
 GATHER_S = 600.0  # a run that does not have all its clients by then ends
-LOOK_S = 0.2  # between two looks at what is waited for: each reads the store
 PACE_S = 0.15  # of a step: engines that rest leave room on a small machine for processes that start
 NODES = [Node(f"client-{number}", {"pace-s": PACE_S}) for number in range(4)]
 NODE_ID = re.compile(r"SuperNode ID: (\d+)")
@@ -76,28 +77,6 @@ class Federation(LocalFederation):
     def server(self) -> int | None:
         """The process of the ServerApp, where there is one."""
         return next((pid for pid in self.pids("superlink") if "flwr-serverapp" in command(pid)), None)
-
-
-def command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def eventually(condition: Callable[[], object], within_s: float = WAIT_S) -> None:
-    """Wait until the condition holds."""
-    end = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(LOOK_S)
 
 
 class Together(LoadFileScheduling):

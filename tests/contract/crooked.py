@@ -13,7 +13,11 @@ from pathlib import Path
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+<<<<<<< HEAD
 from fedgc.codecs import EXACT
+=======
+from benchmarks import counting
+>>>>>>> soak
 from fedgc.flower.client_loop import ClientLoop
 from fedgc.flower.driver import Driver, Job
 from fedgc.flower.sink import Sink
@@ -30,14 +34,13 @@ from fedgc.training import CommonModel, new_engine
 from fedgc.training.pace import Pace
 from fedgc.training.tasks import named
 from tests.config_of import config_of
-from tests.contract import counting
 from tests.turns import step_by_turns
 
 Mangle = Callable[[Iterator[bytes]], Iterator[bytes]]
 Tamper = Callable[[Numbers], Numbers]
 ROUNDS = 4
 SETTINGS = counting.SETTINGS | {
-    "task": "tests.contract.counting:small",
+    "task": "benchmarks.counting:small",
     "rounds": ROUNDS,
     "replicas": 2,
     "min_clients": 3,

@@ -6,12 +6,9 @@ every version once."""
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from enum import Enum
 from itertools import pairwise
 from pathlib import Path
@@ -19,24 +16,19 @@ from statistics import median
 
 import pytest
 
-from fedgc.errors import FedgcError
-from fedgc.processes import supervision
-from fedgc.store.database import Store
-from fedgc.store.views import Round, Run
-from tests.contract.conftest import WAIT_S, alive, command, eventually
+from benchmarks.served import CLIENT, SERVER, SUPERLINK, WAIT_S, Served, alive, eventually
 
 pytestmark = [pytest.mark.contract, pytest.mark.timeout(1800)]
 
 ROUNDS = 40
 PACE_S = 0.05
 STEPS = 8
-COMMAND = [sys.executable, "-m", "fedgc.cli", "serve"]
 SETTINGS = {
-    "run": "ward", "work": "local", "gate.name": "every", "local-steps": STEPS, "client.threads": 1,
-    "min-clients": 3, "timing.quorum": 0.5, "timing.patience": 0, "links.grace-s": 20,
+    "run": "ward", "rounds": ROUNDS, "work": "local", "gate.name": "every", "local-steps": STEPS,
+    "client.threads": 1, "min-clients": 3, "timing.quorum": 0.5, "timing.patience": 0, "links.grace-s": 20,
     "optimizer.shared-momentum": "off",
 }  # fmt: skip
-SERVER, SUPERLINK, CLIENT = "flwr-serverapp", "flower-superlink", "flwr-clientapp"
+CLIENTS = {f"client-{number}": {"pace-s": PACE_S} for number in range(3)}
 
 
 class Fault(Enum):
@@ -48,59 +40,8 @@ class Fault(Enum):
     SUPERLINK_COLLECTING = SUPERLINK, "collecting"
 
 
-@dataclass
-class Served:
-    """A run that `fedgc serve` keeps alive."""
-
-    folder: Path
-    rounds: int
-
-    def __post_init__(self) -> None:
-        settings = SETTINGS | {"rounds": self.rounds}
-        words = ["--clients", "3"]
-        words += [word for n in range(3) for word in ("--client", f"client-{n}:pace-s={PACE_S}")]
-        words += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-        self.words = words
-        self.process = self.start()
-
-    def start(self) -> subprocess.Popen[bytes]:
-        state = {"FEDGC_DB": str(self.folder / "fedgc.db"), "XDG_STATE_HOME": str(self.folder / "state")}
-        with (self.folder / "serve.out").open("ab") as out:
-            return subprocess.Popen(
-                [*COMMAND, *self.words], cwd=self.folder, env=os.environ | state, stdout=out, stderr=out
-            )
-
-    def said(self) -> str:
-        return (self.folder / "serve.out").read_text()
-
-    @contextmanager
-    def store(self) -> Iterator[Store]:
-        with Store.open(str(self.folder / "fedgc.db"), reads_only=True) as store:
-            yield store
-
-    def run(self) -> Run | None:
-        with suppress(FedgcError), self.store() as store:
-            return store.run("ward")
-        return None
-
-    def last(self) -> int:
-        run = self.run()
-        return (run.last_round or 0) if run else 0
-
-    def phase(self) -> str:
-        run = self.run()
-        return str(run.present.get("phase")) if run else ""
-
-    def history(self) -> tuple[Round, ...]:
-        with self.store() as store:
-            return store.rounds("ward")
-
-    def programs(self, name: str) -> list[int]:
-        """The living processes that run a program of Flower's, without their supervisors."""
-        below = supervision.descendants(self.process.pid)
-        return [
-            pid for pid in below if f"/{name}\0" in command(pid) and supervision.__file__ not in command(pid)
-        ]
+class Ward(Served):
+    """A run of three clients."""
 
     def kill(self, fault: Fault) -> None:
         """SIGKILL a program once the run is in this phase."""
@@ -118,12 +59,6 @@ class Served:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
 
-    def goes_on(self, rounds: int = 2) -> None:
-        """Wait until there are so many more rounds."""
-        last = self.last()
-        eventually(lambda: self.last() >= last + rounds or self.process.poll() is not None)
-        assert self.last() >= last + rounds, self.said()
-
     def check(self) -> None:
         """Check that every round and every version is there once."""
         rows = [each.row for each in self.history()]
@@ -131,15 +66,10 @@ class Served:
         for one, two in pairwise(rows):
             assert two.version == one.version + (one.outcome in ("synced", "approximate"))
 
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            self.process.wait(WAIT_S)
-
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    started = Served(tmp_path_factory.mktemp("served"), ROUNDS)
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
+    started = Ward(tmp_path_factory.mktemp("served"), SETTINGS, CLIENTS)
     try:
         eventually(lambda: started.last() >= 2 or started.process.poll() is not None)
         yield started
@@ -152,7 +82,7 @@ FAULTS = [pytest.param(each, marks=[] if each is QUICK else [pytest.mark.slow]) 
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[each.name.lower() for each in Fault])
-def test_fault_killed_server_is_resumed_by_serve(served: Served, fault: Fault) -> None:
+def test_fault_killed_server_is_resumed_by_serve(served: Ward, fault: Fault) -> None:
     before = served.said().count("it is resumed from its last checkpoint")
     served.kill(fault)
     served.goes_on()
@@ -162,7 +92,7 @@ def test_fault_killed_server_is_resumed_by_serve(served: Served, fault: Fault) -
         assert "superlink was killed by SIGKILL and is restarted" in served.said()
 
 
-def test_fault_finished_local_work_is_not_trained_again(served: Served) -> None:
+def test_fault_finished_local_work_is_not_trained_again(served: Ward) -> None:
     served.kill(Fault.SERVER_COLLECTING)
     interrupted = served.last() + 1
     served.goes_on()
@@ -173,7 +103,7 @@ def test_fault_finished_local_work_is_not_trained_again(served: Served) -> None:
 
 
 @pytest.mark.slow
-def test_fault_killed_serve_passes_over_damaged_checkpoints(served: Served) -> None:
+def test_fault_killed_serve_passes_over_damaged_checkpoints(served: Ward) -> None:
     served.goes_on(3)  # as many checkpoints are kept
     below = served.programs(SERVER)
     served.process.kill()
@@ -194,7 +124,7 @@ def test_fault_killed_serve_passes_over_damaged_checkpoints(served: Served) -> N
     assert f"; {older.name}, of round " in said
 
 
-def test_fault_served_run_completes_with_each_round_once(served: Served) -> None:
+def test_fault_served_run_completes_with_each_round_once(served: Ward) -> None:
     assert served.process.wait(WAIT_S) == 0, served.said()
     served.check()
     assert served.last() == ROUNDS
@@ -209,7 +139,7 @@ def test_fault_twenty_kills_lose_no_round(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     lost_s: list[tuple[float, Fault]] = []
-    served = Served(tmp_path, 100_000)
+    served = Ward(tmp_path, SETTINGS | {"rounds": 100_000}, CLIENTS)
     try:
         eventually(lambda: served.last() >= 2)
         for fault in [*Fault] * 5:

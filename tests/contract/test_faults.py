@@ -24,6 +24,7 @@ import grpc
 import numpy as np
 import pytest
 
+from benchmarks import counting
 from fedgc.deploy.local_federation import free_port
 from fedgc.errors import FedgcError
 from fedgc.flower.cache_folders import SPILLED, default_root, full_name, open_cache
@@ -36,7 +37,7 @@ from fedgc.training import CommonModel, new_engine
 from fedgc.training.pace import Pace
 from fedgc.training.tasks import named
 from tests.config_of import config_of
-from tests.contract import counting, crooked
+from tests.contract import crooked
 from tests.contract.conftest import PACE_S, Federation, alive, eventually
 from tests.contract.relay import Flow, Relay, Way, owner
 from tests.contract.stranger import Says, Stranger
@@ -53,7 +54,7 @@ LOOKED_BACK = 8  # rounds that are read to find the last: a resume goes back by 
 HUGE = 128 * 2**20
 REPORT_BYTES = 400  # a line of progress is longer, acknowledgements and pings are shorter
 SETTINGS = counting.SETTINGS | {
-    "task": "tests.contract.counting:large",
+    "task": "benchmarks.counting:large",
     "run": RUN,
     "rounds": 1_000_000,
     "replicas": 3,

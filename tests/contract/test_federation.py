@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.counting import SETTINGS as COUNTING
 from fedgc.deploy.local_federation import free_port
 from tests.contract.conftest import GATHER_S, WAIT_S, Federation, alive, eventually
-from tests.contract.counting import SETTINGS as COUNTING
 from tests.contract.relay import Relay, owner
 
 pytestmark = pytest.mark.contract
@@ -100,7 +100,7 @@ def test_missing_package_names_client_and_package(tmp_path: Path) -> None:
 
 
 def test_dtype_unknown_to_numpy_fails_no_run(federation) -> None:
-    task = {"task": "tests.contract.counting:on_half_base", "rounds": 1, "run": "half-base"}
+    task = {"task": "benchmarks.counting:on_half_base", "rounds": 1, "run": "half-base"}
     run = federation.submit(COUNTING | task | {"min_clients": 1, "threads": 1, "replicas": 1})
     assert federation.wait(run, WAIT_S) == "finished:completed", federation.run_log(run)
     with federation.store() as store:

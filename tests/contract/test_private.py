@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import counting
 from fedgc.deploy.local_federation import Node
 from fedgc.errors import FedgcError
 from fedgc.history import RoundRow
-from tests.contract import counting
 from tests.contract.conftest import GATHER_S, WAIT_S, Federation, eventually
 
 pytestmark = pytest.mark.contract
@@ -29,7 +29,7 @@ def test_private_run_completes_on_default_settings(federation: Federation, tmp_p
     run = federation.submit(
         {
             "work": "coded",
-            "task": "tests.contract.counting:private",
+            "task": "benchmarks.counting:private",
             "run": RUN,
             "rounds": ROUNDS,
             "min_clients": 4,
@@ -84,7 +84,7 @@ def test_private_chunk_run_completes_despite_random_losses(
         run = five.submit(
             {
                 "work": "coded",
-                "task": "tests.contract.counting:private",
+                "task": "benchmarks.counting:private",
                 "run": name,
                 "rounds": LONGER,
                 "min_clients": len(here),
