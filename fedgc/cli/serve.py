@@ -13,11 +13,7 @@ import os
 import sys
 import threading
 import time
-<<<<<<< HEAD
-from contextlib import AbstractContextManager
-=======
-from contextlib import suppress
->>>>>>> soak
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -208,11 +204,7 @@ class _Server:
             config = self._next(config, name)
             how = "it is resumed from its last checkpoint" if config.resume else "it begins again"
             count = f"restart {restarts.in_a_row} of {restarts.most} without a new round"
-<<<<<<< HEAD
-            say(self._place.console, f"{over.reason}; {how} in {restarts.pause_s:g} s ({count})")
-=======
-            _say(self._place.console, f"{reason}; {how} in {restarts.pause_s:g} s ({count})")
->>>>>>> soak
+            say(self._place.console, f"{reason}; {how} in {restarts.pause_s:g} s ({count})")
             self._pause(restarts.pause_s)
 
     def _start(self, config: RunConfig) -> Over:
@@ -283,13 +275,6 @@ def _reached(over: Over) -> int:
     return max(over.seen.last, *(int(number) for number, _ in ROUND_OVER.findall(over.log)), 0)
 
 
-<<<<<<< HEAD
-def _by_user(over: Over) -> bool:
-    """Whether the run was stopped on purpose, such as by `flwr stop`."""
-    run = over.seen.run
-    return over.status == STOPPED if run is None else run.state == "stopped" and run.reason == BY_USER
-
-
 def restart_ended(host: Host, console: Console) -> None:
     """Restart the processes of a local federation that ended."""
     for name, how in host.restart_ended().items():
@@ -298,7 +283,4 @@ def restart_ended(host: Host, console: Console) -> None:
 
 def say(console: Console, line: str) -> None:
     """Print one line."""
-=======
-def _say(console: Console, line: str) -> None:
->>>>>>> soak
     console.print(line, soft_wrap=True, highlight=False, markup=False)

@@ -13,11 +13,8 @@ from pathlib import Path
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-<<<<<<< HEAD
-from fedgc.codecs import EXACT
-=======
 from benchmarks import counting
->>>>>>> soak
+from fedgc.codecs import EXACT
 from fedgc.flower.client_loop import ClientLoop
 from fedgc.flower.driver import Driver, Job
 from fedgc.flower.sink import Sink
