@@ -81,7 +81,8 @@ def test_failed_run_is_recorded_with_first_cause_and_queue_goes_on(starts, serve
 def test_run_stopped_by_user_is_recorded_and_queue_goes_on(starts, serve):
     add("a")
     add("b")
-    starts(does(3, state="stopped", reason="stopped by the user"), does(9, state="completed"))
+    made = starts(does(3, state="stopped", reason="stopped by the user"), does(9, state="completed"))
+    made.ended = "finished:stopped"
     serve()
     assert states() == {"a": "stopped", "b": "completed"}
 
