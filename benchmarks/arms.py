@@ -15,8 +15,9 @@
                      (Decoupled DiLoCo, arXiv 2604.21428, which merges by tokens; here by samples, which is
                      better under skew)
     ours             partial steps count, as do steps done while waiting for a decision; shared momentum;
-                     fixed periods and drift at several budgets, on private or scattered data, in 32, 8 or
-                     4 bits
+                     fixed periods, drift and loss-change at several budgets, and pace (the schedule of the
+                     drift budget, without a measure: the null arm); on private or scattered data, in 32, 8
+                     or 4 bits
 
     SSP              every step is sent, and a client is at most a fixed number of steps ahead of the slowest
                      (Ho et al., NIPS 2013)
@@ -142,6 +143,11 @@ SCATTERED: Final = {"placement": "scattered"}
 OURS: Final = (
     *(Arm(f"ours, fixed {LOOK * p}", _fixed(p), ours=True) for p in (4, 8)),
     *(Arm(f"ours, drift {b:g}", _drift(b), ours=True) for b in (0.5, 0.25, 0.125)),
+    *(Arm(f"ours, pace {b:g}", {**_drift(b), "gate": "pace"}, ours=True) for b in (0.25, 0.125)),
+    *(
+        Arm(f"ours, loss-change {b:g}", {**_drift(b), "gate": "loss-change"}, ours=True)
+        for b in (0.25, 0.125)
+    ),
     Arm("ours, drift, a tenth of BSP's bytes", _drift(1.0), ours=True, tenth=True),
     *(Arm(f"ours, drift 0.25, {bits} bits", _drift(0.25, codec=f"int{bits}"), ours=True) for bits in (8, 4)),
     *(

@@ -11,6 +11,10 @@ Figures, in points of accuracy unless named otherwise; None if their scenes were
     equal_syncs_gain_points      drift less the fixed period of as many syncs, same momentum: least
                                  over columns
     skew_syncs_gain_points       the same under label skew
+    drift_over_blind_points, loss-change_over_blind_points
+                                 a gate less the better of pace and fixed period at as many syncs, by scene
+                                 and budget: drift at the end, loss-change in the mean over the run
+    ..._over_blind_lower         the lower end of the 95% interval of the same
     private_partial_gain_points  skew: partial steps less dropping, both with shared momentum: least over
                                  persistent, transient and dead
     movable_syncs_to_bsp         skew: fewest syncs of scattered data within 0.3 points of BSP, over BSP's
@@ -27,6 +31,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Final
@@ -34,6 +39,7 @@ from typing import Final
 from benchmarks.arms import ARMS, BSP, Arm, named
 from benchmarks.report import Report, Value, machine
 from benchmarks.scene import COLUMNS, MODELS, OPTIMIZERS, STRAGGLERS, Scene, has, read
+from benchmarks.streams import STREAMS
 from benchmarks.trial import Care, Measured, Trial, play
 
 CLOSE: Final = 0.3  # points: as good as BSP
@@ -41,6 +47,12 @@ PRIVATE: Final = ("FedAvgM", "FedCM, drop", "grace window")
 OURS: Final = "ours, drift 0.25"
 PARTIAL: Final = "ours, fixed 32"
 SCATTERED: Final = "ours, scattered, drift 0.25"
+BLIND: Final = {0.25: ("ours, pace 0.25", "ours, fixed 32"), 0.125: ("ours, pace 0.125", "ours, fixed 64")}
+MEASURED: Final = {"drift": "points", "loss-change": "mean_points"}  # what each is for
+GATES: Final = named(
+    *(name for arms in BLIND.values() for name in arms),
+    *(f"ours, {gate} {budget:g}" for budget in BLIND for gate in MEASURED),
+)
 PAIRS: Final = (("ours, drift 0.25", "ours, fixed 32"), ("ours, drift 0.125", "ours, fixed 64"))
 TENTH: Final = "ours, drift, a tenth of BSP's bytes"
 CORE: Final = named("BSP", *PRIVATE, "shuffle once, drop", PARTIAL, OURS, SCATTERED)
@@ -64,6 +76,7 @@ QUICK: Final = Size(128, Care(2, 2), "quick")
 USUAL: Final = Size(768, Care(5, 5), "usual")
 FULL: Final = Size(3072, Care(5, 5), "full")
 SHORT: Final = 512  # steps of convolutions and Adam in the usual size
+STREAM: Final = 1536  # steps with data that change
 LONG: Final = 3072  # steps with scattered data; a hundredth of BSP's syncs needs a long run
 
 
@@ -91,6 +104,7 @@ def cells(size: Size, data: Path | None) -> list[Cell]:
         return [
             (usual("iid"), named("BSP", TENTH, *PAIRS[0])),
             (usual("skew", "persistent"), CORE),
+            (usual("shift", steps=2 * size.steps), GATES),
         ]
     if size.kind == "full":
         return [
@@ -106,7 +120,8 @@ def cells(size: Size, data: Path | None) -> list[Cell]:
         for model, optimizer in (("cnn", "sgd"), ("mlp", "adam"))
     ]
     long = (usual("skew", steps=LONG), MOVABLE)
-    return [long, *((usual(column), ARMS) for column in COLUMNS), *straggling, *others]
+    streams = [(usual(column, steps=STREAM), GATES) for column in STREAMS]
+    return [long, *streams, *((usual(column), ARMS) for column in COLUMNS), *straggling, *others]
 
 
 # ---- comparing
@@ -166,6 +181,21 @@ class Results:
             [own.points - (it.trace.at(own.seconds) if same_seconds else it.points) for own, it in pairs]
         )
 
+    def over_blind(self, scene: Scene, gate: str, budget: float) -> Paired | None:
+        """Return a gate's accuracy less that of the better schedule without a measure, at equal syncs.
+
+        Drift is for the final accuracy, loss-change for the mean accuracy over the run.
+        """
+        accuracy = attrgetter(MEASURED[gate])
+        mine = self.runs(scene, f"ours, {gate} {budget:g}")
+        gains = []
+        for other in BLIND[budget]:
+            theirs = self.runs(scene, other)
+            pairs = [(mine[seed], theirs[seed]) for seed in mine if seed in theirs]
+            if pairs:
+                gains.append(Paired.of([accuracy(own) - accuracy(it) for own, it in pairs]))
+        return min(gains, key=lambda gain: gain.mean, default=None)
+
     def over_best(self, scene: Scene, ours: str, baselines: Sequence[str]) -> float | None:
         """Return our gain over the best baseline at our seconds."""
         gains = [self.gain(scene, ours, each, same_seconds=True) for each in baselines]
@@ -198,12 +228,15 @@ def figures(measured: Sequence[Measured]) -> dict[str, float | Mapping[str, floa
     tenth = [results.gain(scene, BSP.name, TENTH) for scene in calm if scene.column == "iid"]
     gain = [results.gain(scene, *pair) for scene in scenes for pair in PAIRS]
     skew_gain = [results.gain(scene, *pair) for scene in skewed for pair in PAIRS]
+    over_blind = {gate: _over_blind(results, gate) for gate in MEASURED}
     others = [(model, optimizer) for model in MODELS for optimizer in OPTIMIZERS][1:]
     return {
         "tenth_bytes_loss_points": _extreme(max, tenth),
         "budget_error": _budget_error(results),
         "equal_syncs_gain_points": _extreme(min, gain),
         "skew_syncs_gain_points": _extreme(min, skew_gain),
+        **{f"{gate}_over_blind_points": _each(gains, 0.0) for gate, gains in over_blind.items()},
+        **{f"{gate}_over_blind_lower": _each(gains, 1.0) for gate, gains in over_blind.items()},
         "private_partial_gain_points": _extreme(
             min, [results.gain(scene, PARTIAL, "FedCM, drop") for scene in slow]
         ),
@@ -221,6 +254,22 @@ def figures(measured: Sequence[Measured]) -> dict[str, float | Mapping[str, floa
             for model, optimizer in others
         },
     }
+
+
+def _over_blind(results: Results, gate: str) -> Mapping[str, Paired]:
+    """Return the gains of a gate over blind schedules, by scene and budget."""
+    gains = {
+        f"{scene.column}, {scene.straggler}, {budget:g}": results.over_blind(scene, gate, budget)
+        for scene in results.scenes()
+        for budget in BLIND
+    }
+    return {name: gain for name, gain in gains.items() if gain is not None}
+
+
+def _each(gains: Mapping[str, Paired], halves: float) -> Mapping[str, float | None] | None:
+    """Return each gain less so many halves of its 95% interval, the least first; None without any."""
+    found = {name: gain.mean - halves * (gain.half or 0.0) for name, gain in gains.items()}
+    return dict(sorted(found.items(), key=lambda each: each[1])) or None
 
 
 def _movable(results: Results, scene: Scene) -> tuple[float, float] | None:

@@ -27,9 +27,17 @@ class Images:
     test_labels: NDArray[np.int64]
 
 
-def images(table: Images, rows: Mapping[str, Indices], *, model: str, optimizer: str) -> Task:
+def images(
+    table: Images,
+    rows: Mapping[str, Indices],
+    *,
+    model: str,
+    optimizer: str,
+    tests: Mapping[str, Indices] = MappingProxyType({}),
+) -> Task:
     """Return the classification task; `rows` holds the samples of each chunk, which are shared data.
 
+    `tests` holds test samples whose accuracy is a figure of its own, by its name.
     `model` is mlp (a hidden layer of 128) or cnn (layers of 8 and 16 channels), `optimizer` sgd or adam.
     """
     classes, side = int(table.labels.max()) + 1, table.inputs.shape[1]
@@ -40,7 +48,11 @@ def images(table: Images, rows: Mapping[str, Indices], *, model: str, optimizer:
     def evaluate(module: "nn.Module") -> Mapping[str, float]:
         import torch
 
-        return figures(module, torch.from_numpy(table.test_inputs), torch.from_numpy(table.test_labels))
+        def on(rows: Indices | slice) -> Mapping[str, float]:
+            inputs, labels = table.test_inputs[rows], table.test_labels[rows]
+            return figures(module, torch.from_numpy(inputs), torch.from_numpy(labels))
+
+        return {**on(slice(None)), **{name: on(rows)["accuracy"] for name, rows in tests.items()}}
 
     return Task(
         model=lambda: MODELS[model](side, classes),

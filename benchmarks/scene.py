@@ -3,6 +3,7 @@
     iid      samples dealt at random
     writers  every client has other writers, if the data names them
     skew     two shards of the samples sorted by label for each client (McMahan et al., arXiv 1602.05629)
+    shift, phases, bursts   data that change during the run (`streams`)
 
 Data is a file with x_train (n x pixels, gray values), y_train, writer, x_test, y_test, such as FEMNIST; the
 default is the shipped digits, without writers. A client does `BLOCK` steps in a second, a straggler takes
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 
 from benchmarks.grid import Source
 from benchmarks.images import Images, images
+from benchmarks.streams import STREAMS, Stream, stream_of
 from fedgc.errors import EdgeFailed
 from fedgc.sim.clock import Scenario, working
 from fedgc.training.tasks import Task
@@ -55,6 +57,11 @@ class Scene:
     data: Path | None = None
     source: Source | None = None  # of the paces, if they come from a trace; `straggler` is then its name
     steps: int = 768  # steps of a client without stragglers
+
+    @property
+    def changes(self) -> bool:
+        """Return whether the data change during the run."""
+        return self.column in STREAMS
 
     @property
     def name(self) -> str:
@@ -142,6 +149,11 @@ def task_of(scene: Scene, seed: int, *, pieces: int = 1, shared: float = 0.0) ->
     placement deals them.
     """
     table, rng = read(scene.data), np.random.default_rng([seed, 1])
+    stream = stream_for(scene, seed)
+    if stream is not None:
+        seen = {f"chunk {client:04}": each for client, each in enumerate(stream.rows)}
+        named = {_period(number): each for number, each in enumerate(stream.tests)}
+        return images(table.images, seen, model=scene.model, optimizer=scene.optimizer, tests=named)
     home = homes(scene.column, table, rng)
     common = np.concatenate([rng.permutation(each)[: round(shared * len(each))] for each in home])
     rows: dict[str, Int] = {}
@@ -151,6 +163,26 @@ def task_of(scene: Scene, seed: int, *, pieces: int = 1, shared: float = 0.0) ->
             name = f"chunk {client * pieces + piece:04}"
             rows[name] = np.concatenate([part, others]) if piece == 0 else part
     return images(table.images, rows, model=scene.model, optimizer=scene.optimizer)
+
+
+def stream_for(scene: Scene, seed: int) -> Stream | None:
+    """Return what clients see when, in a scene whose data change."""
+    if scene.column not in STREAMS:
+        return None
+    table = read(scene.data).images
+    rng = np.random.default_rng([seed, 1])
+    return stream_of(
+        scene.column, table.labels, table.test_labels, clients=CLIENTS, steps=scene.steps, rng=rng
+    )
+
+
+def figure_at(stream: Stream | None, step: int) -> str:
+    """Return the name of the accuracy that counts at a step of the run."""
+    return "accuracy" if stream is None else _period(stream.period(step))
+
+
+def _period(number: int) -> str:
+    return f"accuracy of period {number}"
 
 
 def shared_samples(scene: Scene, shared: float) -> int:

@@ -21,13 +21,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from benchmarks.streams import Stream
 from fedgc.codecs import EXACT, make_codec, rounding
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.messages import Continue, Repair, Reveal, Work
 from fedgc.sim.clock import Finding
 from fedgc.sim.training import MODELS_KEPT, Job
-from fedgc.training.data import batch_rows
+from fedgc.training.data import Rows, batch_rows
 from fedgc.training.flat import FlatModel, Vector
 from fedgc.training.injection import injected_rows, pool_chunks
 from fedgc.training.local_update import Residual, with_error_feedback
@@ -66,8 +67,8 @@ class Trajectory:
 class Stacked:
     """The engines of a fleet with local work, as one batch."""
 
-    def __init__(self, task: Task, config: RunConfig) -> None:
-        self._task, self._config = task, config
+    def __init__(self, task: Task, config: RunConfig, stream: Stream | None = None) -> None:
+        self._task, self._config, self._stream = task, config, stream
         if config.threads:
             torch.set_num_threads(config.threads)
         made = initial_model(task, config)
@@ -185,13 +186,20 @@ class Stacked:
         first, start = path.work.first_step + path.front, key(path.work.seed, path.work.client, "order")
         size, pool = self._config.batch_size, path.work.pool
         at_steps = range(first, first + steps)
-        if pool is None:
+        if self._stream is not None:
+            rows = [self._seen(self._stream, path.work.client, at, start) for at in at_steps]
+        elif pool is None:
             rows = [batch_rows(path.samples, size, at, start) for at in at_steps]
         else:
             who = (path.work.seed, path.work.client)
             rows = [injected_rows(pool, self._sizes, who, at, size) for at in at_steps]
         index = torch.from_numpy(np.concatenate(rows))
         return [column[index].view(steps, size, *column.shape[1:]) for column in self._data(path.work)]
+
+    def _seen(self, stream: Stream, client: str, step: int, start: int) -> Rows:
+        """Return a batch of what a client sees at this step."""
+        seen = stream.window(int(client.split()[1]), step)
+        return seen.first + batch_rows(seen.last - seen.first, self._config.batch_size, step, start)
 
     def _loss(self, parts: Sequence[Tensor], batch: tuple[Tensor, ...]) -> Tensor:
         named = dict(zip(self._names, parts, strict=True))
@@ -323,6 +331,6 @@ def _check(made: FlatModel) -> None:
         raise BadSetting(f"stack: saw {seen} in the model, needed one whose steps depend on weights alone")
 
 
-def stacked(job: Job, folder: Path) -> Stacked:  # noqa: ARG001  nothing is spilled
+def stacked(job: Job, folder: Path, stream: Stream | None = None) -> Stacked:  # noqa: ARG001  nothing is spilled
     """Return the stack that trains a whole fleet; pass it as `Job.engines`."""
-    return Stacked(job.task, job.config)
+    return Stacked(job.task, job.config, stream)

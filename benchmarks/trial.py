@@ -2,8 +2,8 @@
 
 Every arm has the same tuning budget: it is trained once at each of its rates on the first tuning seed, then
 at the best two on the second, since one seed may favor a rate that fails on others; the better mean wins.
-Better means more accurate at the end or, with a target, sooner at the target. A run that diverges counts as
-accuracy 0.
+Better means more accurate at the end (where data change: in the mean over the run) or, with a target, sooner
+at the target. A run that diverges counts as accuracy 0.
 
 Bytes count all traffic: models down, updates up as encoded, a report and a command for each client and check
 (asynchronous: for each update), samples that a step takes from other clients (not those used twice), and the
@@ -14,6 +14,7 @@ under the virtual clock of `fedgc.sim.clock`, or that of `benchmarks.asynchronou
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import accumulate
 from statistics import fmean
 from typing import Final
@@ -21,8 +22,18 @@ from typing import Final
 from benchmarks.arms import COPIES, PIECES, Arm
 from benchmarks.asynchronous import Moment, train_asynchronously
 from benchmarks.report import Value
-from benchmarks.scene import CLIENTS, Scene, read, scenario_of, shared_samples, task_of
+from benchmarks.scene import (
+    CLIENTS,
+    Scene,
+    figure_at,
+    read,
+    scenario_of,
+    shared_samples,
+    stream_for,
+    task_of,
+)
 from benchmarks.stacked import stacked
+from benchmarks.streams import Stream
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError
 from fedgc.round.plan import injected
@@ -84,6 +95,7 @@ class Measured:
     seed: int
     rate: float
     points: float = 0.0  # accuracy at the end, in points
+    mean_points: float = 0.0  # its mean over the rounds of the run
     syncs: int = 0
     looks: int = 0
     megabytes: float = 0.0
@@ -104,7 +116,12 @@ class Measured:
         An arm that never reaches the target takes infinitely long, as do all without a target.
         """
         reached = None if target is None else self.trace.reach(target)
-        return (-reached[0] if reached else -math.inf), self.points
+        return (-reached[0] if reached else -math.inf), self.used
+
+    @property
+    def used(self) -> float:
+        """Return the accuracy that counts: at the end, or where data change, in the mean over the run."""
+        return self.mean_points if self.scene.changes else self.points
 
     def row(self) -> dict[str, Value]:
         """Return a row of the report."""
@@ -160,6 +177,7 @@ def play(trials: Sequence[Trial], progress: Callable[[int, int], object]) -> lis
 
 def measure(scene: Scene, arm: Arm, rate: float, seed: int) -> Measured:
     """Train once."""
+    stream = stream_for(scene, seed)
     task = task_of(scene, seed, pieces=1 if arm.coded or not arm.moves else PIECES, shared=arm.shared)
     common = CommonModel(task, RunConfig(seed=seed, device="cpu", work="coded"))
     model_bytes = 4 * common.size
@@ -170,15 +188,15 @@ def measure(scene: Scene, arm: Arm, rate: float, seed: int) -> Measured:
         task,
         config,
         scenario,
-        engines=None if arm.coded else stacked,
+        engines=None if arm.coded else partial(stacked, stream=stream),
         partial=arm.partial,
         planner=Tuner(config),
     )
     try:
-        marks, model = _trained(job, arm, model_bytes / 1e6)
+        marks, model = _trained(job, arm, model_bytes / 1e6, stream)
     except FedgcError as error:
         return Measured(scene, arm, seed, rate, failed=str(error), placement_mb=placement_mb)
-    last = 100.0 * common.evaluate(model)["accuracy"]
+    last = 100.0 * common.evaluate(model)[figure_at(stream, scene.steps)]
     return _judged(Measured(scene, arm, seed, rate, last, placement_mb=placement_mb), job, marks)
 
 
@@ -193,15 +211,20 @@ class Mark:
     messages: int
     steps: int  # of all clients together
     accuracy: float | None  # if it was evaluated
+    current: float  # the latest known accuracy
 
 
-def _trained(job: Job, arm: Arm, model_mb: float) -> tuple[Sequence[Mark], Vector]:
+def _trained(job: Job, arm: Arm, model_mb: float, stream: Stream | None) -> tuple[Sequence[Mark], Vector]:
     """Train; return the marks of all rounds, and the model."""
     if arm.rule is not None:
         result = train_asynchronously(job, arm.rule)
         return [_mark(moment, model_mb) for moment in result.moments], result.model
     trained = train(job)
     points = trained.points
+    accuracies = [
+        point.metrics.get(figure_at(stream, (point.row.round - 1) * job.config.round_steps))
+        for point in points
+    ]
     sums = zip(
         accumulate(map(_synced, points)),
         accumulate(_down(points)),
@@ -210,16 +233,20 @@ def _trained(job: Job, arm: Arm, model_mb: float) -> tuple[Sequence[Mark], Vecto
         strict=True,
     )
     marks = [
-        Mark(point.seconds, syncs, point.sent * model_mb, down * model_mb, looks, steps, _known(point))
-        for point, (syncs, down, looks, steps) in zip(points, sums, strict=True)
-    ]
+        Mark(
+            point.seconds, syncs, point.sent * model_mb, down * model_mb, looks, steps,
+            accuracy if _synced(point) else None, accuracy or 0.0,
+        )
+        for point, accuracy, (syncs, down, looks, steps) in zip(points, accuracies, sums, strict=True)
+    ]  # fmt: skip
     return marks, trained.model
 
 
 def _mark(of: Moment, model_mb: float) -> Mark:
     up_mb, down_mb = of.pushed * model_mb, of.pulled * model_mb
     accuracy = of.metrics.get("accuracy")
-    return Mark(of.seconds, of.pushed // CLIENTS, up_mb, down_mb, of.pushed, of.steps, accuracy)
+    syncs = of.pushed // CLIENTS
+    return Mark(of.seconds, syncs, up_mb, down_mb, of.pushed, of.steps, accuracy, accuracy or 0.0)
 
 
 def _judged(bare: Measured, job: Job, marks: Sequence[Mark]) -> Measured:
@@ -238,6 +265,7 @@ def _judged(bare: Measured, job: Job, marks: Sequence[Mark]) -> Measured:
     known.append((end, bare.points))
     return replace(
         bare,
+        mean_points=100.0 * fmean(mark.current for mark in marks),
         syncs=last.syncs,
         looks=len(marks),
         megabytes=spent[-1],
@@ -257,11 +285,6 @@ def _judged(bare: Measured, job: Job, marks: Sequence[Mark]) -> Measured:
 
 def _synced(point: Point) -> bool:
     return point.row.outcome in ("synced", "approximate")
-
-
-def _known(point: Point) -> float | None:
-    """Return the accuracy of this round's model, if known."""
-    return point.metrics.get("accuracy") if _synced(point) else None
 
 
 def _down(points: Sequence[Point]) -> Iterator[int]:
@@ -289,6 +312,6 @@ def _placement_mb(scene: Scene, arm: Arm) -> float:
 
 def _budget_error(of: Measured, share: float, megabytes: float, budget: float | str) -> float | None:
     """Return the miss of a budget as a share of it; the placement is not part of a budget."""
-    if of.arm.settings.get("gate") != "drift":
+    if of.arm.settings.get("gate") not in ("drift", "pace", "loss-change"):
         return None
     return abs((megabytes - of.placement_mb if of.arm.tenth else share) / float(budget) - 1.0)

@@ -13,7 +13,7 @@ constant.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from fedgc.errors import BadSetting
@@ -83,15 +83,24 @@ class Budget:
 
         `densest` is the largest share of checks that may be syncs.
         """
+        even, left = self._even(checks, spent, reports)
+        if reports.rounds_left is None:
+            return even
+        total, share = checks + left, min(even.rate / densest, 1.0) * left
+        return replace(even, rate=densest * rising((checks + 0.5) / total, share / total))
+
+    def even(self, checks: int, spent: float, reports: Reports, *, densest: float = 1.0) -> SyncRate:
+        """Return the rate at this check that spends the rest evenly."""
+        even, _ = self._even(checks, spent, reports)
+        return replace(even, rate=min(even.rate, densest))
+
+    def _even(self, checks: int, spent: float, reports: Reports) -> tuple[SyncRate, int]:
+        """Return the even rate, and the checks that it is for."""
         left = self._horizon() if reports.rounds_left is None else reports.rounds_left + 1
         syncs = self._syncs(checks, spent, left, reports)
         if reports.rounds_left:
             syncs, left = syncs - 1, left - 1
-        rate = min(max(syncs / left, 0.0), 1.0)
-        if reports.rounds_left is not None:
-            total = checks + left
-            rate = densest * rising((checks + 0.5) / total, min(rate / densest, 1.0) * left / total)
-        return SyncRate(rate, affordable=syncs >= 1 - ROUNDING)
+        return SyncRate(min(max(syncs / left, 0.0), 1.0), affordable=syncs >= 1 - ROUNDING), left
 
     def cost(self, reports: Reports, *, sync: bool) -> float:
         """Return the cost of this check."""

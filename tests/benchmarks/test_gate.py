@@ -59,6 +59,20 @@ def test_figure_without_played_scenes_is_null():
     assert all(value is None for name, value in empty.items() if name != "by_model")
 
 
+def test_gates_are_compared_with_better_blind_schedule():
+    measured = [
+        *made(SKEW, "ours, pace 0.25", [70.0, 72.0], mean_points=50.0),
+        *made(SKEW, "ours, fixed 32", [60.0, 60.0], mean_points=58.0),
+        *made(SKEW, "ours, drift 0.25", [71.0, 74.0], mean_points=40.0),
+        *made(SKEW, "ours, loss-change 0.25", [61.0, 62.0], mean_points=60.0),
+    ]
+    found = figures(measured)
+    assert found["drift_over_blind_points"] == {"skew, persistent, 0.25": pytest.approx(1.5)}
+    assert found["drift_over_blind_lower"]["skew, persistent, 0.25"] < 0
+    assert found["loss-change_over_blind_points"] == {"skew, persistent, 0.25": pytest.approx(2.0)}
+    assert found["loss-change_over_blind_lower"] == {"skew, persistent, 0.25": pytest.approx(2.0)}
+
+
 def test_differences_are_paired_by_seed():
     measured = [*made(IID, "BSP", [80.0, 70.0]), *made(IID, TENTH, [79.0, 71.0], budget_error=0.1)]
     found = figures(measured)
@@ -171,7 +185,7 @@ def test_rate_favored_by_one_tuning_seed_is_not_selected(monkeypatch):
 
 def test_default_matrix_covers_stragglers_and_optimizers():
     scenes = [scene for scene, _ in cells(USUAL, None)]
-    assert {scene.column for scene in scenes} == {"iid", "writers", "skew"}
+    assert {scene.column for scene in scenes} == {"iid", "writers", "skew", "shift", "phases", "bursts"}
     assert {scene.straggler for scene in scenes} == {"none", "persistent", "transient", "dead"}
     assert {(scene.model, scene.optimizer) for scene in scenes} >= {
         ("mlp", "sgd"),

@@ -171,8 +171,8 @@ def test_figures_and_rows_are_of_all_work():
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.contract
+@pytest.mark.slow
 def test_soak_loses_no_round_and_makes_no_wrong_sum():
     found = bench_soak(2.0, 0).figures
     names = ("wrong_sums", "rounds_lost", "rounds_twice", "tracebacks")
