@@ -11,6 +11,7 @@ Figures, in points of accuracy unless named otherwise; None if their scenes were
     equal_syncs_gain_points      drift less the fixed period of as many syncs, same momentum: least
                                  over columns
     skew_syncs_gain_points       the same under label skew
+    skew_pair_gain_points        the same for each kind of straggler and period, each with its interval (+-)
     private_partial_gain_points  skew: partial steps less dropping, both with shared momentum: least over
                                  persistent, transient and dead
     movable_syncs_to_bsp         skew: fewest syncs of scattered data within 0.3 points of BSP, over BSP's
@@ -81,7 +82,7 @@ def bench_gate(
     ]
     measured = play(trials, progress)
     rows = [*differences(measured), *(each.row() for each in measured)]
-    return Report(figures(measured), rows, machine()), measured
+    return Report(figures(measured), rows, machine(), range(size.care.seeds)), measured
 
 
 def cells(size: Size, data: Path | None) -> list[Cell]:
@@ -204,6 +205,7 @@ def figures(measured: Sequence[Measured]) -> dict[str, float | Mapping[str, floa
         "budget_error": _budget_error(results),
         "equal_syncs_gain_points": _extreme(min, gain),
         "skew_syncs_gain_points": _extreme(min, skew_gain),
+        "skew_pair_gain_points": dict(_pair_gains(results, skewed)) or None,
         "private_partial_gain_points": _extreme(
             min, [results.gain(scene, PARTIAL, "FedCM, drop") for scene in slow]
         ),
@@ -221,6 +223,16 @@ def figures(measured: Sequence[Measured]) -> dict[str, float | Mapping[str, floa
             for model, optimizer in others
         },
     }
+
+
+def _pair_gains(results: Results, scenes: Iterable[Scene]) -> Iterator[tuple[str, float | None]]:
+    """Yield the gain of drift over the fixed period of as many syncs, and its interval."""
+    for scene in scenes:
+        for ours, other in PAIRS:
+            gain = results.gain(scene, ours, other)
+            if gain is not None:
+                name = f"{scene.straggler}, {other.split()[-1]}"
+                yield from ((name, gain.mean), (f"{name} +-", gain.half))
 
 
 def _movable(results: Results, scene: Scene) -> tuple[float, float] | None:

@@ -65,8 +65,15 @@ def test_differences_are_paired_by_seed():
     assert found["tenth_bytes_loss_points"] == pytest.approx(0.0)
     assert found["budget_error"] == pytest.approx(0.1)
     gain = Results(measured).gain(IID, "BSP", TENTH)
+    assert found["skew_pair_gain_points"] is None
     assert gain.half == pytest.approx(12.706 * np.std([1.0, -1.0], ddof=1) / 2**0.5)
     assert Paired.of([3.0]).half is None
+
+
+def test_gain_of_drift_is_given_for_each_period():
+    measured = [*made(SKEW, "ours, drift 0.25", [62.0, 64.0]), *made(SKEW, "ours, fixed 32", [60.0, 60.0])]
+    gains = figures(measured)["skew_pair_gain_points"]
+    assert gains == {"persistent, 32": 3.0, "persistent, 32 +-": pytest.approx(12.706)}
 
 
 def test_fedgc_is_compared_with_best_baseline_at_equal_time():
