@@ -12,6 +12,7 @@ Figures, in points of accuracy unless named otherwise; None if their scenes were
                                  over columns
     skew_syncs_gain_points       the same under label skew
     skew_pair_gain_points        the same for each kind of straggler and period, each with its interval (+-)
+    slow_syncs_gain_points       the same over kinds of stragglers and periods, the least and the most
     private_partial_gain_points  skew: partial steps less dropping, both with shared momentum: least over
                                  persistent, transient and dead
     movable_syncs_to_bsp         skew: fewest syncs of scattered data within 0.3 points of BSP, over BSP's
@@ -197,15 +198,18 @@ def figures(measured: Sequence[Measured]) -> dict[str, float | Mapping[str, floa
     none: tuple[float | None, float | None] = (None, None)
     movable = min(filter(None, (_movable(results, scene) for scene in skewed)), default=none)
     tenth = [results.gain(scene, BSP.name, TENTH) for scene in calm if scene.column == "iid"]
-    gain = [results.gain(scene, *pair) for scene in scenes for pair in PAIRS]
-    skew_gain = [results.gain(scene, *pair) for scene in skewed for pair in PAIRS]
+    gain, skew_gain, slow_gain = (
+        [results.gain(scene, *pair) for scene in chosen for pair in PAIRS]
+        for chosen in (scenes, skewed, slow)
+    )
     others = [(model, optimizer) for model in MODELS for optimizer in OPTIMIZERS][1:]
     return {
         "tenth_bytes_loss_points": _extreme(max, tenth),
         "budget_error": _budget_error(results),
         "equal_syncs_gain_points": _extreme(min, gain),
         "skew_syncs_gain_points": _extreme(min, skew_gain),
-        "skew_pair_gain_points": dict(_pair_gains(results, skewed)) or None,
+        "skew_pair_gain_points": dict(_pair_gains(results, skewed)),
+        "slow_syncs_gain_points": {"least": _extreme(min, slow_gain), "most": _extreme(max, slow_gain)},
         "private_partial_gain_points": _extreme(
             min, [results.gain(scene, PARTIAL, "FedCM, drop") for scene in slow]
         ),

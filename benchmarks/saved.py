@@ -7,6 +7,7 @@ Nothing in a file names the machine or a folder of it.
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -30,10 +31,11 @@ OTHERS: Final = (":(exclude)benchmarks/results", ":(exclude)*.md")
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The state of the sources, and the time, before anything is measured."""
+    """The state of the sources and of the machine, and the time, before anything is measured."""
 
     commit: str
     dirty: bool
+    load: float  # processes that want a core, mean of the last minute
     at_s: float
 
 
@@ -43,6 +45,7 @@ def start() -> Start:
     return Start(
         _git("rev-parse", "HEAD"),
         bool(_git("status", "--porcelain", "--", *SOURCES, *OTHERS)),
+        round(os.getloadavg()[0], 2),
         time.monotonic(),
     )
 
@@ -64,6 +67,7 @@ def save(report: Report, words: Sequence[str], folder: Path = FOLDER) -> Path:
         "command": " ".join(["python -m benchmarks", *map(_without_folder, words)]),
         "commit": begun.commit,
         "dirty": begun.dirty,
+        "load": begun.load,
         "date": datetime.now(UTC).date().isoformat(),
         "wall_s": round(time.monotonic() - begun.at_s, 1),
     }

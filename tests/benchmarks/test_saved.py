@@ -17,7 +17,7 @@ def test_results_file_tells_commit_command_and_seeds(tmp_path: Path):
     path = saved.save(REPORT, ["codes", "--save", "--traces", "/data/of/mine/traces"], tmp_path)
     table = json.loads(path.read_text())
     assert path.name == "codes.json"
-    assert list(table)[:6] == ["name", "command", "commit", "dirty", "date", "wall_s"]
+    assert list(table)[:6] == ["name", "command", "commit", "dirty", "load", "date"]
     assert table["command"] == "python -m benchmarks codes --save --traces traces"
     assert len(table["commit"]) == 40
     assert table["figures"] == {"ratio": 1.5, "never": "inf"}
