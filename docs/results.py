@@ -28,7 +28,7 @@ Results = Mapping[str, Any]  # the content of each results file by its name
 
 def read(folder: Path = FOLDER) -> Results:
     """Return the results files."""
-    return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    return {path.stem: _table(path) for path in sorted(folder.glob("*.json"))}
 
 
 def filled(markdown: str, results: Results) -> str:
@@ -38,7 +38,7 @@ def filled(markdown: str, results: Results) -> str:
         kind, reference, factor, form, _ = marker.groups()
         if kind == "unmeasured" and _name(reference) not in results:
             return marker.group()
-        number = format(looked_up(reference, results) * float(factor or 1), form)
+        number = _formatted(looked_up(reference, results) * float(factor or 1), form)
         asked = " ".join(filter(None, (reference, factor, form)))
         return f"<!-- result: {asked} -->{number}<!-- /result -->"
 
@@ -74,6 +74,22 @@ def unmeasured(markdown: str) -> Iterator[tuple[int, str, str]]:
             yield markdown.count("\n", 0, marker.start()) + 1, marker.group(2), marker.group(5)
 
 
+def _table(path: Path) -> Any:  # noqa: ANN401  JSON
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise Unusable(
+            f"{path.name}: saw {error}, needed a file of python -m benchmarks NAME --save"
+        ) from error
+
+
+def _formatted(number: float, form: str) -> str:
+    try:
+        return format(number, form)
+    except ValueError as error:
+        raise Unusable(f"saw the format {form!r}, needed one of Python, such as .1f") from error
+
+
 def _name(reference: str) -> str:
     match = REFERENCE.fullmatch(reference)
     if match is None:
@@ -82,8 +98,8 @@ def _name(reference: str) -> str:
 
 
 def _row(reference: str, where: str, rows: list[Mapping[str, Any]]) -> Mapping[str, Any]:
-    wanted = dict(each.split("=", 1) for each in where.split("; "))
-    found = [row for row in rows if all(str(row.get(name)) == value for name, value in wanted.items())]
+    wanted = [each.partition("=") for each in where.split("; ")]
+    found = [row for row in rows if all(str(row.get(name)) == value for name, _, value in wanted)]
     if len(found) != 1:
         raise Unusable(f"{reference}: saw {len(found)} rows with these values, needed one")
     return found[0]

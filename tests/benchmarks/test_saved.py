@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import Report, machine, saved
+from fedgc.errors import EdgeFailed
 
 REPORT = Report({"ratio": 1.5, "never": float("inf")}, [{"a": 1}, {"a": 2}], machine(), range(2))
 SHIPPED = sorted(saved.FOLDER.glob("*.json"))
@@ -32,6 +33,25 @@ def test_results_file_keeps_first_rows_of_long_report():
     assert kept["rows"] == table["rows"][: len(kept["rows"])]
     assert 30 < len(kept["rows"]) < 60
     assert kept["rows_left_out"] == 100 - len(kept["rows"])
+
+
+def test_changed_sources_are_dirty_and_pages_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def git(*words: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    monkeypatch.setattr(saved, "FOLDER", tmp_path / "benchmarks" / "results")
+    with pytest.raises(EdgeFailed, match="--save: saw no git repository, needed one"):
+        saved.start.__wrapped__()
+    git("init")
+    for name in ("fedgc/a.py", "benchmarks/results/codes.json", "benchmarks/b.py", "README.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("first")
+    git("add", ".")
+    git("commit", "-m", "first")
+    for name, dirty in (("README.md", False), ("benchmarks/results/codes.json", False), ("fedgc/a.py", True)):
+        (tmp_path / name).write_text("second")
+        assert saved.start.__wrapped__().dirty is dirty
 
 
 def test_quick_benchmark_is_not_saved():

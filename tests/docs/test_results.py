@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import app
 from docs import generate, results
 from fedgc.errors import Unusable
 
 MEASURED = results.read()
 PAGES = {path.relative_to(generate.ROOT).as_posix(): path.read_text() for path in generate.pages()}
+MARKERS = [marker for page in PAGES.values() for marker in results.MARKER.findall(page)]
 MARKED = [name for name, page in PAGES.items() if results.MARKER.search(page)]
 OPENED = re.compile(r"<!-- (?:result|unmeasured): (?!NAME)")  # NAME: explained, not used
 FIRST = re.compile(r"^\s*(?:(?:[-*+>]|\d+\.)\s+)*<!-- (?:result|unmeasured)", re.MULTILINE)
@@ -54,6 +56,8 @@ def test_marker_gets_figure_of_results_file(asked: str, number: str):
         ("speed[rule=c].ms .2f", "saw 2 rows with these values, needed one"),
         ("speed[rule=d].ms .2f", "saw 0 rows with these values, needed one"),
         ("other.ratio .2f", "saw no file other.json, needed one in benchmarks/results"),
+        ("speed[c].ms .2f", "saw 0 rows with these values, needed one"),
+        ("speed.ratio ms", "saw the format 'ms', needed one of Python, such as .1f"),
         ("ratio .2f", "saw 'ratio', needed NAME.figure"),
     ],
 )
@@ -72,6 +76,9 @@ def test_typed_number_stays_until_there_is_results_file():
 def test_results_are_read_by_name(tmp_path: Path):
     (tmp_path / "speed.json").write_text(json.dumps(FILES["speed"]))
     assert results.read(tmp_path) == FILES
+    (tmp_path / "speed.json").write_text("<<<<")
+    with pytest.raises(Unusable, match=r"speed\.json: saw .*, needed a file of python -m benchmarks"):
+        results.read(tmp_path)
 
 
 @pytest.mark.parametrize("name", MARKED)
@@ -84,6 +91,11 @@ def test_markers_are_whole_and_within_line(name: str):
     """A comment that begins a line makes the line HTML, in which Markdown does not apply."""
     assert len(OPENED.findall(PAGES[name])) == len(results.MARKER.findall(PAGES[name]))
     assert FIRST.findall(PAGES[name]) == []
+
+
+def test_markers_name_benchmarks():
+    named = {marker[1].partition("[")[0].partition(".")[0] for marker in MARKERS}
+    assert named <= {"none", *(command.name for command in app.registered_commands)}
 
 
 def test_numbers_of_benchmarks_page_are_marked():
