@@ -2,7 +2,9 @@
 
     python -m benchmarks NAME --json
 
-prints one JSON object with `figures`, `rows` and `machine`. Figures that miss their target come first.
+prints one JSON object with `figures`, `rows`, `machine` and `seeds`. Figures that miss their target come
+first. With `--save` it also writes benchmarks/results/NAME.json, from which the documentation gets its
+figures.
 """
 
 from pathlib import Path
@@ -10,16 +12,18 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.saved import wholly
 from fedgc.cli import run_program
 
 app = typer.Typer(help="Benchmark fedgc against other methods.", no_args_is_help=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Measure less, in under a minute.")]
+Save = Annotated[bool, typer.Option("--save", help="Write benchmarks/results/NAME.json.", callback=wholly)]
 
 
 @app.command("codes")
-def bench_codes(as_json: AsJson = False, quick: Quick = False) -> None:
+def bench_codes(as_json: AsJson = False, quick: Quick = False, save: Save = False) -> None:
     """Condition, error and time of the codes, beside the published code and older ones.
 
     Example: python -m benchmarks codes --json
@@ -27,13 +31,14 @@ def bench_codes(as_json: AsJson = False, quick: Quick = False) -> None:
     from benchmarks.codes import bench_codes as measure
     from benchmarks.printing import show
 
-    show(measure(quick=quick), as_json=as_json)
+    show(measure(quick=quick), as_json=as_json, save=save)
 
 
 @app.command("rounds")
 def bench_rounds(
     as_json: AsJson = False,
     quick: Quick = False,
+    save: Save = False,
     full: Annotated[
         bool, typer.Option("--full", help="Measure more clients and rounds; takes longer.")
     ] = False,
@@ -55,7 +60,7 @@ def bench_rounds(
     from benchmarks.rounds import bench_rounds as measure
 
     report = measure(QUICK if quick else FULL if full else USUAL, traces)
-    show(report, as_json=as_json, lines=text_lines(report))
+    show(report, as_json=as_json, save=save, lines=text_lines(report))
 
 
 Full = Annotated[bool, typer.Option("--full", help="Measure the whole matrix; takes hours.")]
@@ -71,6 +76,7 @@ Data = Annotated[
 def bench_gate(
     as_json: AsJson = False,
     quick: Quick = False,
+    save: Save = False,
     full: Full = False,
     data: Data = None,
     png: Annotated[Path | None, typer.Option(help="Where to write the frontiers as a picture.")] = None,
@@ -88,13 +94,14 @@ def bench_gate(
     report, measured = measure(QUICK if quick else FULL if full else USUAL, data)
     if png is not None:
         draw(measured, png)
-    show(report, as_json=as_json, lines=text_lines(measured))
+    show(report, as_json=as_json, save=save, lines=text_lines(measured))
 
 
 @app.command("accuracy")
 def bench_accuracy(
     as_json: AsJson = False,
     quick: Quick = False,
+    save: Save = False,
     full: Full = False,
     data: Data = None,
     traces: Annotated[
@@ -110,11 +117,11 @@ def bench_accuracy(
     from benchmarks.printing import show
 
     report = measure(QUICK if quick else FULL if full else USUAL, data, traces)
-    show(report, as_json=as_json, lines=text_lines(report))
+    show(report, as_json=as_json, save=save, lines=text_lines(report))
 
 
 @app.command("link")
-def bench_link(as_json: AsJson = False, quick: Quick = False) -> None:
+def bench_link(as_json: AsJson = False, quick: Quick = False, save: Save = False) -> None:
     """Overhead of a round over each link, beside Flower's own FedAvg and a plain stream, on real processes.
 
     Example: python -m benchmarks link --json
@@ -122,13 +129,14 @@ def bench_link(as_json: AsJson = False, quick: Quick = False) -> None:
     from benchmarks.link import bench_link as measure
     from benchmarks.printing import show
 
-    show(measure(quick=quick), as_json=as_json)
+    show(measure(quick=quick), as_json=as_json, save=save)
 
 
 @app.command("tuner")
 def bench_tuner(
     as_json: AsJson = False,
     quick: Quick = False,
+    save: Save = False,
     traces: Annotated[Path | None, typer.Option(help="A folder with traces of real machines.")] = None,
 ) -> None:
     """The tuner's choices from early rounds, compared with the best fixed setting on later ones.
@@ -138,13 +146,14 @@ def bench_tuner(
     from benchmarks.printing import show
     from benchmarks.tuner import bench_tuner as measure
 
-    show(measure(quick=quick, traces=traces), as_json=as_json)
+    show(measure(quick=quick, traces=traces), as_json=as_json, save=save)
 
 
 @app.command("secagg")
 def bench_secagg(
     as_json: AsJson = False,
     quick: Quick = False,
+    save: Save = False,
     large: Annotated[
         bool, typer.Option("--large", help="Also vectors of 10^8 numbers; takes longer.")
     ] = False,
@@ -158,11 +167,11 @@ def bench_secagg(
     from benchmarks.secagg import bench_secagg as measure
 
     report = measure(QUICK if quick else LARGE if large else USUAL)
-    show(report, as_json=as_json, lines=lines(report))
+    show(report, as_json=as_json, save=save, lines=lines(report))
 
 
 @app.command("loop")
-def bench_loop(as_json: AsJson = False, quick: Quick = False) -> None:
+def bench_loop(as_json: AsJson = False, quick: Quick = False, save: Save = False) -> None:
     """What a training script of the user's own costs: a step, an interrupt, a large model in and out.
 
     Example: python -m benchmarks loop --json
@@ -170,11 +179,11 @@ def bench_loop(as_json: AsJson = False, quick: Quick = False) -> None:
     from benchmarks.loop import bench_loop as measure
     from benchmarks.printing import show
 
-    show(measure(quick=quick), as_json=as_json)
+    show(measure(quick=quick), as_json=as_json, save=save)
 
 
 @app.command("hostile")
-def bench_hostile(as_json: AsJson = False, quick: Quick = False) -> None:
+def bench_hostile(as_json: AsJson = False, quick: Quick = False, save: Save = False) -> None:
     """Accuracy and time with hostile clients, by aggregation rule and attack, the worst rows first.
 
     Example: python -m benchmarks hostile --json
@@ -182,11 +191,11 @@ def bench_hostile(as_json: AsJson = False, quick: Quick = False) -> None:
     from benchmarks.hostile import bench_hostile as measure
     from benchmarks.printing import show
 
-    show(measure(quick=quick), as_json=as_json)
+    show(measure(quick=quick), as_json=as_json, save=save)
 
 
 @app.command("preempt")
-def bench_preempt(as_json: AsJson = False, quick: Quick = False) -> None:
+def bench_preempt(as_json: AsJson = False, quick: Quick = False, save: Save = False) -> None:
     """What a run keeps of clients that are ended by SIGTERM at random moments, beside SIGKILL.
 
     Example: python -m benchmarks preempt --json
@@ -194,7 +203,7 @@ def bench_preempt(as_json: AsJson = False, quick: Quick = False) -> None:
     from benchmarks.preempt import bench_preempt as measure
     from benchmarks.printing import show
 
-    show(measure(quick=quick), as_json=as_json)
+    show(measure(quick=quick), as_json=as_json, save=save)
 
 
 @app.command("soak")
@@ -205,6 +214,7 @@ def bench_soak(
     folder: Annotated[
         Path | None, typer.Option(help="A new folder that keeps stores, checkpoints and logs.")
     ] = None,
+    save: Save = False,
 ) -> None:
     """A real federation under random faults for minutes, every sum recomputed; memory and open files.
 
@@ -213,7 +223,7 @@ def bench_soak(
     from benchmarks.printing import show
     from benchmarks.soak import bench_soak as measure
 
-    show(measure(minutes, seed, folder), as_json=as_json)
+    show(measure(minutes, seed, folder), as_json=as_json, save=save)
 
 
 @app.command("convert-trace")

@@ -65,7 +65,7 @@ def bench_codes(*, quick: bool = False) -> Report:
         "decode_over_memory": times["decode"]["over_memory"],
         "unbiased_gain": gain,
     }
-    return Report(figures, [*conditions, *errors, *times.values()], machine())
+    return Report(figures, [*conditions, *errors, *times.values()], machine(), range(draws))
 
 
 def _numbers(rows: list[Row], what: str) -> list[float]:

@@ -15,6 +15,8 @@ Figures, in points of accuracy unless named otherwise; None if their scenes were
                                  a gate less the better of pace and fixed period at as many syncs, by scene
                                  and budget: drift at the end, loss-change in the mean over the run
     ..._over_blind_lower         the lower end of the 95% interval of the same
+    skew_pair_gain_points        the same for each kind of straggler and period, each with its interval (+-)
+    slow_syncs_gain_points       the same over kinds of stragglers and periods, the least and the most
     private_partial_gain_points  skew: partial steps less dropping, both with shared momentum: least over
                                  persistent, transient and dead
     movable_syncs_to_bsp         skew: fewest syncs of scattered data within 0.3 points of BSP, over BSP's
@@ -94,7 +96,7 @@ def bench_gate(
     ]
     measured = play(trials, progress)
     rows = [*differences(measured), *(each.row() for each in measured)]
-    return Report(figures(measured), rows, machine()), measured
+    return Report(figures(measured), rows, machine(), range(size.care.seeds)), measured
 
 
 def cells(size: Size, data: Path | None) -> list[Cell]:
@@ -226,8 +228,10 @@ def figures(measured: Sequence[Measured]) -> dict[str, float | Mapping[str, floa
     none: tuple[float | None, float | None] = (None, None)
     movable = min(filter(None, (_movable(results, scene) for scene in skewed)), default=none)
     tenth = [results.gain(scene, BSP.name, TENTH) for scene in calm if scene.column == "iid"]
-    gain = [results.gain(scene, *pair) for scene in scenes for pair in PAIRS]
-    skew_gain = [results.gain(scene, *pair) for scene in skewed for pair in PAIRS]
+    gain, skew_gain, slow_gain = (
+        [results.gain(scene, *pair) for scene in chosen for pair in PAIRS]
+        for chosen in (scenes, skewed, slow)
+    )
     over_blind = {gate: _over_blind(results, gate) for gate in MEASURED}
     others = [(model, optimizer) for model in MODELS for optimizer in OPTIMIZERS][1:]
     return {
@@ -237,6 +241,8 @@ def figures(measured: Sequence[Measured]) -> dict[str, float | Mapping[str, floa
         "skew_syncs_gain_points": _extreme(min, skew_gain),
         **{f"{gate}_over_blind_points": _each(gains, 0.0) for gate, gains in over_blind.items()},
         **{f"{gate}_over_blind_lower": _each(gains, 1.0) for gate, gains in over_blind.items()},
+        "skew_pair_gain_points": dict(_pair_gains(results, skewed)),
+        "slow_syncs_gain_points": {"least": _extreme(min, slow_gain), "most": _extreme(max, slow_gain)},
         "private_partial_gain_points": _extreme(
             min, [results.gain(scene, PARTIAL, "FedCM, drop") for scene in slow]
         ),
@@ -270,6 +276,16 @@ def _each(gains: Mapping[str, Paired], halves: float) -> Mapping[str, float | No
     """Return each gain less so many halves of its 95% interval, the least first; None without any."""
     found = {name: gain.mean - halves * (gain.half or 0.0) for name, gain in gains.items()}
     return dict(sorted(found.items(), key=lambda each: each[1])) or None
+
+
+def _pair_gains(results: Results, scenes: Iterable[Scene]) -> Iterator[tuple[str, float | None]]:
+    """Yield the gain of drift over the fixed period of as many syncs, and its interval."""
+    for scene in scenes:
+        for ours, other in PAIRS:
+            gain = results.gain(scene, ours, other)
+            if gain is not None:
+                name = f"{scene.straggler}, {other.split()[-1]}"
+                yield from ((name, gain.mean), (f"{name} +-", gain.half))
 
 
 def _movable(results: Results, scene: Scene) -> tuple[float, float] | None:

@@ -202,7 +202,7 @@ def _rows(
         slower = [seen / fair for (_, fair), (_, seen) in zip(calm, mine, strict=True)]
         yield {
             "clients": first.fleet.clients, "hostile": first.fleet.hostile,
-            "rule": first.rule, "attack": first.fleet.attack,
+            "rule": first.rule, "attack": first.fleet.attack, "rounds": rounds,
             "accuracy": float(np.mean([accuracy for accuracy, _ in mine])),
             "lost_points": float(np.mean(lost)), "lost_points_worst_seed": max(lost),
             "time_ratio": float(np.mean(slower)),
@@ -213,7 +213,8 @@ def bench_hostile(*, quick: bool) -> Report:
     """Return the table of rule by attack, and the worst rows of the default rule."""
     attacks = ("none", "flip x3", "scale", "samples", "mute") if quick else tuple(ATTACKS)
     rules = ("auto", "weighted-mean") if quick else RULES
-    rows = list(_rows(attacks, rules, ROUNDS // 2 if quick else ROUNDS, 1 if quick else 3))
+    rounds, seeds = (ROUNDS // 2, 1) if quick else (ROUNDS, 3)
+    rows = list(_rows(attacks, rules, rounds, seeds))
 
     def worst(column: str, rule: str, clients: int) -> float:
         return max(
@@ -228,4 +229,5 @@ def bench_hostile(*, quick: bool) -> Report:
     }
     if not quick:
         figures["worst_accuracy_loss_points_2_of_8_trimmed_mean"] = worst("lost_points", "trimmed-mean", 8)
-    return Report(figures, sorted(rows, key=lambda row: -float(row["lost_points"] or 0.0)), machine())
+    worst_first = sorted(rows, key=lambda row: -float(row["lost_points"] or 0.0))
+    return Report(figures, worst_first, machine(), range(seeds))

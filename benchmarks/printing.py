@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from benchmarks import saved
 from benchmarks.frontier import frontier
 from benchmarks.report import Figure, Report
 from benchmarks.trial import Measured
@@ -13,8 +14,10 @@ from fedgc.cli.image_files import keep
 from fedgc.cli.view import terminal
 
 
-def show(report: Report, *, as_json: bool, lines: Iterable[str] = ()) -> None:
-    """Print the one JSON object, or lines of text and figures."""
+def show(report: Report, *, as_json: bool, save: bool, lines: Iterable[str] = ()) -> None:
+    """Print the one JSON object, or lines of text and figures; write the results file if it is wanted."""
+    if save:
+        sys.stderr.write(f"{saved.save(report, sys.argv[1:])}\n")
     if as_json:
         sys.stdout.write(report.json() + "\n")
         return

@@ -1,4 +1,4 @@
-"""The report of a benchmark: named figures, the rows that they are computed from, and the machine.
+"""The report of a benchmark: named figures, the rows that they are computed from, the machine and the seeds.
 
 A figure without data is None (null in JSON), never a substitute; an infinite ratio ("the other never ends")
 is the text "inf", since JSON has no infinity.
@@ -8,8 +8,12 @@ import json
 import math
 import os
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 Value = float | int | str | bool | None
 Figure = Value | Mapping[str, float | None]
@@ -22,31 +26,46 @@ class Report:
     figures: Mapping[str, Figure]
     rows: Sequence[Mapping[str, Value]]
     machine: Mapping[str, Value]
+    seeds: Sequence[int] = ()  # that are reported; empty if the benchmark draws nothing by a seed
 
     def json(self) -> str:
         """Return the one object that `--json` prints.
 
         >>> Report({"ratio": float("inf"), "lacks": None}, [], {}).json()
-        '{"figures": {"ratio": "inf", "lacks": null}, "rows": [], "machine": {}}'
+        '{"figures": {"ratio": "inf", "lacks": null}, "rows": [], "machine": {}, "seeds": []}'
         """
-        table = {"figures": self.figures, "rows": list(self.rows), "machine": self.machine}
-        return json.dumps(_speakable(table), allow_nan=False)
+        return json.dumps(self.table(), allow_nan=False)
+
+    def table(self) -> dict[str, Any]:
+        """Return the same object as a table without infinities."""
+        parts = (self.figures, self.rows, self.machine, self.seeds)
+        return dict(zip(("figures", "rows", "machine", "seeds"), map(_speakable, parts), strict=True))
 
 
 def machine() -> dict[str, Value]:
-    """Return a description of this machine."""
+    """Return a description of this machine, without names or folders."""
+    versions = {name: version(name) for name in ("numpy", "torch", "flwr")}
     return {
-        "system": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
         "python": platform.python_version(),
+        **versions,
     }
+
+
+def _processor() -> str:
+    """Return the model of the processor; Linux tells it in a file only."""
+    cpus = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*: (.+)$", cpus.read_text(), re.MULTILINE) if cpus.exists() else None
+    return found.group(1) if found else platform.processor()
 
 
 def _speakable(value: object) -> object:
     if isinstance(value, Mapping):
         return {str(key): _speakable(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | range):
         return [_speakable(each) for each in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf"

@@ -126,7 +126,7 @@ def bench_rounds(
     cells = compare(rows)
     measured = {**figures(cells), **_of_claims(claims), **_of_a_million(events)}
     table = [*lost_first(cells), *claims, *scaling, events, *(asdict(row) for row in rows)]
-    return Report(measured, table, machine())
+    return Report(measured, table, machine(), range(size.seeds))
 
 
 # ---- measuring

@@ -114,7 +114,7 @@ def bench_tuner(
             rows += future.result()
             progress(done, len(jobs))
     cells = compare(rows)
-    return Report(figures(cells, rows), [*cells, *rows], machine())
+    return Report(figures(cells, rows), [*cells, *rows], machine(), seeds)
 
 
 # ---- playing

@@ -1,8 +1,10 @@
-"""The generated parts of the pages: settings, commands, public names and the states of a round.
+"""The generated parts of the pages: settings, commands, public names, states of a round, figures.
 
 The generated text is committed, so that it can be read without building the site. `python -m docs.generate`
 (`make reference`) writes it again; a test holds the committed text equal to the generated one. On the site, a
 hook of mkdocs replaces the list of public names by their whole docstrings.
+
+`python -m docs.generate --unmeasured` prints the figures of benchmarks that were typed by hand.
 """
 
 import inspect
@@ -18,11 +20,13 @@ import fedgc
 from fedgc.cli.commands import app
 from fedgc.config import RunConfig, group_of
 from fedgc.config.names import FIELDS
+from fedgc.errors import Unusable
 from fedgc.round.machine import TABLE, State
 from fedgc.training.loop.training_loop import TrainingLoop
 
 Page = Callable[[], str]
 FOLDER: Final = Path(__file__).parent
+ROOT: Final = FOLDER.parent
 BLOCK: Final = re.compile(r"<!-- generated: (\w+) -->\n(?:.*?)<!-- end of generated text -->", re.DOTALL)
 MODULE_PREFIX: Final = re.compile(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z])")  # of torch.nn.modules.module.Module
 QUOTED_TYPE: Final = re.compile(r"'([A-Z]\w*)'")
@@ -107,16 +111,49 @@ PAGES: Final[dict[str, Page]] = {
 }
 
 
+def pages() -> list[Path]:
+    """Return the pages: those of the site, and the files README.md beside the code."""
+    return sorted([*FOLDER.rglob("*.md"), *ROOT.glob("*.md"), *ROOT.glob("fedgc/*/*.md")])
+
+
 def write() -> list[Path]:
     """Write the generated parts of all pages again; return the pages that changed."""
+    from docs import results  # here, as mkdocs loads this file without the folder above it
+
     changed = []
-    for path in sorted(FOLDER.rglob("*.md")):
+    measured = results.read()
+    for path in pages():
         before = path.read_text()
-        after = filled(before, PAGES)
+        try:
+            after = results.filled(filled(before, PAGES), measured)
+        except Unusable as error:
+            raise Unusable(f"{path.relative_to(ROOT)}: {error}") from error
         if after != before:
             path.write_text(after)
             changed.append(path)
     return changed
+
+
+def unmeasured() -> Iterator[str]:
+    """Yield a line for each figure of a benchmark that was typed by hand."""
+    from docs import results
+
+    for path in pages():
+        for line, reference, text in results.unmeasured(path.read_text()):
+            yield f"{path.relative_to(ROOT)}:{line}: {text}  {reference}"
+
+
+def main(words: Sequence[str]) -> None:
+    """Write the generated parts, or print the figures that were typed by hand."""
+    if words == ["--unmeasured"]:
+        sys.stdout.writelines(f"{line}\n" for line in unmeasured())
+        return
+    if words:
+        sys.exit(f"docs: saw {' '.join(words)}, needed --unmeasured or nothing")
+    try:
+        sys.stdout.writelines(f"{page.relative_to(ROOT)}\n" for page in write())
+    except Unusable as error:
+        sys.exit(f"docs: {error}")
 
 
 def _public(name: str) -> str:
@@ -226,5 +263,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for page in write():
-        sys.stdout.write(f"{page.relative_to(FOLDER.parent)}\n")
+    main(sys.argv[1:])

@@ -45,6 +45,7 @@ def test_ratios_use_quickest_baseline_per_seed():
     figures = report(measured, TARGET).figures
     assert figures["best_baseline_time_over_ours"] == {"median": 2.5, "lower": 1.5}
     assert figures["best_baseline_time_over_drift"] == {"median": 1.0, "lower": 0.6}
+    assert figures["drift_time_over_ours"] == 2.5
     assert figures["fedavg_time_over_ours"] == 2.5
     assert figures["bytes_over_fedavg"] == pytest.approx(0.25)
     assert figures["bytes_over_bsp"] == pytest.approx(0.1)

@@ -56,7 +56,10 @@ def test_figure_without_played_scenes_is_null():
         "tenth_bytes_loss_points", "budget_error", "equal_syncs_gain_points", "private_partial_gain_points",
         "movable_syncs_to_bsp", "over_best_baseline_points",
     }  # fmt: skip
-    assert all(value is None for name, value in empty.items() if name != "by_model")
+    alone = {name: value for name, value in empty.items() if not isinstance(value, dict)}
+    assert set(alone.values()) == {None}
+    assert empty["skew_pair_gain_points"] == {}
+    assert empty["slow_syncs_gain_points"] == {"least": None, "most": None}
 
 
 def test_gates_are_compared_with_better_blind_schedule():
@@ -81,6 +84,16 @@ def test_differences_are_paired_by_seed():
     gain = Results(measured).gain(IID, "BSP", TENTH)
     assert gain.half == pytest.approx(12.706 * np.std([1.0, -1.0], ddof=1) / 2**0.5)
     assert Paired.of([3.0]).half is None
+
+
+def test_gain_of_drift_is_given_for_each_period():
+    measured = [*made(SKEW, "ours, drift 0.25", [62.0, 64.0]), *made(SKEW, "ours, fixed 32", [60.0, 60.0])]
+    found = figures(measured)
+    assert found["skew_pair_gain_points"] == {
+        "persistent, 32": 3.0,
+        "persistent, 32 +-": pytest.approx(12.706),
+    }
+    assert found["slow_syncs_gain_points"] == {"least": 3.0, "most": 3.0}
 
 
 def test_fedgc_is_compared_with_best_baseline_at_equal_time():
