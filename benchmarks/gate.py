@@ -11,7 +11,7 @@ Figures, in points of accuracy unless named otherwise; None if their scenes were
     equal_syncs_gain_points      drift less the fixed period of as many syncs, same momentum: least
                                  over columns
     skew_syncs_gain_points       the same under label skew
-    drift_over_blind_points, loss-change_over_blind_points
+    drift_over_blind_points, loss_change_over_blind_points
                                  a gate less the better of pace and fixed period at as many syncs, by scene
                                  and budget: drift at the end, loss-change in the mean over the run
     ..._over_blind_lower         the lower end of the 95% interval of the same
@@ -239,8 +239,8 @@ def figures(measured: Sequence[Measured]) -> dict[str, float | Mapping[str, floa
         "budget_error": _budget_error(results),
         "equal_syncs_gain_points": _extreme(min, gain),
         "skew_syncs_gain_points": _extreme(min, skew_gain),
-        **{f"{gate}_over_blind_points": _each(gains, 0.0) for gate, gains in over_blind.items()},
-        **{f"{gate}_over_blind_lower": _each(gains, 1.0) for gate, gains in over_blind.items()},
+        **{f"{_name(gate)}_over_blind_points": _each(gains, 0.0) for gate, gains in over_blind.items()},
+        **{f"{_name(gate)}_over_blind_lower": _each(gains, 1.0) for gate, gains in over_blind.items()},
         "skew_pair_gain_points": dict(_pair_gains(results, skewed)),
         "slow_syncs_gain_points": {"least": _extreme(min, slow_gain), "most": _extreme(max, slow_gain)},
         "private_partial_gain_points": _extreme(
@@ -260,6 +260,10 @@ def figures(measured: Sequence[Measured]) -> dict[str, float | Mapping[str, floa
             for model, optimizer in others
         },
     }
+
+
+def _name(gate: str) -> str:
+    return gate.replace("-", "_")
 
 
 def _over_blind(results: Results, gate: str) -> Mapping[str, Paired]:

@@ -72,8 +72,8 @@ def test_gates_are_compared_with_better_blind_schedule():
     found = figures(measured)
     assert found["drift_over_blind_points"] == {"skew, persistent, 0.25": pytest.approx(1.5)}
     assert found["drift_over_blind_lower"]["skew, persistent, 0.25"] < 0
-    assert found["loss-change_over_blind_points"] == {"skew, persistent, 0.25": pytest.approx(2.0)}
-    assert found["loss-change_over_blind_lower"] == {"skew, persistent, 0.25": pytest.approx(2.0)}
+    assert found["loss_change_over_blind_points"] == {"skew, persistent, 0.25": pytest.approx(2.0)}
+    assert found["loss_change_over_blind_lower"] == {"skew, persistent, 0.25": pytest.approx(2.0)}
 
 
 def test_differences_are_paired_by_seed():

@@ -9,7 +9,7 @@ import pytest
 from fedgc.deploy.local_federation import Node
 from tests.contract.conftest import GATHER_S, WAIT_S, Federation
 
-pytestmark = pytest.mark.contract
+pytestmark = [pytest.mark.contract, pytest.mark.slow]
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "personal" / "train.py"
 VALIDATED = re.compile(r"validated by clients: accuracy=([0-9.e-]+)")
