@@ -4,6 +4,8 @@
     FedAvg           a fixed period; an exchange waits for six of eight and drops the others' work
     FedAvgM          the same, with momentum on the server (Hsu et al., arXiv 1909.06335)
     FedCM            the same, with shared momentum (Xu et al., arXiv 2106.10874)
+    ..., wait        the same, waiting for all eight
+    DiLoCo           the same, with Nesterov's momentum on the server (Douillard et al., arXiv 2311.08105)
     shuffle once     FedCM after the data was redistributed at random, each sample on one client
     5% shared        a twentieth of all samples is on every client (Zhao et al., arXiv 1806.00582)
     relative change  SelSync as published, on private data (arXiv 2307.07950)
@@ -48,6 +50,9 @@ PIECES: Final = 32  # chunks of a client's samples, if they may move
 ALONE: Final[Mapping[str, Any]] = {"shared_momentum": "off"}
 INJECTED: Final[Mapping[str, Any]] = {
     "placement": "cyclic", "replicas": 1, "inject_clients": 0.5, "inject_share": 0.5
+}  # fmt: skip
+OUTER: Final[Mapping[str, Any]] = {
+    "quorum": 1.0, "server_optimizer": "nesterov", "server_momentum": 0.9, "server_learning_rate": 0.7
 }  # fmt: skip
 QSR_GROWTH: Final = 6.0  # (6 / 1)^2 = 36 steps at the full rate
 
@@ -128,7 +133,10 @@ BSP: Final = _bsp()
 BASELINES: Final = (
     *(Arm(f"FedAvg {LOOK * p}", _fixed(p, **ALONE), partial=False) for p in (1, 4, 16)),
     Arm("FedAvgM", _fixed(4, **ALONE, server_momentum=0.9), partial=False),
+    Arm("FedAvg 32, wait", _fixed(4, **ALONE, quorum=1.0), partial=False),
     Arm("FedCM, drop", _fixed(4), partial=False),
+    Arm("FedCM, wait", _fixed(4, quorum=1.0), partial=False),
+    Arm("DiLoCo", _fixed(4, **ALONE, **OUTER), partial=False),
     Arm("shuffle once, drop", _fixed(4, placement="shuffled-once"), partial=False, moves=True),
     Arm("5% shared", _fixed(4, **ALONE), shared=0.05),
     *(_relative(delta) for delta in (0.1, 0.3, 1.0)),

@@ -89,7 +89,7 @@ class Settings:
         share,
         "above 0 and at most 1, off or auto",
     )
-    server_optimizer: Literal["sgd", "adam", "adamw", "adagrad", "rmsprop"] = setting(
+    server_optimizer: Literal["sgd", "nesterov", "adam", "adamw", "adagrad", "rmsprop"] = setting(
         "optimizer.server", "sgd", "torch optimizer that applies the mean update"
     )
     server_learning_rate: float = setting(
@@ -100,7 +100,11 @@ class Settings:
         "above 0",
     )
     server_momentum: float = setting(
-        "optimizer.server-momentum", 0.0, "of the server's sgd", lambda v: 0 <= v < 1, "0 or more, below 1"
+        "optimizer.server-momentum",
+        0.0,
+        "of the server's sgd or nesterov (0: 0.9)",
+        lambda v: 0 <= v < 1,
+        "0 or more, below 1",
     )
     seed: int = setting("seed", 0, "the root of every random choice", not_negative, "0 or more")
 

@@ -1,7 +1,8 @@
 """The server's optimizer (Reddi et al., "Adaptive federated optimization", 2021).
 
-One of five rules of `torch.optim` takes the mean update as the gradient of the trainable parameters; SGD with
-rate 1 is federated averaging. From the buffers the mean update is subtracted.
+One of six rules of `torch.optim` takes the mean update as the gradient of the trainable parameters. SGD with
+rate 1 is federated averaging, and Nesterov's momentum is DiLoCo's (Douillard et al., arXiv 2311.08105). From
+the buffers the mean update is subtracted.
 
 SGD without momentum is done in numpy: the first torch optimizer of a process imports torch's compiler, which
 takes a second.
@@ -12,21 +13,32 @@ the mean update. Memory holds two models, the rule's state, and torch's temporar
 The saved state is read by torch's restricted loader, so a checkpoint cannot run code.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from io import BytesIO
 from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.training.flat import Vector, check_vector
 
+NESTEROV_MOMENTUM: Final = 0.9  # unless the setting says another
+
+
+def _nesterov(
+    parameters: Iterable[Tensor], lr: float, momentum: float = NESTEROV_MOMENTUM
+) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=lr, momentum=momentum, nesterov=True)
+
+
 RULES: Final[Mapping[str, Callable[..., torch.optim.Optimizer]]] = MappingProxyType(
     {
         "sgd": torch.optim.SGD,
+        "nesterov": _nesterov,
         "adam": torch.optim.Adam,
         "adamw": torch.optim.AdamW,
         "adagrad": torch.optim.Adagrad,
@@ -48,8 +60,10 @@ class ServerOptimizer:
         rule = config.server_optimizer
         options = {"lr": config.server_learning_rate}
         if config.server_momentum:
-            if rule != "sgd":
-                raise BadSetting(f"setting optimizer.server-momentum: saw it with {rule}, needed sgd or 0")
+            if rule not in ("sgd", "nesterov"):
+                raise BadSetting(
+                    f"setting optimizer.server-momentum: saw it with {rule}, needed sgd, nesterov, or 0"
+                )
             options["momentum"] = config.server_momentum
         self._rule, self._options = rule, options
         self._rate = config.server_learning_rate

@@ -11,7 +11,7 @@ from benchmarks.accuracy import (
     FEDAVG,
     OURS,
     QUICK,
-    SHARE,
+    SHARES,
     USUAL,
     bench_accuracy,
     report,
@@ -42,9 +42,13 @@ def test_ratios_use_quickest_baseline_per_seed():
         *(made("BSP", seed, 8.0, 10.0) for seed in range(3)),
         *(made(FEDAVG, seed, reaches, 4.0) for seed, reaches in enumerate((3.0, 5.0, 100.0))),
     ]
-    figures = report(measured, TARGET).figures
+    figures = report(measured, (TARGET,)).figures
     assert figures["best_baseline_time_over_ours"] == {"median": 2.5, "lower": 1.5}
     assert figures["best_baseline_time_over_drift"] == {"median": 1.0, "lower": 0.6}
+    assert figures["by_scenario"] == {
+        "homogeneous, 60.0, over FedAvg 32": 2.5, "homogeneous, 60.0, over FedAvg 32, least": 1.5
+    }  # fmt: skip
+    assert figures["final_points_over_best"] == 0.0
     assert figures["drift_time_over_ours"] == 2.5
     assert figures["fedavg_time_over_ours"] == 2.5
     assert figures["bytes_over_fedavg"] == pytest.approx(0.25)
@@ -66,12 +70,12 @@ def test_target_is_bsp_loss_without_stragglers_on_tuning_seeds(monkeypatch):
     monkeypatch.setattr(trial, "measure", measured)
     monkeypatch.setattr(accuracy, "play", noted)
     bench_accuracy(USUAL)
-    assert {each.target for each in played} == {SHARE * 50.0}
+    assert {each.target for each in played} == {SHARES[-1] * 50.0}
     assert {each.arm.name for each in played} == {arm.name for arm in USUAL.arms}
 
 
 def test_target_may_be_reached_before_last_round():
-    rows = report([made(OURS, 0, 2.0), made("BSP", 0, 8.0)], 30.0).rows
+    rows = report([made(OURS, 0, 2.0), made("BSP", 0, 8.0)], (30.0,)).rows
     assert [row["seconds_to_target"] for row in rows] == [1.0, 1.0]
 
 
@@ -100,18 +104,19 @@ def test_learning_rate_that_reaches_target_first_is_selected(monkeypatch):
 def test_run_that_never_reaches_target_loses():
     late = replace(made(OURS, 0, 2.0), trace=Trace((1.0,), (1.0,), (10.0,)))
     assert (
-        report([late, made("BSP", 0, 8.0)], TARGET).figures["best_baseline_time_over_ours"]["median"] == 0.0
+        report([late, made("BSP", 0, 8.0)], (TARGET,)).figures["best_baseline_time_over_ours"]["median"]
+        == 0.0
     )
-    assert report([late, made("BSP", 0, 8.0)], TARGET).figures["bytes_over_bsp"] == math.inf
+    assert report([late, made("BSP", 0, 8.0)], (TARGET,)).figures["bytes_over_bsp"] == math.inf
     never = replace(made("BSP", 0, 8.0), trace=Trace((), (), ()))
-    found = report([made(OURS, 0, 2.0), never], TARGET)
+    found = report([made(OURS, 0, 2.0), never], (TARGET,))
     assert found.figures["best_baseline_time_over_ours"]["median"] == math.inf
     assert '"inf"' in found.json()
     assert len(list(text_lines(found))) == 3
 
 
 def test_figure_without_baseline_is_null():
-    figures = report([made(OURS, 0, 2.0), made("BSP", 0, 8.0)], TARGET).figures
+    figures = report([made(OURS, 0, 2.0), made("BSP", 0, 8.0)], (TARGET,)).figures
     assert figures["fedavg_time_over_ours"] is None
     assert figures["bytes_over_fedavg"] is None
 
