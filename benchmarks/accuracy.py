@@ -14,8 +14,7 @@ optimizes the final model, which is the wrong choice for a run that stops half-w
 Figures, each the least favorable of all scenarios and targets:
 
     best_baseline_time_over_ours   the quickest baseline's seconds over ours: median over seeds, and the least
-    by_scenario                    the same for each scenario and target, with the quickest baseline (by median):
-                                   median, and the least over seeds
+    by_scenario                    the same for each scenario and target, with the quickest baseline there
     best_baseline_time_over_drift  the same over those of a drift budget of as many syncs
     drift_time_over_ours           seconds of the drift budget over ours, a fixed period; median
     fedavg_time_over_ours          FedAvg's over ours, median
