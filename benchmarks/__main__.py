@@ -18,6 +18,13 @@ from fedgc.cli import run_program
 app = typer.Typer(help="Benchmark fedgc against other methods.", no_args_is_help=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Traces = Annotated[
+    Path | None,
+    typer.Option(
+        help="A folder with traces of real machines: *.parquet (GPU jobs), *.pkl (AWS Lambda), *.csv, "
+        "flash_speed_distri.json (links), client_device_capacity, client_behave_trace (FedScale)."
+    ),
+]
 Quick = Annotated[bool, typer.Option("--quick", help="Measure less, in under a minute.")]
 Save = Annotated[bool, typer.Option("--save", help="Write benchmarks/results/NAME.json.", callback=wholly)]
 
@@ -42,13 +49,7 @@ def bench_rounds(
     full: Annotated[
         bool, typer.Option("--full", help="Measure more clients and rounds; takes longer.")
     ] = False,
-    traces: Annotated[
-        Path | None,
-        typer.Option(
-            help="A folder with traces of real machines: *.parquet (GPU jobs), *.pkl (AWS Lambda), *.csv, "
-            "flash_speed_distri.json (links), client_device_capacity, client_behave_trace (FedScale)."
-        ),
-    ] = None,
+    traces: Traces = None,
 ) -> None:
     """Every policy under every scenario, the cases in which fedgc does not win first.
 
@@ -137,7 +138,7 @@ def bench_tuner(
     as_json: AsJson = False,
     quick: Quick = False,
     save: Save = False,
-    traces: Annotated[Path | None, typer.Option(help="A folder with traces of real machines.")] = None,
+    traces: Traces = None,
 ) -> None:
     """The tuner's choices from early rounds, compared with the best fixed setting on later ones.
 

@@ -22,16 +22,15 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.deadline import always
+from benchmarks.grid import Modelled, Source, link_ratio, sources
 from benchmarks.report import Report, Value, machine
-from benchmarks.traces import read_scenario
 from fedgc.config import AUTO, RunConfig
 from fedgc.history import WINDOW, Speed, Speeds
 from fedgc.round.machine import Assignment, Round
 from fedgc.round.plan import Chunk, Fleet, Plan
-from fedgc.sim.clock import MODELS, ArrayClientModel, Conditions, Scenario, Terms, VirtualClock, working
+from fedgc.sim.clock import ArrayClientModel, Conditions, Scenario, Terms, VirtualClock, working
 from fedgc.sim.owned import processes
 from fedgc.sim.policy import done_s
 from fedgc.tuner import Choice, ClientHistory, Question, Setting, nothing, review, robust
@@ -51,7 +50,6 @@ PRACTICE: Final = 5  # rounds from which a fixed setting learns speeds, as many 
 AFTER_DRIFT: Final = 15
 WITHIN: Final = 1.15
 SHARES: Final = ((1.0, 0.5), (0.5, 0.3), (0.2, 0.2))  # speed, share of the clients
-TRACES: Final = ("trace-SE.parquet", "trace-ST.parquet", "trace-AR.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,31 +64,27 @@ class Size:
 USUAL: Final = Size(clients=16, seeds=3, unequal=100)
 QUICK: Final = Size(clients=8, seeds=1, unequal=30)
 
+STEADY: Final = Modelled("homogeneous")
 Row = Mapping[str, Value]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One scenario and seed, the unit of work of a process."""
+    """One scenario and seed, the unit of work of a process; only a `cell` uses its source."""
 
     kind: str  # cell, drift, unequal
-    scenario: str
+    source: Source
     seed: int
     size: Size
-    trace: Path | None = None
 
     def run(self) -> list[Row]:
         """Measure."""
         return {"cell": _cell, "drift": _drift, "unequal": _unequal}[self.kind](self)
 
-    def make(self) -> Scenario:
-        """Return its rounds; a trace gives different clients and rounds for every seed."""
-        rounds = TRAIN + TEST
-        if self.trace is None:
-            return MODELS[self.scenario](self.size.clients, rounds, np.random.default_rng(self.seed))
-        whole = read_scenario(self.trace)
-        few = np.random.default_rng(self.seed).permutation(whole[0].clients)[: self.size.clients]
-        return tuple(_dealt(whole[(self.seed * TEST + at) % len(whole)], few) for at in range(rounds))
+    @property
+    def scenario(self) -> str:
+        """Return the name of its source."""
+        return self.source.name
 
 
 def bench_tuner(
@@ -102,11 +96,9 @@ def bench_tuner(
     """Run the benchmark; `progress` receives the number of finished jobs and the total."""
     size = QUICK if quick else USUAL
     seeds = range(size.seeds)
-    found = [] if traces is None else [traces / name for name in TRACES if (traces / name).exists()]
-    jobs = [Job("unequal", "unequal", seed, size) for seed in seeds]
-    jobs += [Job("cell", path.stem, seed, size, path) for path in found for seed in seeds]
-    jobs += [Job("cell", name, seed, size) for name in MODELS for seed in seeds]
-    jobs += [Job("drift", "hands change", seed, size) for seed in seeds]
+    jobs = [Job("unequal", STEADY, seed, size) for seed in seeds]
+    jobs += [Job("cell", source, seed, size) for source in reversed(sources(traces)) for seed in seeds]
+    jobs += [Job("drift", STEADY, seed, size) for seed in seeds]
     rows: list[Row] = []
     with processes() as pool:
         futures = [pool.submit(job.run) for job in jobs]
@@ -199,13 +191,18 @@ def play_tuned(
 
 
 def _cell(job: Job) -> list[Row]:
-    bare = job.make()
+    """Play with two upload times, and with permuted clients; clients with links of their own keep them."""
+    bare = _made(job)
+    if link_ratio(bare):
+        return _beside(job, bare, None)
     rows: list[Row] = []
     for upload in UPLOADS:
-        scenario = _sending(bare, upload, job.seed)
-        rows += _beside(job, scenario, upload)
-    rows.append(_shuffled(job, bare))
-    return rows
+        rows += _beside(job, _sending(bare, upload, job.seed), upload)
+    return [*rows, _shuffled(job, bare)]
+
+
+def _made(job: Job) -> Scenario:
+    return job.source.make(job.size.clients, TRAIN + TEST, job.seed)
 
 
 def _sending(scenario: Scenario, upload: float, seed: int) -> Scenario:
@@ -215,7 +212,7 @@ def _sending(scenario: Scenario, upload: float, seed: int) -> Scenario:
     return tuple(replace(each, up_s_w=upload * unit_s * spread_w) for each in scenario)
 
 
-def _beside(job: Job, scenario: Scenario, upload: float) -> list[Row]:
+def _beside(job: Job, scenario: Scenario, upload: float | None) -> list[Row]:
     """Play the tuner, and every fixed setting by brute force."""
     seconds, choices = play_tuned(scenario, seed=job.seed, pieces=PIECES)
     base: dict[str, Value] = {"scenario": job.scenario, "upload": upload, "seed": job.seed}
@@ -236,7 +233,7 @@ def _beside(job: Job, scenario: Scenario, upload: float) -> list[Row]:
 def _shuffled(job: Job, scenario: Scenario) -> Row:
     """Permute the clients in every round, and compare with equal loads."""
     rng = np.random.default_rng([job.seed, 1])
-    mixed = tuple(_dealt(each, rng.permutation(each.clients)) for each in scenario)
+    mixed = tuple(each.only(rng.permutation(each.clients)) for each in scenario)
     tuned, choices = play_tuned(mixed, seed=job.seed, pieces=PIECES)
     equal, _ = play_tuned(mixed, seed=job.seed, pieces=PIECES, equal_loads=True)
     return {
@@ -246,12 +243,6 @@ def _shuffled(job: Job, scenario: Scenario) -> Row:
         "ignoring_s": float(np.mean(equal[TRAIN:])),
         "says_so": float(np.mean([not choice.trusted for choice in choices[TRAIN:]])),
     }
-
-
-def _dealt(conditions: Conditions, order_w: NDArray[np.int64]) -> Conditions:
-    """Return the conditions of these clients, in this order."""
-    arrays = ("pace_wk", "up_s_w", "down_s_w", "control_s_w", "dies_s_w", "returns_s_w")
-    return replace(conditions, **{name: getattr(conditions, name)[order_w] for name in arrays})
 
 
 def _speeds(clients: int, rng: np.random.Generator) -> Float:

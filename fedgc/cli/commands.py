@@ -395,13 +395,17 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
     chunks_each: Annotated[int, typer.Option(help="Chunks per client.")] = 1,
     blocks: Annotated[int, typer.Option(help="Blocks of an update; 0: chosen in each round.")] = 0,
     model_mb: Annotated[float, typer.Option(help="Size of the model.")] = 50.0,
-    uplink_mb_s: Annotated[float, typer.Option(help="Uplink of each client, without --links.")] = 12.5,
-    downlink_mb_s: Annotated[float, typer.Option(help="Downlink of each client, without --links.")] = 50.0,
+    uplink_mb_s: Annotated[str, typer.Option(help="Uplinks; several, as 12.5,1, repeat.")] = "12.5",
+    downlink_mb_s: Annotated[str, typer.Option(help="Downlinks, in the same way.")] = "50",
+    server_mb_s: Annotated[float, typer.Option(help="Link of the server, shared; 0: no limit.")] = 0.0,
+    upload_slots: Annotated[int, typer.Option(help="Clients that upload at a time; 0: all.")] = 0,
     model: Annotated[
         str, typer.Option(help="Model of the clients, without --trace.")
     ] = "shifted-exponential",
     trace: Annotated[Path | None, typer.Option(help="Times of real machines, as CSV.")] = None,
-    links: Annotated[Path | None, typer.Option(help="Speeds of real links, as JSON.")] = None,
+    links: Annotated[
+        Path | None, typer.Option(help="Speeds of links: of users, as JSON, or of each client, as CSV.")
+    ] = None,
     policy: Annotated[list[str] | None, typer.Option(help="A policy by name; may be repeated.")] = None,
     seed: Annotated[int, typer.Option(help="The root of every random choice.")] = 0,
     as_json: AsJson = False,
@@ -414,7 +418,7 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
 
     Example: fedgc sim --clients 200 --model-mb 50 --html out.html
     """
-    from fedgc.cli.sim import Wanted, run_sim
+    from fedgc.cli.sim import Wanted, run_sim, speeds
     from fedgc.sim import Request
 
     request = Request(
@@ -424,8 +428,10 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
         pieces=chunks_each,
         blocks=blocks,
         model_mb=model_mb,
-        uplink_mb_s=uplink_mb_s,
-        downlink_mb_s=downlink_mb_s,
+        uplink_mb_s=speeds("--uplink-mb-s", uplink_mb_s),
+        downlink_mb_s=speeds("--downlink-mb-s", downlink_mb_s),
+        server_mb_s=server_mb_s,
+        upload_slots=upload_slots,
         model=model,
         trace=trace,
         links=links,

@@ -13,6 +13,7 @@ from rich.table import Table
 import fedgc.web
 from fedgc.cli.image_files import drawable, keep
 from fedgc.cli.view import terminal
+from fedgc.errors import BadSetting
 from fedgc.sim import Prediction, Request, page, png, simulate
 
 
@@ -23,6 +24,18 @@ class Wanted:
     as_json: bool
     html: Path | None
     png: Path | None
+
+
+def speeds(option: str, words: str) -> tuple[float, ...]:
+    """Return the speeds that an option lists.
+
+    >>> speeds("--uplink-mb-s", "12.5, 1")
+    (12.5, 1.0)
+    """
+    try:
+        return tuple(float(each) for each in words.split(","))
+    except ValueError:
+        raise BadSetting(f"{option}: saw {words!r}, needed one speed or several, as in 12.5,1") from None
 
 
 def run_sim(request: Request, wanted: Wanted) -> None:

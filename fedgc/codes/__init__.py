@@ -16,6 +16,7 @@ from fedgc.codes.repair import repair
 from fedgc.codes.running_sum import RunningSum
 from fedgc.codes.solution import Solution
 from fedgc.codes.stop import amplification_limit, best_blocks, next_chunk
+from fedgc.codes.waves import in_waves
 
 __all__ = [
     "Holders",
@@ -23,6 +24,7 @@ __all__ = [
     "place",
     "adopt",
     "orders_for_round",
+    "in_waves",
     "Code",
     "FrameCode",
     "GaussianCode",

@@ -54,8 +54,8 @@ def _checked(chunks: int, speeds: Sequence[float], replicas: int) -> Float:
     return speed_w
 
 
-def fill(total: float, weight_s: Float, room: int) -> Float:
-    """Divide `total` in proportion to the weights, each share limited by `room`.
+def fill(total: float, weight_s: Float, room: int | Float) -> Float:
+    """Divide `total` in proportion to the weights, each share limited by `room` (one for all, or one each).
 
     Shares of weight 0 receive only the remainder for which the others have no room.
 

@@ -33,15 +33,17 @@ Played = tuple[tuple[Result, ...], tuple[Span, ...]]  # every round; spans of th
 class Request:
     """What to simulate; `trace` or `model` gives the clients' speeds, `links` their links.
 
-    Without `clients`, there are as many as in the trace, or USUAL_CLIENTS.
+    Without `clients`, there are as many as in the trace, or USUAL_CLIENTS. Several uplinks or downlinks are
+    those of the first clients and repeat over the others.
     """
 
     clients: int | None = None
     rounds: int = 20
     model_mb: float = 50.0
-    uplink_mb_s: float = 12.5
-    downlink_mb_s: float = 50.0
+    uplink_mb_s: float | tuple[float, ...] = 12.5
+    downlink_mb_s: float | tuple[float, ...] = 50.0
     server_mb_s: float = 0.0  # 0: no limit
+    upload_slots: int = 0  # clients that upload at the same time; 0: all
     latency_s: float = 0.0
     model: str = "shifted-exponential"
     trace: Path | None = None
@@ -69,19 +71,20 @@ class Request:
 
     def _check_numbers(self) -> None:
         least = {"clients": 1, "rounds": 1, "replicas": 1, "pieces": 1, "processes": 1}
-        least |= {"server_mb_s": 0, "latency_s": 0, "blocks": 0, "seed": 0}
+        least |= {"server_mb_s": 0, "latency_s": 0, "blocks": 0, "seed": 0, "upload_slots": 0}
         for name, value in least.items():
             seen = getattr(self, name)
             if seen is not None and not value <= seen < float("inf"):
                 raise BadSetting(f"{name}: saw {seen}, needed at least {value}")
         for name in ("model_mb", "uplink_mb_s", "downlink_mb_s"):
-            if not 0 < getattr(self, name) < float("inf"):
+            seen = np.atleast_1d(getattr(self, name))
+            if not (seen.size and np.all((seen > 0) & (seen < np.inf))):
                 raise BadSetting(f"{name}: saw {getattr(self, name)}, needed more than 0")
 
     @property
     def line(self) -> Line:
         """Return the server's link."""
-        return Line(self.model_mb / self.server_mb_s if self.server_mb_s else 0.0)
+        return Line(self.model_mb / self.server_mb_s if self.server_mb_s else 0.0, self.upload_slots or None)
 
     def scenario(self) -> Scenario:
         """Return all rounds; a short trace repeats, and one with fewer clients is refused."""
@@ -115,9 +118,9 @@ class Request:
         return replace(conditions, control_s_w=np.full(conditions.clients, self.latency_s))
 
     def _linked(self, conditions: Conditions) -> Conditions:
-        up_s, down_s = self.model_mb / self.uplink_mb_s, self.model_mb / self.downlink_mb_s
-        ones_w = np.ones(conditions.clients)
-        return replace(conditions, up_s_w=up_s * ones_w, down_s_w=down_s * ones_w)
+        speeds = (np.atleast_1d(each) for each in (self.uplink_mb_s, self.downlink_mb_s))
+        up_s_w, down_s_w = (self.model_mb / np.resize(each, conditions.clients) for each in speeds)
+        return replace(conditions, up_s_w=up_s_w, down_s_w=down_s_w)
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,6 +227,7 @@ def test_config_shows_value_default_and_origin_of_every_setting(tmp_path, monkey
         (("--png", "/no/such/x.png"), 2, "saw no folder /no/such, needed one that is there"),
         (("--policy", "nope"), 2, "policy 'nope': unknown; needed fedgc steer or"),
         (("--model", "nope"), 2, "model 'nope': unknown; needed shifted-exponential or"),
+        (("--uplink-mb-s", "12,fast"), 2, "--uplink-mb-s: saw '12,fast', needed one speed or several"),
         (("--links", "/no/such"), 1, "trace /no/such: No such file or directory"),
         (("--trace", "/no/such.csv"), 1, "trace /no/such.csv: No such file or directory"),
     ],
@@ -247,6 +248,21 @@ def test_simulation_follows_command_line_options():
     )
     assert slow["policy"] == quick["policy"] == "fedgc steer, 2 replicas, 5 chunks each, blocks 2"
     assert slow["median_s"] > quick["median_s"] + 24, "half of 50 MB take 25 s"
+
+
+def test_uneven_links_and_slots_are_options_of_simulation(tmp_path):
+    words = ("--clients", "3", "--replicas", "1", "--blocks", "1", "--rounds", "1", "--model", "homogeneous")
+    table = tmp_path / "links.csv"
+    table.write_text("client,up_mb_s,down_mb_s\na,50,50\nb,50,50\nc,5,50\n")
+
+    def median_s(*more: str) -> float:
+        said = fedgc("sim", *words, "--json", *more)
+        return float(json.loads(said.stdout)["predictions"][0]["median_s"])
+
+    uneven = pytest.approx(1.0 + 1.0 + 10.0)
+    assert median_s("--links", str(table)) == median_s("--uplink-mb-s", "50,50,5") == uneven
+    assert median_s("--uplink-mb-s", "50", "--upload-slots", "1") == pytest.approx(1.0 + 1.0 + 3.0)
+    assert median_s("--uplink-mb-s", "50", "--server-mb-s", "50") == pytest.approx(3.0 + 1.0 + 3.0)
 
 
 def test_endless_round_is_null_in_simulation_json():

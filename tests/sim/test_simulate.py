@@ -1,5 +1,6 @@
 """Test the request of a simulation: predictions and refusals."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,22 @@ def test_narrow_server_link_slows_round():
         for speed in (0.0, 50.0)
     )
     assert narrow > wide + 12 * 1.0  # twelve models of a second each, down
+
+
+def test_several_uplinks_repeat_over_clients():
+    (first, *_) = Request(clients=5, uplink_mb_s=(10.0, 2.0), downlink_mb_s=(50.0,), model_mb=20.0).scenario()
+    assert first.up_s_w.tolist() == [2.0, 10.0, 2.0, 10.0, 2.0]
+    assert first.down_s_w.tolist() == [0.4] * 5
+
+
+def test_upload_slots_queue_uploads_and_not_downloads():
+    """Four clients load for 1 s together, work for 1 s, and upload for 2 s each, one after the other."""
+    links = {"model_mb": 8.0, "uplink_mb_s": 4.0, "downlink_mb_s": 8.0, "upload_slots": 1}
+    request = Request(clients=4, rounds=2, replicas=1, blocks=1, model="homogeneous", **links)
+    (only,) = simulate(request)
+    assert [result.seconds for result in only.results] == pytest.approx([1.0 + 1.0 + 4 * 2.0] * 2)
+    (free,) = simulate(replace(request, upload_slots=0))
+    assert [result.seconds for result in free.results] == pytest.approx([1.0 + 1.0 + 2.0] * 2)
 
 
 def test_policy_is_found_by_prefix_of_name():
@@ -125,6 +142,9 @@ def test_recorded_links_keep_latency(tmp_path: Path):
         ({"rounds": 0}, BadSetting, "rounds"),
         ({"model_mb": 0.0}, BadSetting, "model_mb: saw 0.0"),
         ({"uplink_mb_s": float("inf")}, BadSetting, "uplink_mb_s"),
+        ({"uplink_mb_s": (1.0, 0.0)}, BadSetting, r"uplink_mb_s: saw \(1.0, 0.0\), needed more than 0"),
+        ({"uplink_mb_s": ()}, BadSetting, "uplink_mb_s"),
+        ({"upload_slots": -1}, BadSetting, "upload_slots: saw -1, needed at least 0"),
         ({"latency_s": float("nan")}, BadSetting, "latency_s"),
         ({"model": "bimodel"}, BadSetting, "did you mean bimodal"),
         ({"replicas": 13}, BadPlacement, "13 replicas on 12 clients"),

@@ -112,6 +112,38 @@ def test_malformed_links_are_refused(tmp_path, content):
         read_links(written(tmp_path / "l.json", content))
 
 
+LINK_TABLE = "client,up_mb_s,down_mb_s\nnear,2,4\nfar,0.5,1\n"
+
+
+def test_link_table_gives_each_client_its_speeds(tmp_path):
+    links = read_links(written(tmp_path / "l.csv", LINK_TABLE.encode()))
+    rng = np.random.default_rng(0)
+    scenario = links.over(MODELS["homogeneous"](2, 2, rng), 2_000_000, rng)
+    assert [each.up_s_w.tolist() for each in scenario] == [[1.0, 4.0]] * 2
+    assert [each.down_s_w.tolist() for each in scenario] == [[0.5, 2.0]] * 2
+    with pytest.raises(BadSetting, match="links: saw 2 clients, needed one row for each of 3"):
+        links.over(MODELS["homogeneous"](3, 1, rng), 1, rng)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "saw '' and 0 rows, needed client,up_mb_s,down_mb_s and a row for each client"),
+        (b"client,up_mb_s,down_mb_s\n", "and 0 rows, needed"),
+        (b"worker,round,chunk,seconds\na,1,0,1\n", "row 1: saw 'worker,round,chunk,seconds'"),
+        (LINK_TABLE.encode() + b"\nx,1\n", "row 5: saw 'x,1', needed a client and two speeds"),
+        (LINK_TABLE.encode() + b"x,1,fast\n", "row 4: saw 'x,1,fast', needed a client and two speeds"),
+        (LINK_TABLE.encode() + b"x,1,0\n", "row 4: saw 'x,1,0', needed 1e-09 to 1e.09 MB/s"),
+        (LINK_TABLE.encode() + b"x,nan,1\n", "row 4: saw 'x,nan,1', needed 1e-09"),
+        (b"\xff", "not a table of text"),
+    ],
+)
+def test_malformed_link_table_is_refused_with_its_row(tmp_path, content, says):
+    with pytest.raises(BadSetting, match=says) as refused:
+        read_links(written(tmp_path / "l.csv", content))
+    assert "\n" not in str(refused.value)
+
+
 def test_recorded_links_are_read():
     path = RECORDED / "flash_speed_distri.json"
     if not path.exists():

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from fedgc.codes import carry_on, orders_for_round
+from fedgc.codes import carry_on, in_waves, orders_for_round
 from fedgc.messages import Command, Continue, Failed, Joined, Progress, Refuse, Report, Work
 from fedgc.round.coded.agreement import ReplicaAgreement, Verdict
 from fedgc.round.coded.norms import CodewordNorms
@@ -42,9 +42,9 @@ class ReplicaReports:
         self._made = [0] * len(plan.chunks)  # replicas, also of clients lost since
         self._without = Counter({replicas: len(plan.chunks) for replicas in range(1, len(plan.clients) + 1)})
         self._told: list[set[int]] = [set() for _ in plan.clients]  # replicas counted in the statistics
-        self.orders: Final = self._with_carried(
-            orders_for_round(plan.placement, roster.assignment.order_seed)
-        )
+        orders = orders_for_round(plan.placement, roster.assignment.order_seed)
+        speeds = [1.0 / seconds for seconds in plan.step_s]
+        self.orders: Final = self._with_carried(in_waves(plan.placement, orders, speeds))
 
     # ---- clients
 

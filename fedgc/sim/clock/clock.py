@@ -84,7 +84,7 @@ class VirtualClock:
         self._heed: Callable[[Any], object] = lambda _: None
         self._heap: list[tuple[Any, ...]] = []
         self._order = count()
-        self._up, self._down = Pipe(terms.line), Pipe(terms.line)
+        self._up, self._down = Pipe(terms.line), Pipe(replace(terms.line, slots=None))  # slots are of uploads
         self._uploading: dict[int, tuple[int, Reveal | Repair, float, float]] = {}
         self._to_send: list[deque[int]] = [deque() for _ in clients]  # the first is in transit
         self._loading: dict[int, tuple[Work, float]] = {}  # and since when

@@ -1,7 +1,7 @@
 """The server's link: concurrent transfers share it, each limited by its client's own link.
 
 Flows share the link by max-min fairness, which TCP approximates: a flow slower than its fair share leaves the
-rest to the others. With `slots` only that many flows run at a time; the others queue. Sizes are in whole
+rest to the others. With `slots` only that many uploads run at a time; the others queue. Sizes are in whole
 updates; `update_s` is the time of one update on the server's link, 0 for no limit.
 """
 

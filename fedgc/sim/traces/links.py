@@ -1,9 +1,15 @@
-"""Speeds of mobile links: mean and deviation of up and down for each user (JSON; PKU-Chengxu/FLASH).
+"""Speeds of links: of users (JSON; PKU-Chengxu/FLASH), or of each client (CSV).
 
-Speeds are in kilobytes per second. A link's speed is drawn each round from a normal distribution and is at
-least a tenth of its mean, since a stopped link would be a failed client.
+JSON has mean and deviation of up and down for each user, in kilobytes per second. A client has the link of a
+random user. Its speed is drawn each round from a normal distribution and is at least a tenth of its mean,
+since a stopped link would be a failed client.
+
+CSV has the columns client, up_mb_s, down_mb_s: the constant speeds of each client, the first row for the
+first client.
 """
 
+import csv
+import io
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,17 +28,28 @@ FIELDS: Final = ("up_u", "up_sigma", "down_u", "down_sigma")
 LEAST_SHARE: Final = 0.1
 LEAST_MEAN: Final = 1e-6  # kilobytes per second
 MOST: Final = 1e12
+COLUMNS: Final = ["client", "up_mb_s", "down_mb_s"]
+KILOBYTES: Final = 1000.0  # of a megabyte
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Users' links; columns are mean up, its deviation, mean down, its deviation, in bytes per second."""
+    """Users' links; columns are mean up, its deviation, mean down, its deviation, in bytes per second.
+
+    `own`: user u is client u. Otherwise each client has the link of a random user.
+    """
 
     speeds_u4: Float
+    own: bool = False
 
     def over(self, scenario: Scenario, update_bytes: int, rng: np.random.Generator) -> Scenario:
         """Return the scenario with links; each client has one user's link in all rounds."""
-        users = rng.integers(0, len(self.speeds_u4), scenario[0].clients)
+        clients = scenario[0].clients
+        if self.own and len(self.speeds_u4) < clients:
+            raise BadSetting(
+                f"links: saw {len(self.speeds_u4)} clients, needed one row for each of {clients}"
+            )
+        users = np.arange(clients) if self.own else rng.integers(0, len(self.speeds_u4), clients)
         mean_wd, spread_wd = self.speeds_u4[users][:, [0, 2]], self.speeds_u4[users][:, [1, 3]]
         rounds = []
         for conditions in scenario:
@@ -43,9 +60,38 @@ class Links:
 
 
 def read_links(path: Path) -> Links:
-    """Return the links of all users."""
+    """Return the links of all users, or those of each client if the file is a table (.csv)."""
     with guarded("a trace", path.name, BadSetting):
-        return _read_links(path)
+        return _read_table(path) if path.suffix == ".csv" else _read_links(path)
+
+
+def _read_table(path: Path) -> Links:
+    try:
+        rows = csv.reader(io.StringIO(read_bytes(path).decode()))
+        (first, header), *lines = [(rows.line_num, row) for row in rows if row] or [(1, [])]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise BadSetting(f"trace {path.name}: not a table of text ({error})") from error
+    if [name.strip() for name in header] != COLUMNS or not lines:
+        raise BadSetting(
+            f"trace {path.name}, row {first}: saw {shown(','.join(header))} and {len(lines)} rows, "
+            f"needed {','.join(COLUMNS)} and a row for each client"
+        )
+    means = [_means(f"trace {path.name}, row {at}", line) for at, line in lines]
+    return Links(1000.0 * np.asarray([(up, 0.0, down, 0.0) for up, down in means]), own=True)
+
+
+def _means(where: str, line: list[str]) -> tuple[float, float]:
+    try:
+        _, up, down = (value.strip() for value in line)
+        means = KILOBYTES * float(up), KILOBYTES * float(down)
+    except ValueError:
+        raise BadSetting(f"{where}: saw {shown(','.join(line))}, needed a client and two speeds") from None
+    if not all(LEAST_MEAN <= mean <= MOST for mean in means):
+        raise BadSetting(
+            f"{where}: saw {shown(','.join(line))}, needed {LEAST_MEAN / KILOBYTES:g} to "
+            f"{MOST / KILOBYTES:g} MB/s"
+        )
+    return means
 
 
 def _read_links(path: Path) -> Links:
