@@ -175,7 +175,8 @@ def exchanged_tensors(module: nn.Module, private: Sequence[str] = ()) -> Exchang
             raise BadTask(f"task: {name} of the model has no shape yet, needed a model that is fully built")
         if str(tensor.dtype).removeprefix("torch.") not in FLOATS:
             raise BadTask(f"task: {name} of the model is {tensor.dtype}, needed one of {', '.join(FLOATS)}")
-    kept = _matched(trained | buffers, private)
+    frozen = [name for name, each in module.named_parameters() if not each.requires_grad]
+    kept = _matched(trained | buffers, private, frozen)
     parameters = {name: each for name, each in trained.items() if name not in kept}
     if not parameters:
         raise BadTask("task: the model has no trainable parameter to exchange, needed at least one")
@@ -184,13 +185,15 @@ def exchanged_tensors(module: nn.Module, private: Sequence[str] = ()) -> Exchang
     )
 
 
-def _matched(tensors: Mapping[str, Tensor], patterns: Sequence[str]) -> dict[str, Tensor]:
+def _matched(
+    tensors: Mapping[str, Tensor], patterns: Sequence[str], frozen: Sequence[str]
+) -> dict[str, Tensor]:
     if isinstance(patterns, str) or not all(isinstance(each, str) for each in patterns):
         raise BadTask(f"private: saw {patterns!r}, needed a list of patterns such as head.*")
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in tensors):
-            some = ", ".join(list(tensors)[:4])
-            raise BadTask(f"private: saw {pattern!r}, which matches no trained tensor (such as {some})")
+        if not any(fnmatchcase(name, pattern) for name in (*tensors, *frozen)):
+            some = ", ".join([*tensors, *frozen][:4])
+            raise BadTask(f"private: saw {pattern!r}, which matches no tensor of the model (such as {some})")
     return {
         name: each
         for name, each in tensors.items()

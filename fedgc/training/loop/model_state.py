@@ -7,6 +7,7 @@ torch.compile) are removed first, so names are those of the plain module. A modu
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from fedgc.errors import BadTask
 from fedgc.training.flat import Vector, exchanged_tensors
+from fedgc.training.frozen import frozen_digest
 from fedgc.training.loop.ranks import Ranks
 
 DISTRIBUTED: Final = ("DistributedDataParallel", "DataParallel")  # which hold the module that is trained
@@ -35,8 +37,13 @@ class ModelState:
         self.module: Final = unwrapped(model)
         tensors = exchanged_tensors(self.module, private)
         self.private: Final = tuple(tensors.private)
+        self._private_patterns: Final = tuple(private)
         self._names: Final = (*tensors.parameters, *tensors.buffers)
-        self.layout: Final = tensors.layout()
+        self.layout = tensors.layout()
+
+    def bind(self) -> None:
+        """Enter the digest of the frozen parameters into the layout. All ranks call it."""
+        self.layout = replace(self.layout, frozen=frozen_digest(self.module, self._private_patterns))
 
     def read(self, into: Vector | None) -> None:
         """Copy the tensors into the vector. All ranks call it; only rank 0 has a vector."""
