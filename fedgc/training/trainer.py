@@ -92,10 +92,11 @@ class Trainer:
             raise BadSetting(
                 "privacy: needed work = local, local-steps = 1 and a gate that exchanges every round"
             )
-        has_more = self.flat.size != self.flat.parameters or self.flat.private
+        has_more = self.flat.size != self.flat.parameters or self.flat.private or self.flat.is_half
         if self._task.optimizer is not None or has_more:
             raise BadSetting(
-                "privacy: saw an optimizer, running statistics or private tensors, needed plain SGD alone"
+                "privacy: saw an optimizer, running statistics, private tensors or half precision, "
+                "needed plain SGD alone, in float32"
             )
         self._record_clip = bound
 
@@ -159,7 +160,8 @@ class Trainer:
         self.flat.write(saved.vector)
         self.flat.write_unsent(saved.unsent)
         self._optimizer = self._new_optimizer()
-        self._optimizer.load_state_dict(dict(saved.optimizer))
+        with self.flat.stepping(self._optimizer):
+            self._optimizer.load_state_dict(dict(saved.optimizer))
 
     def save(self) -> Saved:
         """Return a copy of the present trajectory."""
@@ -214,14 +216,15 @@ class Trainer:
     def _update(self, share: float, led: float) -> None:
         if self._wants_gradient:
             gradients = (each.grad for each in self.flat.trainable)
-            self.squared_gradient = sum(float(each.square().sum()) for each in gradients if each is not None)
+            self.squared_gradient = sum(
+                float(each.float().square().sum()) for each in gradients if each is not None
+            )
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * share
-        self._optimizer.step()
+        with self.flat.stepping(self._optimizer):
+            self._optimizer.step()
         if self._lead is not None and led:
-            with torch.no_grad():
-                for tensor, part in zip(self.flat.trainable, self._lead, strict=True):
-                    tensor.sub_(part, alpha=led)
+            self.flat.subtract(self._lead, led)
 
     def _new_optimizer(self) -> torch.optim.Optimizer | PlainSGD:
         chosen, rate = self._task.optimizer, self.config.learning_rate

@@ -90,6 +90,7 @@ def join(
         raise BadTask("fedgc.join: saw a second call in this process, needed one")
     _joined.set()
     state.bind()
+    state.step_in_float32()
     leader = Leader(environment) if is_first() else None
     loop = TrainingLoop(state, environment, leader, samples, validate, optimizer)
     _leave_at_exit(loop)
@@ -398,7 +399,7 @@ class TrainingLoop:
         state = ranks.share(kept.get("optimizer"))
         if state:
             with suppress(ValueError, KeyError):  # of another model
-                self._optimizer.load_state_dict(state)
+                self._state.load_optimizer(self._optimizer, state)
 
     def _keep(self, *, with_optimizer: bool) -> None:
         environment = self._environment
