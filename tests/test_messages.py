@@ -66,7 +66,7 @@ from fedgc.messages import (
 MIX = Mix((3, 1), ((1.0, 0.5), (0.0, -2.0)))
 SKETCH = (0.25,) * SKETCH_NUMBERS
 
-LAYOUT = Layout((TensorSpec("weight", "float32", (2, 3)), TensorSpec("mean", "float32", (3,))), 1)
+LAYOUT = Layout((TensorSpec("weight", "float32", (2, 3)), TensorSpec("mean", "float32", (3,))), 1, "0f" * 32)
 GOOD = (
     Held("left", 1),
     Kept(2, 3, 4, SKETCH),

@@ -117,15 +117,14 @@ def client_app(task: Task | None = None) -> ClientApp:
 def _serve(client: _Client, invitation: Invitation) -> RecordDict:
     """Keep a session until it ends; return the reply to its message."""
     heart = HeartbeatWriter(os.environ.get(ENVIRONMENT), time.time)
-    cache, announces = client.cache(invitation.run), client.task is None
+    cache, is_script = client.cache(invitation.run), client.task is None
     loop = ClientLoop(
         partial(client.engine, cache),
         heart.beat,
         client.site,
-        announces=announces,
         departure=client.departure,
     )
-    numbers = 0 if announces else loop.engine.size  # the size of a script's model is known once it runs
+    numbers = 0 if is_script else loop.engine.size  # the size of a script's model is known once it runs
     opened = Session(invitation, client.who, _terms(client, numbers))
     content = RecordDict()
     with ExitStack() as stack:
@@ -134,7 +133,7 @@ def _serve(client: _Client, invitation: Invitation) -> RecordDict:
         link = stack.enter_context(opened)
         ended = loop.serve(link, client.who.client)
         loop.engine.keep()
-        if not (link.reached or announces or ended == LEFT):
+        if not (link.reached or is_script or ended == LEFT):
             asked = packet.introduction(invitation.run, invitation.token)
             content = _answer(client, loop.engine, cache, asked)
     LOG.info("session of %s ended: %s", client.who.client, ended)

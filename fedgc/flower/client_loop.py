@@ -63,7 +63,6 @@ class ClientLoop:
         beat: Beat = _ignore,
         site: MaskedClient | None = None,
         *,
-        announces: bool = False,
         departure: Departure | None = None,
     ) -> None:
         """Make the loop.
@@ -72,14 +71,12 @@ class ClientLoop:
             make_engine: Makes the engine, given the function by which it waits.
             beat: Called in every turn of the loop.
             site: The site's masking state, for masked work.
-            announces: Whether the server learns the layout of the model from its clients.
             departure: Tells whether the client is asked to leave.
         """
         self._departure = departure or Departure()
         self._leaves = self._has_said_so = False
         self._closed_at = 0.0  # when the last round was closed
         self._site = site
-        self._announces = announces
         self._session: Session | None = None
         self.engine: Final = make_engine(self._rest)
         self._beat = beat
@@ -112,8 +109,7 @@ class ClientLoop:
         if layout is None:
             return False
         session.expect(layout.size)
-        if self._announces:
-            session.send(Announced(0.0, client, layout))
+        session.send(Announced(0.0, client, layout))
         self._say(session, Joined(0.0, client, True, self.engine.holds(), self.engine.kept()))
         if self._site is not None:
             session.send(self._site.enrolled(client, session.run))

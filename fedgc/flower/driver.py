@@ -234,12 +234,15 @@ class Driver:
 
     def _hear_of_model(self, event: ModelEvent, link: Link) -> None:
         """Check the layout that a client announces, or enter the figures that it reports."""
+        name = link.name(event.client) or event.client
         if isinstance(event, Announced):
             for command in self._announcements.handle(event):
                 if isinstance(command, Refuse):  # the first vector is here already
                     self._do(command, link)
+                    self._warn_once(
+                        f"model of {event.client}", self._run.number, f"{name} is refused: {command.reason}"
+                    )
             return
-        name = link.name(event.client) or event.client
         if event.problem:
             self._warn_once(f"validation of {event.client}", self._run.number, f"{name}: {event.problem}")
         self._validation.scored(event, name, link.clients())

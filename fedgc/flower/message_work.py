@@ -16,6 +16,7 @@ from fedgc.links.frames import StreamId
 from fedgc.links.message.packets import AnswerLine, Packet, Shelved
 from fedgc.links.pieces import Numbers, Packed, offer_of, shortened
 from fedgc.messages import (
+    Announced,
     Failed,
     Joined,
     Leaving,
@@ -60,6 +61,8 @@ class MessageWork:
         if packet.model is not None:
             self._cache.put_model(*packet.model)
         if not packet.commands:
+            if (layout := self._engine.layout) is not None:
+                self.lines.append(Announced(0.0, self._client, layout))
             self._say(Joined(0.0, self._client, False, self._engine.holds(), self._engine.kept()))
             if self._site is not None:
                 self.lines.append(self._site.enrolled(self._client, packet.run))

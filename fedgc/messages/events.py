@@ -144,7 +144,7 @@ class Leaving:
 
 @value
 class Announced:
-    """A client's training script has named the tensors of its model; said before it joins."""
+    """A client has named the tensors of its model, and the digest of its base; said before it joins."""
 
     now: Amount
     client: Client

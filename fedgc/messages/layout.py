@@ -1,7 +1,8 @@
-"""The layout of a model's vector: which tensors it is made of, in which order."""
+"""The layout of a model's vector: its tensors and their order, and the base that they belong to."""
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
@@ -16,6 +17,10 @@ LARGEST_SIDE: Final = 1 << 40
 FLOATS: Final = ("float32", "bfloat16", "float16", "float64")  # kinds of numbers; on the way all are float32
 SHOWN: Final = 40  # characters of a layout that a message repeats
 LONGEST_NAME: Final = 1000
+FROZEN_DIGITS: Final = 64  # of the digest of frozen parameters, a SHA-256
+SHOWN_DIGITS: Final = 12  # of them that a message repeats
+SAME_BASE: Final = "load the same base model, of the same dtype, on all clients"
+FROZEN: Final = re.compile(f"[0-9a-f]{{{FROZEN_DIGITS}}}")
 
 
 @value
@@ -44,6 +49,8 @@ class TensorSpec:
 class Layout:
     """The tensors of a vector: parameters first, then buffers.
 
+    `frozen` is the digest of the frozen parameters, which are not in the vector; empty without any.
+
     >>> layout = Layout((TensorSpec("weight", "float32", (2, 3)), TensorSpec("mean", "float32", (3,))), 1)
     >>> layout.size, layout.parameter_size
     (9, 6)
@@ -51,11 +58,15 @@ class Layout:
 
     tensors: tuple[TensorSpec, ...]
     parameters: Annotated[Count, Within(1, 1 << 32, "at least one parameter")]  # how many of the tensors are
+    frozen: str = ""
 
     def __post_init__(self) -> None:
         names = {each.name for each in self.tensors}
         check(len(names) == len(self.tensors), self, "each name once")
         check(self.parameters <= len(self.tensors), self, "no more parameters than tensors")
+        if self.frozen and not FROZEN.fullmatch(self.frozen):
+            seen = repr(self.frozen[:SHOWN])
+            raise BadMessage(f"layout: saw {seen} as frozen, needed {FROZEN_DIGITS} hexadecimal digits")
 
     @property
     def size(self) -> int:
@@ -70,7 +81,7 @@ class Layout:
     def fields(self) -> dict[str, Any]:
         """Return the layout as plain lists and numbers, by name."""
         tensors = [[each.name, each.dtype, list(each.shape)] for each in self.tensors]
-        return {"tensors": tensors, "parameters": self.parameters}
+        return {"tensors": tensors, "parameters": self.parameters, "frozen": self.frozen}
 
     def text(self) -> str:
         """Return the layout as JSON text."""
@@ -88,7 +99,7 @@ class Layout:
                 TensorSpec(str(name), str(kind), tuple(map(int, shape)))
                 for name, kind, shape in fields["tensors"]
             )
-            return cls(tensors, int(fields["parameters"]))
+            return cls(tensors, int(fields["parameters"]), str(fields.get("frozen", "")))
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             seen = repr(fields)[:SHOWN]
             raise BadMessage(f"layout: saw {seen}, needed tensors and a number of parameters") from error
@@ -124,4 +135,7 @@ class Layout:
             return f"saw {len(other.tensors)} tensors, needed {len(self.tensors)}"
         if self.parameters != other.parameters:
             return f"saw {other.parameters} parameters among the tensors, needed {self.parameters}"
+        if self.frozen != other.frozen:
+            bases = [each.frozen[:SHOWN_DIGITS] or "none" for each in (other, self)]
+            return f"frozen parameters: saw digest {bases[0]}, needed {bases[1]}; {SAME_BASE}"
         return ""

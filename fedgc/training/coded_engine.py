@@ -46,7 +46,7 @@ class CodedEngine(Engine):
     @property
     def layout(self) -> Layout:
         """The layout of the task's model."""
-        return self._trainer.flat.layout
+        return self._trainer.layout
 
     def initial(self) -> Vector:
         """Return the task's initial model."""

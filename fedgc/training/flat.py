@@ -2,7 +2,8 @@
 
 It holds the trainable parameters in the module's order, then the float buffers of its `state_dict` (running
 statistics of normalization). It leaves out frozen parameters, integer buffers (num_batches_tracked) and
-buffers that are not in the `state_dict`: they are equal on all clients or private to a trajectory.
+buffers that are not in the `state_dict`: they are equal on all clients or private to a trajectory. Tensors of
+half precision have float32 copies (`float32_copies`), whose values are in the vector.
 
 The *update* of a chunk is samples * (start - end), where `end` is the vector after the round's local steps
 from the common model `start`. The sum of all updates over the sum of all samples is the mean update.
@@ -13,6 +14,7 @@ update is always subtracted.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
@@ -25,6 +27,7 @@ from torch import Tensor, nn
 from fedgc.errors import BadTask, BadVector
 from fedgc.messages.layout import FLOATS, Layout, TensorSpec
 from fedgc.training.devices import to_device
+from fedgc.training.float32_copies import HALF, Float32Copies, Steps
 
 BLOCK: Final = 1 << 16  # numbers checked at a time
 
@@ -46,15 +49,17 @@ class FlatModel:
             raise BadTask(f"task: model() returned a {type(module).__name__}, needed a torch module")
         tensors = exchanged_tensors(module, private)
         for name, tensor in (*tensors.parameters.items(), *tensors.buffers.items()):
-            if tensor.dtype != torch.float32:
-                raise BadTask(f"task: {name} of the model is {tensor.dtype}, needed torch.float32")
+            if tensor.dtype != torch.float32 and tensor.dtype not in HALF:
+                needed = "torch.float32, torch.bfloat16 or torch.float16"
+                raise BadTask(f"task: {name} of the model is {tensor.dtype}, needed {needed}")
         self.module = module
         self.layout = tensors.layout()
         self.trainable: tuple[Tensor, ...] = tuple(tensors.parameters.values())
         self.private: Mapping[str, Tensor] = tensors.private
         self.optimized = (*self.trainable, *(each for each in self.private.values() if each.requires_grad))
         self.parameters = self.layout.parameter_size
-        self._tensors = (*self.trainable, *tensors.buffers.values())
+        self._tensors = {**tensors.parameters, **tensors.buffers}
+        self._copies = Float32Copies()
         self.size = self.layout.size
         sent = {*tensors.buffers, *tensors.private}
         self._unsent = tuple(each for name, each in module.named_buffers() if name not in sent)
@@ -62,7 +67,7 @@ class FlatModel:
     def read(self) -> Vector:
         """Return a copy of the vector."""
         read: Vector = np.empty(self.size, np.float32)  # numpy uses large pages: four times as fast
-        parts = [tensor.detach().reshape(-1) for tensor in self._tensors]
+        parts = [self._copies.read(name, tensor).reshape(-1) for name, tensor in self._tensors.items()]
         if parts[0].device.type == "cpu":
             torch.cat(parts, out=torch.from_numpy(read))
         else:
@@ -74,9 +79,11 @@ class FlatModel:
         check_vector(vector, self.size)
         first = 0
         with torch.no_grad():
-            for tensor in self._tensors:
+            for name, tensor in self._tensors.items():
                 part = vector[first : first + tensor.numel()].reshape(tensor.shape)
-                if tensor.device.type == "cpu":  # torch would copy it twice
+                if tensor.dtype in HALF:
+                    self._copies.write(name, tensor, torch.tensor(part))
+                elif tensor.device.type == "cpu":  # torch would copy it twice
                     np.copyto(tensor.detach().numpy(), part)
                 else:
                     tensor.copy_(to_device(torch.tensor(part), tensor.device))
@@ -85,20 +92,42 @@ class FlatModel:
     def parts(self, vector: Vector) -> tuple[Tensor, ...]:
         """Split a vector over the parameters into tensors of their shapes, on their device."""
         check_vector(vector, self.parameters)
-        flat = to_device(torch.tensor(vector), self._tensors[0].device)
+        flat = to_device(torch.tensor(vector), self.trainable[0].device)
         cut = torch.split(flat, [tensor.numel() for tensor in self.trainable])
         return tuple(part.view(tensor.shape) for tensor, part in zip(self.trainable, cut, strict=True))
 
+    @property
+    def is_half(self) -> bool:
+        """Whether some of its tensors have half precision."""
+        return any(each.dtype in HALF for each in (*self._tensors.values(), *self.private.values()))
+
+    def stepping(self, optimizer: Steps) -> AbstractContextManager[None]:
+        """Let an optimizer step on float32 copies of the parameters of half precision."""
+        trained = {
+            name: each for name, each in {**self._tensors, **self.private}.items() if each.requires_grad
+        }
+        return self._copies.stepping(optimizer, trained)
+
+    @torch.no_grad()
+    def subtract(self, parts: Sequence[Tensor], share: float) -> None:
+        """Subtract a share of these parts from the parameters."""
+        for (name, tensor), part in zip(self._tensors.items(), parts, strict=False):  # then come buffers
+            value = self._copies.read(name, tensor).sub_(part, alpha=share)
+            if value.dtype != tensor.dtype:
+                tensor.copy_(value)
+
     def read_private(self) -> dict[str, Tensor]:
         """Return copies, on the CPU, of the private tensors."""
-        return {name: each.detach().to("cpu", copy=True) for name, each in self.private.items()}
+        return {
+            name: self._copies.read(name, each).to("cpu", copy=True) for name, each in self.private.items()
+        }
 
     def write_private(self, tensors: Mapping[str, Tensor]) -> None:
         """Load private tensors; those of another name or shape are left out."""
         with torch.no_grad():
             for name, tensor in self.private.items():
                 if name in tensors and tensors[name].shape == tensor.shape:
-                    tensor.copy_(tensors[name])
+                    self._copies.write(name, tensor, tensors[name])
 
     def read_unsent(self) -> list[Tensor]:
         """Return CPU copies of the buffers that are not in the vector."""
@@ -175,7 +204,8 @@ def exchanged_tensors(module: nn.Module, private: Sequence[str] = ()) -> Exchang
             raise BadTask(f"task: {name} of the model has no shape yet, needed a model that is fully built")
         if str(tensor.dtype).removeprefix("torch.") not in FLOATS:
             raise BadTask(f"task: {name} of the model is {tensor.dtype}, needed one of {', '.join(FLOATS)}")
-    kept = _matched(trained | buffers, private)
+    frozen = [name for name, each in module.named_parameters() if not each.requires_grad]
+    kept = _matched(trained | buffers, private, frozen)
     parameters = {name: each for name, each in trained.items() if name not in kept}
     if not parameters:
         raise BadTask("task: the model has no trainable parameter to exchange, needed at least one")
@@ -184,13 +214,15 @@ def exchanged_tensors(module: nn.Module, private: Sequence[str] = ()) -> Exchang
     )
 
 
-def _matched(tensors: Mapping[str, Tensor], patterns: Sequence[str]) -> dict[str, Tensor]:
+def _matched(
+    tensors: Mapping[str, Tensor], patterns: Sequence[str], frozen: Sequence[str]
+) -> dict[str, Tensor]:
     if isinstance(patterns, str) or not all(isinstance(each, str) for each in patterns):
         raise BadTask(f"private: saw {patterns!r}, needed a list of patterns such as head.*")
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in tensors):
-            some = ", ".join(list(tensors)[:4])
-            raise BadTask(f"private: saw {pattern!r}, which matches no trained tensor (such as {some})")
+        if not any(fnmatchcase(name, pattern) for name in (*tensors, *frozen)):
+            some = ", ".join([*tensors, *frozen][:4])
+            raise BadTask(f"private: saw {pattern!r}, which matches no tensor of the model (such as {some})")
     return {
         name: each
         for name, each in tensors.items()

@@ -18,7 +18,7 @@ from fedgc.training.figures import figures_from
 from fedgc.training.flat import FlatModel, Vector, check_vector
 from fedgc.training.randomness import key, seeded
 from fedgc.training.tasks import Task
-from fedgc.training.trainer import initial_model
+from fedgc.training.trainer import bound_layout, initial_model
 
 
 class CommonModel:
@@ -27,7 +27,7 @@ class CommonModel:
     def __init__(self, task: Task, config: RunConfig) -> None:
         self.task, self._config = task, config
         made = initial_model(task, config)
-        self.layout = made.layout
+        self.layout = bound_layout(made, task)
         self.parameters, self.size = made.parameters, made.size
         self._flat: FlatModel | None = None  # made when first needed, to save memory
 

@@ -15,14 +15,14 @@ class PlainSGD:
     """SGD without momentum: subtracts the gradient times the rate. It has no state."""
 
     def __init__(self, parameters: Sequence[Tensor], rate: float) -> None:
-        self._parameters = tuple(parameters)
-        self.param_groups: list[dict[str, Any]] = [{"lr": rate}]
+        self.param_groups: list[dict[str, Any]] = [{"lr": rate, "params": list(parameters)}]
+        self.state: dict[Tensor, Any] = {}
 
     @torch.no_grad()
     def step(self) -> None:
         """Update each parameter that has a gradient."""
         rate = self.param_groups[0]["lr"]
-        for each in self._parameters:
+        for each in self.param_groups[0]["params"]:
             if each.grad is not None:
                 each.add_(each.grad, alpha=-rate)
 

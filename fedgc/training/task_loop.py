@@ -33,7 +33,7 @@ class TaskLoop(LocalLoop):
     @property
     def layout(self) -> Layout:
         """The layout of the task's model."""
-        return self._trainer.flat.layout
+        return self._trainer.layout
 
     @property
     def sizes(self) -> Mapping[str, int]:

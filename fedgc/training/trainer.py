@@ -10,7 +10,7 @@ rate, and the lead is added (`shared_momentum`).
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, BadTask, TaskFailed
-from fedgc.messages import Held, Pool, Scored
+from fedgc.messages import Held, Layout, Pool, Scored
 from fedgc.training.cache import Saved
 from fedgc.training.data import Rows, Samples, batch_rows, concatenated, samples_of
 from fedgc.training.devices import autocast, choose, deterministic_cudnn
@@ -27,6 +27,7 @@ from fedgc.training.digest import content_digest
 from fedgc.training.dropout import portable_dropout
 from fedgc.training.figures import scored
 from fedgc.training.flat import FlatModel, Vector
+from fedgc.training.frozen import frozen_digest
 from fedgc.training.injection import injected_rows, pool_chunks
 from fedgc.training.randomness import key, seeded
 from fedgc.training.record_clipping import clipped_gradients, limit_of
@@ -56,6 +57,11 @@ def initial_model(task: Task, config: RunConfig) -> FlatModel:
         return FlatModel(_made("model", task.model), task.private)
 
 
+def bound_layout(made: FlatModel, task: Task) -> Layout:
+    """Return the layout of the task's model, with the digest of its frozen parameters."""
+    return replace(made.layout, frozen=frozen_digest(made.module, task.private))
+
+
 class Trainer:
     """Holds the module, the optimizer and the loaded samples; trains one trajectory at a time."""
 
@@ -67,6 +73,7 @@ class Trainer:
         if config.threads:
             torch.set_num_threads(config.threads)
         made = initial_model(task, config)
+        self.layout = bound_layout(made, task)
         self.flat = FlatModel(made.module.to(self.device), task.private)
         self._first_unsent = self.flat.read_unsent()
         self._optimizer = self._new_optimizer()
@@ -85,10 +92,11 @@ class Trainer:
             raise BadSetting(
                 "privacy: needed work = local, local-steps = 1 and a gate that exchanges every round"
             )
-        has_more = self.flat.size != self.flat.parameters or self.flat.private
+        has_more = self.flat.size != self.flat.parameters or self.flat.private or self.flat.is_half
         if self._task.optimizer is not None or has_more:
             raise BadSetting(
-                "privacy: saw an optimizer, running statistics or private tensors, needed plain SGD alone"
+                "privacy: saw an optimizer, running statistics, private tensors or half precision, "
+                "needed plain SGD alone, in float32"
             )
         self._record_clip = bound
 
@@ -152,7 +160,8 @@ class Trainer:
         self.flat.write(saved.vector)
         self.flat.write_unsent(saved.unsent)
         self._optimizer = self._new_optimizer()
-        self._optimizer.load_state_dict(dict(saved.optimizer))
+        with self.flat.stepping(self._optimizer):
+            self._optimizer.load_state_dict(dict(saved.optimizer))
 
     def save(self) -> Saved:
         """Return a copy of the present trajectory."""
@@ -207,14 +216,15 @@ class Trainer:
     def _update(self, share: float, led: float) -> None:
         if self._wants_gradient:
             gradients = (each.grad for each in self.flat.trainable)
-            self.squared_gradient = sum(float(each.square().sum()) for each in gradients if each is not None)
+            self.squared_gradient = sum(
+                float(each.float().square().sum()) for each in gradients if each is not None
+            )
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * share
-        self._optimizer.step()
+        with self.flat.stepping(self._optimizer):
+            self._optimizer.step()
         if self._lead is not None and led:
-            with torch.no_grad():
-                for tensor, part in zip(self.flat.trainable, self._lead, strict=True):
-                    tensor.sub_(part, alpha=led)
+            self.flat.subtract(self._lead, led)
 
     def _new_optimizer(self) -> torch.optim.Optimizer | PlainSGD:
         chosen, rate = self._task.optimizer, self.config.learning_rate

@@ -131,13 +131,21 @@ def heads(federation: Federation) -> list[float]:
     return sorted(float(each["1"][0]) for each in kept if "1" in each)
 
 
-def test_client_with_other_model_is_refused_by_name(three: Federation, tmp_path: Path):
-    words = dict.fromkeys(NAMES, "--step-s 0.05") | {"client-2": "--sizes 5 --delay-s 5"}
+@pytest.mark.parametrize(
+    ("run_name", "other", "says"),
+    [
+        ("other-model", "--sizes 5", "tensor 1: saw 0 float32[5], needed 0 float32[4]"),
+        ("other-base", "--base 2", "frozen parameters: saw digest "),
+    ],
+)
+def test_client_with_other_model_is_refused_by_name(
+    three: Federation, tmp_path: Path, run_name: str, other: str, says: str
+):
+    words = dict.fromkeys(NAMES, "--step-s 0.05 --base 1") | {"client-2": f"--delay-s 5 --base 1 {other}"}
     script = by_client(tmp_path, words)
     more = {"rounds": 10_000, "local_steps": 5, "min_clients": 2, "quorum": 1.0}
-    run = three.submit(settings("other-model", script, tmp_path, **more))
-    says = "its model differs from the run's: tensor 1: saw 0 float32[5], needed 0 float32[4]"
-    eventually(lambda: says in three.run_log(run))
+    run = three.submit(settings(run_name, script, tmp_path, **more))
+    eventually(lambda: f"client-2 is refused: its model differs from the run's: {says}" in three.run_log(run))
     three.stop(run)
     three.wait(run, WAIT_S)
-    assert all(len(row) == 2 for row in clients_of(three, "other-model"))
+    assert all(len(row) == 2 for row in clients_of(three, run_name))

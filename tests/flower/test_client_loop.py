@@ -12,6 +12,7 @@ from fedgc.errors import BadMessage, NotHere, TaskFailed
 from fedgc.flower.client_loop import LEFT, ClientLoop
 from fedgc.flower.departure import Departure
 from fedgc.messages import (
+    Announced,
     Close,
     Codeword,
     Continue,
@@ -98,6 +99,7 @@ def serving(link, departure: Departure | None = None) -> Iterator[tuple[PlainEng
     ended: list[str] = []
     thread = threading.Thread(target=lambda: ended.append(loop.serve(session, "x")))
     thread.start()
+    assert link.event(Announced).layout == loop.engine.layout
     yield loop.engine, link.event(Joined).client, ended
     session.end("the test is over")
     thread.join(WAIT_S)

@@ -27,7 +27,7 @@ from fedgc.run.machine import Append
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.training import CommonModel, Engine, ServerOptimizer, new_engine
 from fedgc.training.pace import Pace
-from fedgc.training.tasks import named
+from fedgc.training.tasks import Task, named
 from tests.config_of import config_of
 from tests.links.conftest import GRACE_S, WAIT_S
 from tests.turns import step_by_turns
@@ -93,7 +93,7 @@ def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint
     torch.set_num_threads(1)
     wrapped = settings.pop("wrapped", lambda sink: sink)
     resume, changes = settings.pop("resume", None), settings.pop("changes", {})
-    pinned = settings.pop("pinned", [])
+    pinned, others = settings.pop("pinned", []), settings.pop("others", ())
     config = config_of({"work": "coded", **SETTINGS, **settings})
     sink, saved, log = Kept(), [], logging.getLogger("test")
     task = replace(named("digits", config), **changes)
@@ -111,6 +111,19 @@ def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint
         )
         for n in range(config.min_clients)
     ]
+    clients += [
+        threading.Thread(
+            target=serve,
+            args=(
+                job,
+                listener.invite(),
+                Identity(Ed25519PrivateKey.generate()),
+                folder / f"other-{n}",
+                other,
+            ),
+        )
+        for n, other in enumerate(others)
+    ]
     for client in clients:
         client.start()
     try:
@@ -122,15 +135,33 @@ def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint
     return driver, sink, saved
 
 
-def serve(job: Job, invitation, who, folder: Path) -> None:
+def serve(job: Job, invitation, who, folder: Path, task: Task | None = None) -> None:
     def engine(rest) -> Engine:
-        return step_by_turns(new_engine(job.model.task, job.config, Pace(time.monotonic, rest), folder))
+        trained = task or job.model.task
+        return step_by_turns(new_engine(trained, job.config, Pace(time.monotonic, rest), folder))
 
     loop = ClientLoop(engine)
     terms = Terms(GRACE_S, 64 * 1024, loop.engine.size, time.monotonic, random.random)
     with Session(invitation, who, terms) as session:
         loop.serve(session, who.client)
     loop.engine.close()
+
+
+def frozen_at(number: float) -> torch.nn.Module:
+    """The model of the task, with a frozen parameter of this value."""
+    module = named("digits", config_of(SETTINGS)).model()
+    module.register_parameter("base", torch.nn.Parameter(torch.full((4,), number), requires_grad=False))
+    return module
+
+
+def test_client_with_other_base_takes_no_part(tmp_path: Path) -> None:
+    task = replace(named("digits", config_of(SETTINGS)), model=lambda: frozen_at(1.0))
+    other = replace(task, model=lambda: frozen_at(2.0))
+    driver, sink, _ = run(tmp_path, changes={"model": task.model}, min_clients=2, others=[other], rounds=3)
+    refusals = [what for kind, _, what in sink.audit if kind == "refused"]
+    assert len(refusals) == 1
+    assert f"needed {driver.common.layout.frozen[:12]}; load the same base model" in refusals[0]
+    assert all(len(row.clients) == 2 for row in sink.rows)
 
 
 @pytest.mark.parametrize("rollback", ["auto", "off"])

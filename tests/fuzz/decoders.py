@@ -218,7 +218,7 @@ def _texts() -> Iterator[Decoder]:
     yield Decoder(
         "state of a run", [written], lambda data: typed_json.read(RunState, typed_json.loads(data), {})
     )
-    layout = Layout((TensorSpec("w", "float32", (2, 3)), TensorSpec("b", "bfloat16", ())), 2)
+    layout = Layout((TensorSpec("w", "float32", (2, 3)), TensorSpec("b", "bfloat16", ())), 2, "0f" * 32)
     yield Decoder("layout", [layout.text().encode()], _utf8(Layout.read))
     records = [
         Seen(5.0, "a", "b"),

@@ -173,7 +173,9 @@ class HostileEvents:
     def _announced(self) -> LinkEvent:
         sides = tuple(self._of((0, 1, 5, 2**20, 1 << 40)) for _ in range(self._of((0, 1, 2, 40))))
         tensors = tuple(TensorSpec(name, "float32", sides) for name in self._of((("w",), ("w", "b"), ())))
-        return Announced(self._now, self._client, Layout(tensors, self._of((1, 2, 5))))
+        return Announced(
+            self._now, self._client, Layout(tensors, self._of((1, 2, 5)), self._of(("", "a1" * 32)))
+        )
 
     def _scored(self) -> LinkEvent:
         figures = tuple((name, self._of(NORMS)) for name in self._of(((), ("loss",), ("loss", "x" * 100))))

@@ -30,6 +30,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--once", type=Path, default=None, help="a file that tells that it went wrong before")
     parser.add_argument("--sizes", type=int, nargs="+", default=[4])
     parser.add_argument("--private", nargs="*", default=[])
+    parser.add_argument("--base", type=float, default=None, help="the value of a frozen parameter")
     return parser.parse_args()
 
 
@@ -74,12 +75,14 @@ def main() -> None:
     given = parsed()
     time.sleep(given.delay_s)
     model = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(size)) for size in given.sizes])
+    if given.base is not None:
+        model.register_parameter("base", torch.nn.Parameter(torch.tensor(given.base), requires_grad=False))
     fed = fedgc.join(model, samples=given.samples, private=given.private)
     done = 0
     while fed.step():
         done += 1
         with torch.no_grad():
-            for each in model:
+            for each in filter(lambda each: each.requires_grad, model.parameters()):
                 each.add_(given.add)
         waits(given, done)
         if goes_wrong(given, done):

@@ -74,7 +74,7 @@ def test_coded_work_refuses_private_tensors(bench, personal):
 
 
 def test_pattern_without_match_is_refused(bench, small):
-    with pytest.raises(BadTask, match=r"saw 'tail.\*', which matches no trained tensor"):
+    with pytest.raises(BadTask, match=r"saw 'tail.\*', which matches no tensor of the model"):
         bench.engine(replace(small, private=["tail.*"]), PLAIN)
 
 

@@ -32,6 +32,7 @@ from fedgc.links.session.peer import form_asked
 from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import (
     LONGEST_REASON,
+    Announced,
     Begin,
     Close,
     Codeword,
@@ -42,13 +43,13 @@ from fedgc.messages import (
     LinkEvent,
     Lost,
     Masking,
-    ModelEvent,
     Open,
     Progress,
     Repair,
     Report,
     Reveal,
     Roster,
+    Scored,
     Survivors,
     ToClient,
     ToMember,
@@ -343,17 +344,24 @@ class MessageServer:
         came = Amounts(up_bytes=answer.up_bytes, control_bytes=answer.control_bytes)
         self._account(answer.client).add(came)
         if not outbox.client and joined is not None:
+            self._announce(answer)
             self._around.audit("joined", answer.client, f"over messages, with key {answer.key.hex()}")
             self._admit(outbox, joined)
         for line in answer.lines:
             if isinstance(line, Leaving):
                 outbox.leaves, outbox.left = True, ()
                 self._emit(line)
-            elif isinstance(line, Masking | ModelEvent):
+            elif isinstance(line, Masking | Scored):
                 self._emit(line)
             elif isinstance(line, Progress | Report | Failed):
                 self._emit_current(outbox, line)
         self._collect(outbox, answer)
+
+    def _announce(self, answer: Answer) -> None:
+        """Emit what a client says of its model before it joins."""
+        for line in answer.lines:
+            if isinstance(line, Announced):
+                self._emit(line)
 
     def _admit(self, outbox: _Outbox, joined: Joined) -> None:
         for other in self._outboxes.values():

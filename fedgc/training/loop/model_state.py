@@ -4,16 +4,23 @@ It holds the trainable parameters in the module's order, then the floating-point
 module's state. Frozen parameters, integer buffers and private tensors are not in it. Wrappers (DDP,
 torch.compile) are removed first, so names are those of the plain module. A module sharded by `fully_shard`
 (FSDP2) is gathered and scattered by the functions of torch.distributed.checkpoint.
+
+Tensors of half precision have float32 copies (`training/float32_copies.py`): the vector holds their values.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from fedgc.errors import BadTask
 from fedgc.training.flat import Vector, exchanged_tensors
+from fedgc.training.float32_copies import HALF, Float32Copies
+from fedgc.training.frozen import frozen_digest
+from fedgc.training.loop.float32_steps import step_in_float32
 from fedgc.training.loop.ranks import Ranks
 
 DISTRIBUTED: Final = ("DistributedDataParallel", "DataParallel")  # which hold the module that is trained
@@ -35,8 +42,27 @@ class ModelState:
         self.module: Final = unwrapped(model)
         tensors = exchanged_tensors(self.module, private)
         self.private: Final = tuple(tensors.private)
+        self._private_patterns: Final = tuple(private)
         self._names: Final = (*tensors.parameters, *tensors.buffers)
-        self.layout: Final = tensors.layout()
+        self.layout = tensors.layout()
+        trained = (*tensors.parameters.items(), *tensors.private.items())
+        self._half: Final = tuple(name for name, each in trained if each.requires_grad and each.dtype in HALF)
+        self._copies: Final = Float32Copies()
+
+    def bind(self) -> None:
+        """Enter the digest of the frozen parameters into the layout. All ranks call it."""
+        self.layout = replace(self.layout, frozen=frozen_digest(self.module, self._private_patterns))
+
+    def step_in_float32(self) -> tuple[RemovableHandle, ...]:
+        """Have optimizers step on float32 copies of parameters of half precision; return the hooks."""
+        if not self._half or self.sharded:
+            return ()
+        return step_in_float32(self._copies, lambda: self._live(self._half))
+
+    def load_optimizer(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        """Load the state of an optimizer, in float32 where it steps in float32."""
+        with self._copies.stepping(optimizer, self._live(self._half)):
+            optimizer.load_state_dict(state)
 
     def read(self, into: Vector | None) -> None:
         """Copy the tensors into the vector. All ranks call it; only rank 0 has a vector."""
@@ -44,7 +70,7 @@ class ModelState:
         tensors: Mapping[str, Any] = self._gathered() if _sharded(live) else live
         if into is not None:
             for name, part in self.layout.split(into).items():
-                torch.from_numpy(part).copy_(tensors[name].detach())
+                torch.from_numpy(part).copy_(self._copies.read(name, tensors[name]))
 
     def write(self, vector: Vector | None, ranks: Ranks) -> None:
         """Copy the vector into the tensors. All ranks call it; only rank 0 has a vector."""
@@ -57,7 +83,11 @@ class ModelState:
         """Return copies of the private tensors on the CPU; on other ranks than 0 they may be missing."""
         live = self._live(self.private)
         tensors: Mapping[str, Any] = self._gathered() if _sharded(live) else live
-        return {name: tensors[name].detach().to("cpu", copy=True) for name in self.private if name in tensors}
+        return {
+            name: self._copies.read(name, tensors[name]).to("cpu", copy=True)
+            for name in self.private
+            if name in tensors
+        }
 
     def write_private(self, named: Mapping[str, Tensor], ranks: Ranks) -> None:
         """Set the private tensors. All ranks call it; only rank 0's tensors count."""
@@ -109,11 +139,17 @@ class ModelState:
             state: dict[str, Any] = {name: each.to(targets[name].dtype) for name, each in named.items()}
             options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
             set_model_state_dict(self.module, state, options=options)
-            return
-        with torch.no_grad():
             for name, each in named.items():
-                targets[name].copy_(each)
-        ranks.broadcast(each.detach() for each in targets.values())
+                if targets[name].dtype in HALF:
+                    self._copies.remember(name, each)
+            return
+        for name, each in named.items():
+            self._copies.write(name, targets[name], each)
+        if ranks.several:
+            values = {name: self._copies.read(name, each) for name, each in targets.items()}
+            ranks.broadcast(values.values())
+            for name, each in values.items():
+                self._copies.write(name, targets[name], each)
 
 
 def _sharded(tensors: Mapping[str, Tensor]) -> bool:

@@ -60,7 +60,8 @@ def join(
             weighted by it. By default the length of the loader's dataset. With several processes, a dataset
             that the loader divides among them (`DistributedSampler`, Accelerate) is counted once; without
             that each process has data of its own, and the lengths are added.
-        private: Names of tensors that stay on this client, as patterns (`["head.*", "*.bn.*"]`).
+        private: Names of tensors that stay on this client, as patterns (`["head.*", "*.bn.*"]`). Frozen
+            tensors that match may differ from those of other clients.
         optimizer: Its state is kept when the script is stopped, and loaded when it is started again. All
             processes get that of rank 0; with `fully_shard` it is not kept.
 
@@ -88,6 +89,8 @@ def join(
     if _joined.is_set():
         raise BadTask("fedgc.join: saw a second call in this process, needed one")
     _joined.set()
+    state.bind()
+    state.step_in_float32()
     leader = Leader(environment) if is_first() else None
     loop = TrainingLoop(state, environment, leader, samples, validate, optimizer)
     _leave_at_exit(loop)
@@ -396,7 +399,7 @@ class TrainingLoop:
         state = ranks.share(kept.get("optimizer"))
         if state:
             with suppress(ValueError, KeyError):  # of another model
-                self._optimizer.load_state_dict(state)
+                self._state.load_optimizer(self._optimizer, state)
 
     def _keep(self, *, with_optimizer: bool) -> None:
         environment = self._environment

@@ -44,7 +44,8 @@ class Task:
         validate: Module -> figures by name, on data of this client. It runs on each client, for each new
             common model. A figure `samples` weighs the others in the mean over clients.
         private: Patterns of the names of tensors that stay on the client (`["head.*"]`): they are trained,
-            kept from round to round, and not exchanged. For local work.
+            kept from round to round, and not exchanged. Frozen tensors that match may differ from those of
+            other clients. For local work.
 
     Raises:
         BadTask: An argument has the wrong type, or a chunk has no name or no samples.

@@ -22,6 +22,7 @@ from fedgc.links.pieces import Form, digest_of, offer_of, shortened
 from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import (
     Advert,
+    Announced,
     Begin,
     Close,
     Codeword,
@@ -30,6 +31,7 @@ from fedgc.messages import (
     Held,
     Joined,
     Kept,
+    Layout,
     Leaving,
     Lost,
     Mix,
@@ -40,6 +42,7 @@ from fedgc.messages import (
     Reveal,
     Ring,
     Survivors,
+    TensorSpec,
     Work,
 )
 
@@ -124,6 +127,16 @@ def test_node_is_asked_for_identity_and_joins_deaf(sessions) -> None:
     assert sessions.message_server.clients() == (node.client,)
     assert sessions.message_server.name(node.client) == "north"
     assert node.next() is None
+
+
+def test_model_is_announced_before_node_joins(sessions) -> None:
+    layout = Layout((TensorSpec("weight", "float32", (NUMBERS,)),), 1, "ab" * 32)
+    node = Node(sessions, 1)
+    sessions.message_server.open(1)
+    node.next()
+    node.says(Announced(0.0, "x", layout), Joined(0.0, "x", True, HOLDS))
+    assert [type(each) for each in sessions.events] == [Announced, Joined]
+    assert sessions.events[0] == Announced(sessions.now, node.client, layout)
 
 
 def test_model_is_sent_once_and_cached(sessions) -> None:

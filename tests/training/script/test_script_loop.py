@@ -199,7 +199,7 @@ while fed.step():
         ("fed = fedgc.join(torch.nn.Linear(2, 1))\nfed.step()", r"needed samples="),
         ("m = torch.nn.Linear(2, 1)\nfedgc.join(m)\nfedgc.join(m)", "saw a second call in this process"),
         ("fedgc.join('model')", "needed a torch module"),
-        ("fedgc.join(torch.nn.Linear(2, 1), private=['tail'])", "which matches no trained tensor"),
+        ("fedgc.join(torch.nn.Linear(2, 1), private=['tail'])", "which matches no tensor of the model"),
         ("import not_a_module", "ModuleNotFoundError: No module named 'not_a_module'"),
     ],
 )

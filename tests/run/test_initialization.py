@@ -1,0 +1,31 @@
+"""Test which clients may take part in a run whose clients bring the model."""
+
+import pytest
+
+from fedgc.messages import Announced, Initialize, Layout, Refuse, TensorSpec
+from fedgc.run.initialization import Initialization
+
+TENSORS = (TensorSpec("lora_A", "float32", (2, 3)),)
+ONE, OTHER = "0123456789abcdef" * 4, "fedcba9876543210" * 4
+
+
+def announced(client: str, frozen: str) -> Announced:
+    return Announced(0.0, client, Layout(TENSORS, 1, frozen))
+
+
+@pytest.mark.parametrize(("seen", "shown"), [(OTHER, "fedcba987654"), ("", "none")])
+def test_client_with_other_base_is_refused_with_both_digests(seen: str, shown: str):
+    start = Initialization()
+    assert start.handle(announced("a", ONE)) == (Initialize("a"),)
+    (refusal,) = start.handle(announced("b", seen))
+    assert isinstance(refusal, Refuse)
+    assert (refusal.client, refusal.round) == ("b", 0)
+    assert f"frozen parameters: saw digest {shown}, needed 0123456789ab; load the same" in refusal.reason
+    assert start.refused == {"b"}
+
+
+def test_client_that_comes_back_with_right_base_takes_part():
+    start = Initialization(Layout(TENSORS, 1, ONE))
+    start.handle(announced("b", OTHER))
+    assert not any(isinstance(each, Refuse) for each in start.handle(announced("b", ONE)))
+    assert start.refused == set()
