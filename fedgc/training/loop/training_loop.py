@@ -91,7 +91,8 @@ def join(
     if _joined.is_set():
         raise BadTask("fedgc.join: saw a second call in this process, needed one")
     _joined.set()
-    state.bind()
+    if is_first() or state.sharded:
+        state.bind()
     state.step_in_float32()
     leader = Leader(environment) if is_first() else None
     loop = TrainingLoop(state, environment, leader, samples, validate, optimizer)
