@@ -13,6 +13,7 @@ from fedgc.errors import BadMessage
 from fedgc.messages import (
     LARGEST_PACKET,
     SKETCH_NUMBERS,
+    Adapter,
     Add,
     Advert,
     Announced,
@@ -66,7 +67,10 @@ from fedgc.messages import (
 MIX = Mix((3, 1), ((1.0, 0.5), (0.0, -2.0)))
 SKETCH = (0.25,) * SKETCH_NUMBERS
 
-LAYOUT = Layout((TensorSpec("weight", "float32", (2, 3)), TensorSpec("mean", "float32", (3,))), 1, "0f" * 32)
+ADAPTER = Adapter('{"r": 4}', ("w", ""), "v")
+LAYOUT = Layout(
+    (TensorSpec("weight", "float32", (2, 3)), TensorSpec("mean", "float32", (3,))), 1, "0f" * 32, ADAPTER
+)
 GOOD = (
     Held("left", 1),
     Kept(2, 3, 4, SKETCH),
@@ -83,6 +87,7 @@ GOOD = (
     Leaving(1.0, "a", 20.0),
     LAYOUT,
     LAYOUT.tensors[0],
+    ADAPTER,
     Announced(1.0, "a", LAYOUT),
     Scored(1.0, "a", 2, 5, (("accuracy", 0.5),)),
     Enrolled(1.0, "a", bytes(32), 0, 0, bytes(64)),
@@ -133,7 +138,7 @@ def label(value: object) -> str:
 
 def test_every_message_has_valid_example():
     said = {*get_args(Event | ModelEvent), *get_args(Command), Held, Kept, Mix, Pool, Ring, Persist}
-    said |= {Layout, TensorSpec}
+    said |= {Layout, TensorSpec, Adapter}
     assert {type(message) for message in GOOD} == said
 
 

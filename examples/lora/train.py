@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import fedgc
@@ -19,6 +19,7 @@ import fedgc
 BASE_PACKAGES = ("json", "http", "logging")  # what the base model is trained on
 CLIENT_PACKAGES = ("asyncio", "email", "unittest", "importlib", "multiprocessing", "xml", "tkinter", "ctypes")
 LENGTH = 64  # bytes of a sequence
+HELD_OUT = 128  # sequences of each client
 
 
 class Source(Dataset):
@@ -39,6 +40,13 @@ def source_of(package: str) -> bytes:
     """Return the source text of a package of the standard library."""
     files = sorted((Path(sysconfig.get_path("stdlib")) / package).rglob("*.py"))
     return b"".join(file.read_bytes() for file in files)
+
+
+def data_of(client: int) -> tuple[Dataset, torch.Tensor]:
+    """Return the sequences of a client for training, and those held out."""
+    data = Source(source_of(CLIENT_PACKAGES[client % len(CLIENT_PACKAGES)]))
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
+    return Subset(data, order[HELD_OUT:].tolist()), data.sequences[order[:HELD_OUT]]
 
 
 def loss_of(model: nn.Module, sequences: torch.Tensor) -> torch.Tensor:
@@ -111,10 +119,8 @@ def main() -> None:
         optimizer=optimizer,
     )
     client = int(str(fed.client.get("name", "client-0")).rpartition("-")[2])
-    data = Source(source_of(CLIENT_PACKAGES[client % len(CLIENT_PACKAGES)]))
-    parts = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
-    held_out.append(data.sequences[parts[:128]])
-    training = torch.utils.data.Subset(data, parts[128:].tolist())
+    training, sequences = data_of(client)
+    held_out.append(sequences)
     print(f"client {client}: loss {held_out_loss(model, held_out[0]):.3f} with the base alone")
     model.train()
     for batch in fed.steps(DataLoader(training, given.batch_size, shuffle=True)):

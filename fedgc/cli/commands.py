@@ -455,10 +455,15 @@ def list_models(run: RunName = None, as_json: AsJson = False) -> None:
 
 @model.command("export")
 def export_model(
-    path: Annotated[Path, typer.Argument(help="A new file: .safetensors, or .pt for a state_dict.")],
+    path: Annotated[
+        Path, typer.Argument(help="A new file: .safetensors, or .pt for a state_dict; for peft a new folder.")
+    ],
     run: RunName = None,
     version: Version = None,
     best: Best = False,
+    form: Annotated[
+        str, typer.Option("--format", help="file, or peft: the adapter alone, as PEFT reads it.")
+    ] = "file",
 ) -> None:
     """Write a model for use without fedgc, with its round, digest and figures.
 
@@ -466,7 +471,7 @@ def export_model(
     """
     from fedgc.cli import model as models
 
-    models.export(path, run, version, best=best)
+    models.export(path, run, version, best=best, form=form)
 
 
 @model.command("restore")

@@ -15,7 +15,7 @@ from rich.text import Text
 from fedgc.cli.history import must_be_over
 from fedgc.cli.view import megabytes, terminal
 from fedgc.config import RunConfig, known
-from fedgc.errors import Unusable
+from fedgc.errors import Unusable, nearest
 from fedgc.flower.preconditions import SUMMED
 from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Saved
@@ -25,6 +25,7 @@ from fedgc.store.reading import LATEST
 from fedgc.store.records import Decided
 from fedgc.store.views import Run
 
+FORMS: Final = ("file", "peft")  # of an export
 SHORT: Final = 12  # displayed digits of a digest
 
 
@@ -52,14 +53,19 @@ def chosen_version(store: Store, run: Run, version: int | None, *, best: bool) -
     return _chosen(store, run, version, best=best).version
 
 
-def export(path: Path, run: str | None, version: int | None, *, best: bool = False) -> None:
-    """Write a version as a file for use without fedgc."""
+def export(
+    path: Path, run: str | None, version: int | None, *, best: bool = False, form: str = FORMS[0]
+) -> None:
+    """Write a version for use without fedgc: as a file, or its adapter as a folder of PEFT."""
+    if form not in FORMS:
+        raise Unusable(f"--format: saw {form!r}, needed {' or '.join(FORMS)}{nearest(form, FORMS)}")
     with Store.open(reads_only=True) as store:
         found = store.run(run or LATEST)
         metrics = _metrics(store, found)
         chosen = _chosen(store, found, version, best=best)
     pinned = checkpoint.pinned(_folder(found))
-    _write(path, found, chosen, {**_figures(chosen, metrics, pinned), "run": found.run, "task": found.task})
+    about = {**_figures(chosen, metrics, pinned), "run": found.run, "task": found.task}
+    (_write_adapter if form == "peft" else _write)(path, found, chosen, about)
     sys.stdout.write(f"version {chosen.version} of {found.run}, round {chosen.round}, written to {path}\n")
 
 
@@ -97,6 +103,24 @@ def _write(path: Path, run: Run, saved: Saved, about: Mapping[str, Any]) -> None
         models.write_model(path, Layout.of(first).arrays(vector), about)
     else:
         models.write_model(path, models.state_of(task, config, vector), about)
+
+
+def _write_adapter(path: Path, run: Run, saved: Saved, about: Mapping[str, Any]) -> None:
+    from fedgc.messages import Layout
+    from fedgc.training import CommonModel
+    from fedgc.training import export as models
+    from fedgc.training.tasks import named
+
+    models.check_folder(path)
+    config, loaded = _config(run), checkpoint.load(saved.path.parent, saved.version)
+    if config.client_app == "stock":
+        raise Unusable("--format peft: saw a run of stock clients, needed one with clients of fedgc")
+    if loaded.layout:
+        layout = Layout.read(loaded.layout)
+    else:
+        sys.path.insert(0, str(Path.cwd()))  # for tasks in the user's folder, as in the run itself
+        layout = CommonModel(named(config.task, config), config).layout
+    models.write_adapter(path, layout, loaded.model, about)
 
 
 def _config(run: Run) -> RunConfig:

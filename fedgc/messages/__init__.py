@@ -8,6 +8,7 @@ Clients are named by their identity, chunks by their number in the run's table. 
 messages: a client keeps its vector until a `Reveal`, the driver keeps it until an `Add`.
 """
 
+from fedgc.messages.adapter import Adapter
 from fedgc.messages.commands import (
     Add,
     Begin,
@@ -108,6 +109,7 @@ __all__ = [
     "ModelEvent",
     "Offered",
     "LinkEvent",
+    "Adapter",
     "Layout",
     "TensorSpec",
     "Enrolled",

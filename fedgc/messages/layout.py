@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgc.errors import BadMessage
+from fedgc.messages.adapter import Adapter
 from fedgc.messages.fields import Count, check
 from fedgc.values import Filled, Within, value
 
@@ -49,7 +50,8 @@ class TensorSpec:
 class Layout:
     """The tensors of a vector: parameters first, then buffers.
 
-    `frozen` is the digest of the frozen parameters, which are not in the vector; empty without any.
+    `frozen` is the digest of the frozen parameters, which are not in the vector; empty without any. `adapter`
+    tells how PEFT saves the tensors, if they are an adapter.
 
     >>> layout = Layout((TensorSpec("weight", "float32", (2, 3)), TensorSpec("mean", "float32", (3,))), 1)
     >>> layout.size, layout.parameter_size
@@ -59,6 +61,7 @@ class Layout:
     tensors: tuple[TensorSpec, ...]
     parameters: Annotated[Count, Within(1, 1 << 32, "at least one parameter")]  # how many of the tensors are
     frozen: str = ""
+    adapter: Adapter | None = None
 
     def __post_init__(self) -> None:
         names = {each.name for each in self.tensors}
@@ -67,6 +70,9 @@ class Layout:
         if self.frozen and not FROZEN.fullmatch(self.frozen):
             seen = repr(self.frozen[:SHOWN])
             raise BadMessage(f"layout: saw {seen} as frozen, needed {FROZEN_DIGITS} hexadecimal digits")
+        if self.adapter is not None and len(self.adapter.names) != len(self.tensors):
+            seen = f"{len(self.adapter.names)} names of an adapter"
+            raise BadMessage(f"layout: saw {seen}, needed {len(self.tensors)}, one for each tensor")
 
     @property
     def size(self) -> int:
@@ -81,7 +87,9 @@ class Layout:
     def fields(self) -> dict[str, Any]:
         """Return the layout as plain lists and numbers, by name."""
         tensors = [[each.name, each.dtype, list(each.shape)] for each in self.tensors]
-        return {"tensors": tensors, "parameters": self.parameters, "frozen": self.frozen}
+        adapter = None if self.adapter is None else self.adapter.fields()
+        about = {"frozen": self.frozen, "adapter": adapter}
+        return {"tensors": tensors, "parameters": self.parameters, **about}
 
     def text(self) -> str:
         """Return the layout as JSON text."""
@@ -99,7 +107,8 @@ class Layout:
                 TensorSpec(str(name), str(kind), tuple(map(int, shape)))
                 for name, kind, shape in fields["tensors"]
             )
-            return cls(tensors, int(fields["parameters"]), str(fields.get("frozen", "")))
+            adapter = Adapter.of(fields["adapter"]) if fields.get("adapter") is not None else None
+            return cls(tensors, int(fields["parameters"]), str(fields.get("frozen", "")), adapter)
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             seen = repr(fields)[:SHOWN]
             raise BadMessage(f"layout: saw {seen}, needed tensors and a number of parameters") from error
@@ -138,4 +147,6 @@ class Layout:
         if self.frozen != other.frozen:
             bases = [each.frozen[:SHOWN_DIGITS] or "none" for each in (other, self)]
             return f"frozen parameters: saw digest {bases[0]}, needed {bases[1]}; {SAME_BASE}"
+        if self.adapter is not None and other.adapter is not None:
+            return self.adapter.difference(other.adapter)
         return ""

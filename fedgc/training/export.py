@@ -2,11 +2,12 @@
 
 A `.safetensors` file holds the tensors, and the description as metadata (text). A `.pt` file holds a dict
 with `state_dict` and `about`, which torch reads with `weights_only=True`. Neither needs fedgc to be read, and
-neither can run code.
+neither can run code. An adapter of PEFT is written as a folder in PEFT's own format.
 """
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from safetensors.torch import save_file
 
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, Unusable
+from fedgc.messages import Layout
 from fedgc.training.flat import Vector
 from fedgc.training.server_model import CommonModel
 from fedgc.training.tasks import Task
@@ -53,6 +55,50 @@ def arrays_of(state: Mapping[str, object]) -> tuple[dict[str, np.ndarray], tuple
     return arrays, tuple(name for name in found if name not in arrays)
 
 
+def check_folder(path: Path) -> None:
+    """Raise Unusable unless a folder can be made at this path."""
+    if path.exists():
+        raise Unusable(f"{path}: saw a file or folder, needed a new folder")
+    if not path.parent.is_dir():
+        raise Unusable(f"{path}: saw no folder {path.parent}, needed one that is there")
+
+
+def write_adapter(path: Path, layout: Layout, vector: Vector, about: Mapping[str, Any]) -> None:
+    """Write an adapter as a folder that PEFT reads: its configuration and its tensors.
+
+    Raises:
+        Unusable: The model is no adapter of PEFT, or more or less of it is exchanged than PEFT saves.
+        EdgeFailed: The folder cannot be written.
+    """
+    check_folder(path)
+    adapter = layout.adapter
+    if adapter is None:
+        raise Unusable(f"{path}: saw a model without an adapter of PEFT, needed one, or a file {FORMATS[0]}")
+    beside = [each.name for each, name in zip(layout.tensors, adapter.names, strict=True) if not name]
+    if beside:
+        raise Unusable(f"{path}: saw {beside[0]}, which PEFT does not save; needed a file {FORMATS[0]}")
+    if adapter.lacks:
+        raise Unusable(f"{path}: {adapter.lacks} of the adapter is not exchanged; needed the whole adapter")
+    parts = layout.split(vector).values()
+    tensors = {name: torch.tensor(part) for name, part in zip(adapter.names, parts, strict=True)}
+    config = json.dumps(adapter.settings(), indent=2, sort_keys=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.mkdir()
+        (part / "adapter_config.json").write_text(config + "\n")
+        save_file(tensors, part / "adapter_model.safetensors", _metadata(about))
+        part.replace(path)
+    except OSError as error:
+        raise EdgeFailed(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _metadata(about: Mapping[str, Any]) -> dict[str, str]:
+    text = {name: each if isinstance(each, str) else json.dumps(each) for name, each in about.items()}
+    return {"format": "pt", **text}
+
+
 def _array(value: object) -> np.ndarray | None:
     if not isinstance(value, torch.Tensor):
         return None
@@ -85,8 +131,7 @@ def write_model(path: Path, state: Mapping[str, Any], about: Mapping[str, Any]) 
         if path.suffix == ".pt":
             torch.save({"state_dict": tensors, "about": dict(about)}, part)
         else:
-            text = {name: each if isinstance(each, str) else json.dumps(each) for name, each in about.items()}
-            save_file(tensors, part, {"format": "pt", **text})
+            save_file(tensors, part, _metadata(about))
         part.replace(path)
     except OSError as error:
         raise EdgeFailed(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -13,12 +13,13 @@ import torch
 from fedgc.config import RunConfig
 from fedgc.errors import TaskFailed
 from fedgc.messages import Layout
+from fedgc.training.adapter import announced_layout
 from fedgc.training.devices import choose
 from fedgc.training.figures import figures_from
 from fedgc.training.flat import FlatModel, Vector, check_vector
 from fedgc.training.randomness import key, seeded
 from fedgc.training.tasks import Task
-from fedgc.training.trainer import bound_layout, initial_model
+from fedgc.training.trainer import initial_model
 
 
 class CommonModel:
@@ -27,7 +28,7 @@ class CommonModel:
     def __init__(self, task: Task, config: RunConfig) -> None:
         self.task, self._config = task, config
         made = initial_model(task, config)
-        self.layout = bound_layout(made, task)
+        self.layout = announced_layout(made.layout, made.module, task.private)
         self.parameters, self.size = made.parameters, made.size
         self._flat: FlatModel | None = None  # made when first needed, to save memory
 

@@ -10,7 +10,7 @@ rate, and the lead is added (`shared_momentum`).
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, BadTask, TaskFailed
 from fedgc.messages import Held, Layout, Pool, Scored
+from fedgc.training.adapter import announced_layout
 from fedgc.training.cache import Saved
 from fedgc.training.data import Rows, Samples, batch_rows, concatenated, samples_of
 from fedgc.training.devices import autocast, choose, deterministic_cudnn
@@ -27,7 +28,6 @@ from fedgc.training.digest import content_digest
 from fedgc.training.dropout import portable_dropout
 from fedgc.training.figures import scored
 from fedgc.training.flat import FlatModel, Vector
-from fedgc.training.frozen import frozen_digest
 from fedgc.training.injection import injected_rows, pool_chunks
 from fedgc.training.randomness import key, seeded
 from fedgc.training.record_clipping import clipped_gradients, limit_of
@@ -57,11 +57,6 @@ def initial_model(task: Task, config: RunConfig) -> FlatModel:
         return FlatModel(_made("model", task.model), task.private)
 
 
-def bound_layout(made: FlatModel, task: Task) -> Layout:
-    """Return the layout of the task's model, with the digest of its frozen parameters."""
-    return replace(made.layout, frozen=frozen_digest(made.module, task.private))
-
-
 class Trainer:
     """Holds the module, the optimizer and the loaded samples; trains one trajectory at a time."""
 
@@ -73,7 +68,7 @@ class Trainer:
         if config.threads:
             torch.set_num_threads(config.threads)
         made = initial_model(task, config)
-        self.layout = bound_layout(made, task)
+        self.layout: Layout = announced_layout(made.layout, made.module, task.private)
         self.flat = FlatModel(made.module.to(self.device), task.private)
         self._first_unsent = self.flat.read_unsent()
         self._optimizer = self._new_optimizer()

@@ -1,6 +1,8 @@
-"""Test the example of LoRA: the loss falls, and nothing but the adapter travels."""
+"""Test the example of LoRA: the loss falls, only the adapter travels, and PEFT reads what is exported."""
 
-import re
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +16,21 @@ from tests.contract.conftest import GATHER_S, WAIT_S, Federation
 pytestmark = pytest.mark.contract
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "lora" / "train.py"
-VALIDATED = re.compile(r"validated by clients: loss=([0-9.e-]+)")
-CLIENTS, ROUNDS = 2, 3
+CLIENTS, ROUNDS, BASE_STEPS = 2, 3, 20
 RANK, WIDTH, INNER, LAYERS = 4, 96, 192, 2
 ADAPTER = RANK * LAYERS * (4 * (WIDTH + WIDTH) + 3 * (WIDTH + INNER))  # q, k, v, o; gate, up, down
 FLOAT_BYTES = 4
+RELOAD = f"""
+import sys, torch, train
+from peft import PeftModel
+
+torch.set_num_threads(1)
+model = PeftModel.from_pretrained(train.base_model("", {BASE_STEPS}), sys.argv[1])
+parts = [train.data_of(client) for client in range({CLIENTS})]
+losses = [train.held_out_loss(model, held_out) for _, held_out in parts]
+samples = [len(training) for training, _ in parts]
+print(sum(loss * each for loss, each in zip(losses, samples)) / sum(samples))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +50,7 @@ def test_lora_example_learns_and_sends_only_adapter(federation: Federation):
     run = federation.submit(
         {
             "run": "lora",
-            "script": f"{SCRIPT} --base-steps 20",
+            "script": f"{SCRIPT} --base-steps {BASE_STEPS}",
             "rounds": ROUNDS,
             "local_steps": 8,
             "lockstep": "on",
@@ -49,7 +61,8 @@ def test_lora_example_learns_and_sends_only_adapter(federation: Federation):
         }
     )
     assert federation.wait(run, WAIT_S) == "finished:completed", federation.run_log(run)
-    losses = [float(each) for each in VALIDATED.findall(federation.run_log(run))]
+    with federation.store() as store:
+        losses = [each.row.metrics["loss"] for each in store.rounds("lora")]
     assert losses[-1] < losses[0] - 0.02
     with federation.store() as store:
         rows = [row for number in range(1, ROUNDS + 1) for row in store.client_rows("lora", number)]
@@ -59,3 +72,22 @@ def test_lora_example_learns_and_sends_only_adapter(federation: Federation):
     layout = Layout.read(checkpoint.load(federation.state / "fedgc" / "runs" / "lora").layout)
     assert layout.size == ADAPTER
     assert all(".lora_" in each.name for each in layout.tensors)
+    assert exported_loss(federation, "lora") == pytest.approx(losses[-1], abs=1e-4)
+
+
+def exported_loss(federation: Federation, run: str) -> float:
+    """The mean loss on the clients' held-out data, of the base with the adapter that PEFT reads."""
+    environment = {
+        **os.environ,
+        "FEDGC_DB": str(federation.database),
+        "XDG_STATE_HOME": str(federation.state),
+        "PYTHONPATH": os.pathsep.join((str(SCRIPT.parent), str(SCRIPT.parents[2]))),
+    }
+    folder = str(federation.folder.parent / "adapter")
+    export = ("-m", "fedgc.cli", "model", "export", "--format", "peft", "--run", run, folder)
+    for words in (export, ("-c", RELOAD, folder)):
+        done = subprocess.run(
+            [sys.executable, *words], env=environment, capture_output=True, text=True, timeout=WAIT_S
+        )
+        assert done.returncode == 0, done.stderr
+    return float(done.stdout)

@@ -60,9 +60,12 @@ STREAM: Final = StreamId("codeword", 3, 1)
 # ---- messages
 
 
+ADAPTER = m.Adapter('{"r": 4, "target_modules": ["q", "v"]}', ("w", ""), "v")
+
+
 def _said() -> Sequence[object]:
     """A line of every kind."""
-    sketch, layout = (0.5,) * m.SKETCH_NUMBERS, Layout((TensorSpec("w", "float32", (2, 3)),), 1)
+    sketch, layout = (0.5,) * m.SKETCH_NUMBERS, Layout((TensorSpec("w", "float32", (2, 3)),), 1, "0f" * 32)
     mix, offer = m.Mix((0, 3), ((1.0, 0.5), (2.0, -1.0))), Offer(STREAM, 160, bytes(16))
     return (
         m.Joined(0.0, "x", True, (m.Held("a", 7), m.Held("b", 9, "d1")), (m.Kept(2, 1, 4, sketch),)),
@@ -218,7 +221,9 @@ def _texts() -> Iterator[Decoder]:
     yield Decoder(
         "state of a run", [written], lambda data: typed_json.read(RunState, typed_json.loads(data), {})
     )
-    layout = Layout((TensorSpec("w", "float32", (2, 3)), TensorSpec("b", "bfloat16", ())), 2, "0f" * 32)
+    layout = Layout(
+        (TensorSpec("w", "float32", (2, 3)), TensorSpec("b", "bfloat16", ())), 2, "0f" * 32, ADAPTER
+    )
     yield Decoder("layout", [layout.text().encode()], _utf8(Layout.read))
     records = [
         Seen(5.0, "a", "b"),

@@ -9,7 +9,6 @@ Tensors of half precision have float32 copies (`training/float32_copies.py`): th
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -17,9 +16,9 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from fedgc.errors import BadTask
+from fedgc.training.adapter import announced_layout
 from fedgc.training.flat import Vector, exchanged_tensors
 from fedgc.training.float32_copies import HALF, Float32Copies
-from fedgc.training.frozen import frozen_digest
 from fedgc.training.loop.float32_steps import step_in_float32
 from fedgc.training.loop.ranks import Ranks
 
@@ -50,8 +49,8 @@ class ModelState:
         self._copies: Final = Float32Copies()
 
     def bind(self) -> None:
-        """Enter the digest of the frozen parameters into the layout. All ranks call it."""
-        self.layout = replace(self.layout, frozen=frozen_digest(self.module, self._private_patterns))
+        """Enter the digest of the frozen parameters and the adapter into the layout. All ranks call it."""
+        self.layout = announced_layout(self.layout, self.module, self._private_patterns)
 
     def step_in_float32(self) -> tuple[RemovableHandle, ...]:
         """Have optimizers step on float32 copies of parameters of half precision; return the hooks."""

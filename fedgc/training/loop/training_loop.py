@@ -54,6 +54,8 @@ def join(
     Args:
         model: The module that is trained; it may be wrapped in DistributedDataParallel or torch.compile, or
             sharded by `fully_shard`. Its trainable parameters and floating-point buffers are exchanged.
+            Frozen parameters must be equal on all clients. In a federation, optimizers step on float32
+            copies of parameters of half precision.
         validate: Scores a common model on data of this client: `validate(model)` returns figures by name. It
             is called in evaluation mode and without gradients. A figure `samples` weighs the others.
         samples: How many samples this client trains on, in total over all its processes. Its update is
@@ -89,7 +91,8 @@ def join(
     if _joined.is_set():
         raise BadTask("fedgc.join: saw a second call in this process, needed one")
     _joined.set()
-    state.bind()
+    if is_first() or state.sharded:
+        state.bind()
     state.step_in_float32()
     leader = Leader(environment) if is_first() else None
     loop = TrainingLoop(state, environment, leader, samples, validate, optimizer)

@@ -210,6 +210,22 @@ def test_misuse_is_told_in_one_line(make: Make, tmp_path: Path, text: str, says:
     assert "\n" not in str(caught.value)
 
 
+def test_tiny_steps_of_half_precision_script_are_handed_in(make: Make, tmp_path: Path):
+    text = """
+model = torch.nn.Linear(2, 1, bias=False).bfloat16()
+fed = fedgc.join(model, samples=3)
+optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-14)
+while fed.step():
+    model(torch.ones(1, 2, dtype=torch.bfloat16)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    loop = ready(make(script(tmp_path, text)))
+    begin(loop, work(target=8), fill=1.0)  # half a unit of the last place is 2**-9
+    assert advanced(loop, 8) == 8
+    np.testing.assert_array_equal(handed(loop), np.full(2, 1 - 8 * 2.0**-14, np.float32))
+
+
 def test_client_settings_and_places_reach_script(make: Make, tmp_path: Path):
     text = f"""
 fed = fedgc.join(torch.nn.Linear(2, 1), samples=3)
