@@ -27,7 +27,7 @@ from fedgc.links.identity import Identity
 from fedgc.links.session.client import Session, Terms
 from fedgc.links.session.server import Listener
 from fedgc.links.session.sessions import Surroundings
-from fedgc.messages import Close, Joined, LinkEvent, Work
+from fedgc.messages import Announced, Close, Joined, LinkEvent, Work
 from fedgc.training import CommonModel
 from fedgc.training.cache import ClientCache
 from fedgc.training.coded_engine import CodedEngine
@@ -89,6 +89,8 @@ def _stops_heard_s(folder: Path, count: int) -> list[float]:
     client.start()
     try:
         joined = events.get(timeout=WAIT_S)
+        while isinstance(joined, Announced):  # of the model that it has
+            joined = events.get(timeout=WAIT_S)
         if not isinstance(joined, Joined):
             raise TypeError(f"saw {joined!r}, needed Joined")
         listener.publish(0, common.first())

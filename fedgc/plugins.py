@@ -27,8 +27,8 @@ def load(group: str, name: str, asked: str) -> object:
     >>> load("fedgc.gates", "drif", "setting gate.name")
     Traceback (most recent call last):
     ...
-    fedgc.errors.BadSetting: setting gate.name: saw 'drif', needed one of drift, every, qsr, relative-change \
-(entry points fedgc.gates); did you mean drift?
+    fedgc.errors.BadSetting: setting gate.name: saw 'drif', needed one of drift, every, loss-change, \
+pace, qsr, relative-change (entry points fedgc.gates); did you mean drift?
     """
     found = _own(group).get(name) or _other(group, name, asked)
     try:

@@ -94,7 +94,7 @@ def test_exported_adapter_gives_loss_of_common_model():
 def test_adapter_of_task_is_exported_without_announcement(monkeypatch: pytest.MonkeyPatch):
     from peft import PeftModel
 
-    Path("ward.py").write_text(
+    Path("adapted.py").write_text(
         "import torch\nfrom peft import LoraConfig, get_peft_model\nfrom fedgc import Task\n"
         "from tests.cli.test_peft_export import base\n"
         "def model():\n    return get_peft_model(base(), LoraConfig(r=2, target_modules=['0']))\n"
@@ -104,7 +104,7 @@ def test_adapter_of_task_is_exported_without_announcement(monkeypatch: pytest.Mo
     )
     monkeypatch.syspath_prepend(str(Path.cwd()))
     size = 2 * 4 + 6 * 2
-    told(PLAIN, np.full(size, 0.25, np.float32), RunConfig(task="ward:task"))
+    told(PLAIN, np.full(size, 0.25, np.float32), RunConfig(task="adapted:task"))
     export("out", "--format", "peft")
     loaded = PeftModel.from_pretrained(base(), "out")
     assert loaded.base_model.model[0].lora_B["default"].weight.unique().tolist() == [0.25]

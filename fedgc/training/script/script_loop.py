@@ -232,13 +232,19 @@ class ScriptLoop(LocalLoop):
             self._look_after(self._process)
 
     def _hear(self) -> None:
-        """Send what the script had no room for, and take in what it has sent."""
+        """Send what the script had no room for, and take in what it has sent, also before it ended."""
+        gone: EdgeFailed | None = None
         if self._line is not None:
-            self._line.flush()
+            try:
+                self._line.flush()
+            except EdgeFailed as error:
+                gone = error
         for _ in range(LINES_A_TURN):
             if self._line is None or (message := self._line.receive(0.0)) is None:
-                return
+                break
             self._heard(message)
+        if gone is not None:
+            raise gone
 
     def _look_after(self, process: ScriptProcess) -> None:
         """Look whether a script that is not connected has ended; a launcher outlives rank 0 by a moment."""
