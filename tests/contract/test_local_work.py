@@ -16,7 +16,9 @@ SHUT_OUT = "client-2"
 STEPS = 3
 MODEL_BYTES = 4 * 9_000  # the digits' model has a few more numbers
 LEFT_OUT = "its update is left out"
-PACKET_BYTES = 1_000  # of what a client says in a round, vectors apart
+PACKET_BYTES = (
+    2_500  # of what a client says in a round, vectors apart; in the first with the layout of its model
+)
 SETTINGS = {
     "work": "local", "gate": "every", "gate_period": 2, "local_steps": STEPS, "rounds": 2, "quorum": 1.0,
     "codec": "int8", "run": RUN, "min_clients": 4, "threads": 1, "grace_s": 2.0, "chunks": 8,
