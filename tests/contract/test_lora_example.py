@@ -13,7 +13,7 @@ from fedgc.messages import Layout
 from fedgc.store import checkpoint
 from tests.contract.conftest import GATHER_S, WAIT_S, Federation
 
-pytestmark = pytest.mark.contract
+pytestmark = [pytest.mark.contract, pytest.mark.slow]
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "lora" / "train.py"
 CLIENTS, ROUNDS, BASE_STEPS = 2, 3, 20
