@@ -15,7 +15,7 @@ from fedgc.processes import supervision
 from fedgc.store.database import Store
 from tests.contract.conftest import WAIT_S, alive, eventually
 
-pytestmark = [pytest.mark.contract, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.contract, pytest.mark.slow, pytest.mark.timeout(900)]
 
 COMMAND = [sys.executable, "-m", "fedgc.cli"]
 ROUNDS = 8
