@@ -24,11 +24,11 @@ into a fixed period. A client knows that part exactly, and reports the rest.
 import math
 import sys
 from dataclasses import dataclass
-from typing import ClassVar, Final, NamedTuple, Self
+from typing import ClassVar, Final, NamedTuple
 
-from fedgc.gates.budget import ROUNDING, Budget, SyncRate, Unit, budget_of
-from fedgc.gates.gaps import LONGEST_GAP, Gaps
-from fedgc.gates.gate import Gate, GateSettings, Measure
+from fedgc.gates.budget import ROUNDING, SyncRate
+from fedgc.gates.budget_gate import BudgetGate
+from fedgc.gates.gate import Measure
 from fedgc.gates.reports import Decision, Reports
 
 GAIN: Final = 0.3  # of the integral; 0.05 overshot the budget three times in training runs
@@ -45,10 +45,8 @@ class DriftState(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Drift(Gate[DriftState]):
+class Drift(BudgetGate[DriftState]):
     """Sync when the mean squared distance from the last common model reaches a controlled threshold.
-
-    `budget` is a share of the checks, or megabytes or seconds of the whole run (`unit`).
 
     >>> from fedgc.gates import Report
     >>> gate = Drift(0.5)
@@ -58,32 +56,9 @@ class Drift(Gate[DriftState]):
     (False, True)
     """
 
+    name: ClassVar[str] = "drift"
     summary: ClassVar[str] = "within gate.budget, when clients have moved far enough from the common model"
     measure: ClassVar[Measure] = "distance"
-    advice: ClassVar[str] = "a larger gate.budget, or gate.name = every, exchanges more"
-
-    budget: float
-    max_gap: int | None = LONGEST_GAP
-    min_gap: int = 1
-    unit: Unit = "share"
-
-    def __post_init__(self) -> None:
-        self._budget().fits(self._gaps())
-
-    @classmethod
-    def make(cls, settings: GateSettings) -> Self:
-        """Return the gate with the budget of the settings, or the default one."""
-        return cls(budget_of(settings), settings.max_gap, settings.min_gap, settings.unit)
-
-    def describe(self) -> str:
-        """Return the budget."""
-        return self._budget().describe()
-
-    def _budget(self) -> Budget:
-        return Budget("drift", self.budget, self.unit)
-
-    def _gaps(self) -> Gaps:
-        return Gaps("drift", self.min_gap, self.max_gap)
 
     def init(self) -> DriftState:
         """Return the state with nothing spent and no drift measured."""
@@ -92,11 +67,11 @@ class Drift(Gate[DriftState]):
     def step(self, state: DriftState, reports: Reports) -> tuple[DriftState, Decision]:
         """Compare the drift with the threshold, within the pace of the budget, and adjust the threshold."""
         state = DriftState(*state)  # JSON returns a list
-        passed, budget = state.gap + 1, self._budget()
+        passed, budget = state.gap + 1, self.limits
         pace = budget.pace(state.checks, state.spent, reports, densest=1 / self.min_gap)
         drift = _mean_drift(reports)
         wish = drift >= state.threshold > 0
-        decided = self._gaps().hold(passed, self._within(pace, passed, drift, state.threshold), reports)
+        decided = self.gaps.hold(passed, self._within(pace, passed, drift, state.threshold), reports)
         if decided.sync and not wish:
             threshold = _restarted(drift, passed * pace.rate) or state.threshold
         else:

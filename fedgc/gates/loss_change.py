@@ -15,11 +15,10 @@ rate follows from what is left.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final, NamedTuple, Self
+from typing import ClassVar, Final, NamedTuple
 
-from fedgc.gates.budget import ROUNDING, Budget, Unit, budget_of
-from fedgc.gates.gaps import LONGEST_GAP, Gaps
-from fedgc.gates.gate import Gate, GateSettings
+from fedgc.gates.budget import ROUNDING
+from fedgc.gates.budget_gate import BudgetGate
 from fedgc.gates.reports import Decision, Reports
 
 POWER: Final = 2.0
@@ -44,10 +43,8 @@ class LossState(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LossChange(Gate[LossState]):
+class LossChange(BudgetGate[LossState]):
     """Sync evenly within a budget, and more often after the largest loss of a client has risen.
-
-    `budget` is a share of the checks, or megabytes or seconds of the whole run (`unit`).
 
     >>> from fedgc.gates import Report
     >>> gate, syncs = LossChange(0.25), []
@@ -61,31 +58,8 @@ class LossChange(Gate[LossState]):
     [4, 8, 9, 15]
     """
 
+    name: ClassVar[str] = "loss-change"
     summary: ClassVar[str] = "within gate.budget, evenly, and more often after the loss of a client has risen"
-    advice: ClassVar[str] = "a larger gate.budget, or gate.name = every, exchanges more"
-
-    budget: float
-    max_gap: int | None = LONGEST_GAP
-    min_gap: int = 1
-    unit: Unit = "share"
-
-    def __post_init__(self) -> None:
-        self._budget().fits(self._gaps())
-
-    @classmethod
-    def make(cls, settings: GateSettings) -> Self:
-        """Return the gate with the budget of the settings, or the default one."""
-        return cls(budget_of(settings), settings.max_gap, settings.min_gap, settings.unit)
-
-    def describe(self) -> str:
-        """Return the budget."""
-        return self._budget().describe()
-
-    def _budget(self) -> Budget:
-        return Budget("loss-change", self.budget, self.unit)
-
-    def _gaps(self) -> Gaps:
-        return Gaps("loss-change", self.min_gap, self.max_gap)
 
     def init(self) -> LossState:
         """Return the state with nothing spent and no loss known."""
@@ -94,7 +68,7 @@ class LossChange(Gate[LossState]):
     def step(self, state: LossState, reports: Reports) -> tuple[LossState, Decision]:
         """Add the rate of this check to the credit; a credit of one sync is spent."""
         state = LossState(*state)  # JSON returns a list
-        budget, passed = self._budget(), state.gap + 1
+        budget, passed = self.limits, state.gap + 1
         pace = budget.even(state.checks, state.spent, reports, densest=1 / self.min_gap)
         tracks = _tracks(state.tracks if state.gap else (), reports)
         loss = _largest(state.tracks if state.gap else (), tracks)
@@ -106,7 +80,7 @@ class LossChange(Gate[LossState]):
             if pace.affordable
             else "the budget has no sync to spare",
         )
-        decided = self._gaps().hold(passed, wanted, reports)
+        decided = self.gaps.hold(passed, wanted, reports)
         level, losses = state.level, state.losses
         if loss is not None:
             losses = min(losses + 1, MEMORY)
