@@ -36,7 +36,7 @@ def filled(markdown: str, results: Results) -> str:
 
     def made(marker: re.Match[str]) -> str:
         kind, reference, factor, form, _ = marker.groups()
-        if kind == "unmeasured" and _name(reference) not in results:
+        if kind == "unmeasured" and _parts(reference)[0] not in results:
             return marker.group()
         number = _formatted(looked_up(reference, results) * float(factor or 1), form)
         asked = " ".join(filter(None, (reference, factor, form)))
@@ -52,8 +52,7 @@ def looked_up(reference: str, results: Results) -> float:
     >>> looked_up("codes.worst.8,4", results), looked_up("codes[what=solve].ms", results)
     (9.9, 2)
     """
-    name = _name(reference)
-    _, where, figure, key = REFERENCE.fullmatch(reference).groups()  # type: ignore[union-attr]
+    name, where, figure, key = _parts(reference)
     if name not in results:
         raise Unusable(f"{reference}: saw no file {name}.json, needed one in benchmarks/results")
     found = _row(reference, where, results[name]["rows"]) if where else results[name]["figures"]
@@ -90,11 +89,12 @@ def _formatted(number: float, form: str) -> str:
         raise Unusable(f"saw the format {form!r}, needed one of Python, such as .1f") from error
 
 
-def _name(reference: str) -> str:
+def _parts(reference: str) -> tuple[str, ...]:
+    """Return the name of the results file, the row's values, the figure and its key; empty where missing."""
     match = REFERENCE.fullmatch(reference)
     if match is None:
         raise Unusable(f"saw {reference!r}, needed NAME.figure, NAME.figure.key or NAME[column=value].column")
-    return match.group(1)
+    return match.groups("")
 
 
 def _row(reference: str, where: str, rows: list[Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Test training in half precision: small steps are not lost, whoever does them."""
+"""Test training in half precision: small steps of an optimizer or a loop are not lost."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
