@@ -101,15 +101,11 @@ class Driver:
         events: "queue.SimpleQueue[LinkEvent] | None" = None,
     ) -> None:
         """`events` is the queue that the links fill, if they were started before."""
-        self._job = job
-        self._clock = clock
-        self._log = log
+        self._job, self._clock, self._log = job, clock, log
         self._started = clock()
         self.common: Final = job.model
-        self._pins, self._optimizer = (
-            SamplePins(job.config.pinned_samples),
-            ServerOptimizer(job.config, self.common.parameters),
-        )
+        self._pins = SamplePins(job.config.pinned_samples)
+        self._optimizer = ServerOptimizer(job.config, self.common.parameters)
         self.model: Vector = self.common.first() if job.first is None else job.first
         state = self._restored(job.resume) if job.resume else None
         key_agreement = self._key_agreement(job.federation) if job.federation else None
