@@ -312,6 +312,6 @@ def _placement_mb(scene: Scene, arm: Arm) -> float:
 
 def _budget_error(of: Measured, share: float, megabytes: float, budget: float | str) -> float | None:
     """Return the miss of a budget as a share of it; the placement is not part of a budget."""
-    if of.arm.settings.get("gate") not in ("drift", "pace", "loss-change"):
+    if "gate_budget" not in of.arm.settings:
         return None
     return abs((megabytes - of.placement_mb if of.arm.tenth else share) / float(budget) - 1.0)
