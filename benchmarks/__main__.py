@@ -196,15 +196,21 @@ def bench_hostile(as_json: AsJson = False, quick: Quick = False, save: Save = Fa
 
 
 @app.command("preempt")
-def bench_preempt(as_json: AsJson = False, quick: Quick = False, save: Save = False) -> None:
+def bench_preempt(
+    as_json: AsJson = False,
+    departures: Annotated[int, typer.Option(help="Clients to end by each signal.", min=1)] = 20,
+    quick: Quick = False,
+    save: Save = False,
+) -> None:
     """What a run keeps of clients that are ended by SIGTERM at random moments, beside SIGKILL.
 
-    Example: python -m benchmarks preempt --json
+    Example: python -m benchmarks preempt --departures 100 --json
     """
+    from benchmarks.preempt import QUICK_DEPARTURES
     from benchmarks.preempt import bench_preempt as measure
     from benchmarks.printing import show
 
-    show(measure(quick=quick), as_json=as_json, save=save)
+    show(measure(QUICK_DEPARTURES if quick else departures), as_json=as_json, save=save)
 
 
 @app.command("soak")

@@ -49,7 +49,6 @@ from fedgc.training.pace import Pace
 from fedgc.training.tasks import Task
 
 CLIENTS: Final = 4
-DEPARTURES: Final = 20  # of each kind
 QUICK_DEPARTURES: Final = 2
 STEP_S: Final = 0.02
 APART_S: Final = (3.0, 9.0)  # between two signals
@@ -104,9 +103,9 @@ class _Rows(Sink):
             self.counted[client.client] += client.counted
 
 
-def bench_preempt(*, quick: bool) -> Report:
-    """Run the benchmark."""
-    rows = _departures(QUICK_DEPARTURES if quick else DEPARTURES)
+def bench_preempt(departures: int) -> Report:
+    """Run the benchmark with this number of departures by each signal."""
+    rows = _departures(departures)
     return Report(figures(rows), rows, machine())
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.preempt import bench_preempt, figures
+from benchmarks.preempt import QUICK_DEPARTURES, bench_preempt, figures
 
 
 def test_figures_are_shares_of_steps_and_departures():
@@ -23,6 +23,6 @@ def test_figures_are_shares_of_steps_and_departures():
 
 @pytest.mark.slow
 def test_preempted_clients_lose_nothing():
-    report = bench_preempt(quick=True)
+    report = bench_preempt(QUICK_DEPARTURES)
     assert report.figures["departures"] == 2
     assert report.figures["counted_departures_percent"] == 100.0
