@@ -5,7 +5,8 @@
 is a figure of benchmarks/results/NAME.json with a format of Python; `NAME.figure.key` is one of a figure with
 keys, and `NAME[column=value; column=value].column` is of the one row with these values. A factor may stand
 before the format (`1e3 .1f`). `unmeasured` in place of `result` marks a number that was typed by hand because
-there is no such file yet; when there is one, the number is filled in, and the marker becomes `result`.
+there is no such file yet. Readers see it with a dagger, which a line at the end of the page explains. When there
+is a file, the number is filled in, the marker becomes `result`, and the dagger goes.
 """
 
 import json
@@ -19,7 +20,11 @@ from fedgc.errors import Unusable
 ROOT: Final = Path(__file__).parents[1]
 FOLDER: Final = ROOT / "benchmarks" / "results"
 MARKER: Final = re.compile(
-    r"<!-- (result|unmeasured): (.+?)(?: (1e-?\d+))? ([^ ]+) -->([^<`\n]*)<!-- /result -->"
+    r"<!-- (result|unmeasured): (.+?)(?: (1e-?\d+))? ([^ ]+) -->([^<`\n]*)<!-- /result -->(†?)"
+)
+DAGGER: Final = "†"
+EXPLAINED: Final = (
+    f"\n{DAGGER} Typed by hand: no file in `benchmarks/results` backs this number yet, so it is no claim.\n"
 )
 REFERENCE: Final = re.compile(r"(\w+)(?:\[(.+)\])?\.(\w+)(?:\.(.+))?")
 
@@ -32,17 +37,18 @@ def read(folder: Path = FOLDER) -> Results:
 
 
 def filled(markdown: str, results: Results) -> str:
-    """Return a page with the figures of the results files."""
+    """Return a page with the figures of the results files, and a dagger at each number typed by hand."""
 
     def made(marker: re.Match[str]) -> str:
-        kind, reference, factor, form, _ = marker.groups()
+        kind, reference, factor, form, _, dagger = marker.groups()
         if kind == "unmeasured" and _parts(reference)[0] not in results:
-            return marker.group()
+            return marker.group().removesuffix(dagger) + DAGGER
         number = _formatted(looked_up(reference, results) * float(factor or 1), form)
         asked = " ".join(filter(None, (reference, factor, form)))
         return f"<!-- result: {asked} -->{number}<!-- /result -->"
 
-    return MARKER.sub(made, markdown)
+    page = MARKER.sub(made, markdown.removesuffix(EXPLAINED))
+    return page + EXPLAINED if DAGGER in page else page
 
 
 def looked_up(reference: str, results: Results) -> float:

@@ -8,6 +8,7 @@ The public API. A name is imported at its first use, so `import fedgc` loads nei
 | `over` | makes a `Task` from one dataset that all clients can read |
 | `from_lightning` | makes a `Task` from a LightningModule |
 | `join` | lets a training script of your own take part |
+| `client_settings` | a client's own settings, before a script makes its model |
 | `hf.Callback`, `lightning.Callback` | let a Trainer of transformers or Lightning take part |
 | `RunConfig` | the settings of a run |
 | `server_app`, `client_app` | the ServerApp and the ClientApp of a Flower app |
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from fedgc.flower.client import client_app
     from fedgc.flower.server import server_app
     from fedgc.flower.strategy import FedGC
+    from fedgc.training.loop.environment import client_settings
     from fedgc.training.loop.training_loop import join
     from fedgc.training.tasks.dataset import over
     from fedgc.training.tasks.lightning import from_lightning
@@ -45,6 +47,7 @@ __all__ = [
     "over",
     "from_lightning",
     "join",
+    "client_settings",
     "RunConfig",
     "FedGC",
     "server_app",
@@ -61,6 +64,7 @@ _MODULES: Final = MappingProxyType(
         "RunConfig": "fedgc.config",
         "FedGC": "fedgc.flower.strategy",
         "join": "fedgc.training.loop.training_loop",
+        "client_settings": "fedgc.training.loop.environment",
         "server_app": "fedgc.flower.server",
         "client_app": "fedgc.flower.client",
     }

@@ -16,6 +16,7 @@ NAMES = {
     "over",
     "from_lightning",
     "join",
+    "client_settings",
     "RunConfig",
     "FedGC",
     "server_app",

@@ -18,6 +18,7 @@ from fedgc.cli.options import (
     KeptSettings,
     OnSuperlink,
     Resume,
+    Run,
     RunName,
     Script,
     Settings,
@@ -139,7 +140,7 @@ def serve(  # noqa: PLR0913, PLR0917  one for each option
     resume: Resume = None,
     restarts: Annotated[
         int, typer.Option(help="Give up after so many restarts in a row without a new round.", min=0)
-    ] = 5,
+    ] = 10,
     stay: Annotated[
         bool,
         typer.Option(
@@ -242,10 +243,10 @@ app.command()(leave)
 
 @app.command()
 def config(
-    settings: Settings = None,
     run: Annotated[
-        str | None, typer.Option("--run", help="Show the settings of this run.", autocompletion=runs_like)
+        str | None, typer.Argument(help="Show the settings of this run.", autocompletion=runs_like)
     ] = None,
+    settings: Settings = None,
     every: Annotated[bool, typer.Option("--all", help="Every setting, by group.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -278,10 +279,10 @@ def doctor(
 
 
 @app.command()
-def speeds(run: RunName = None, as_json: AsJson = False, watch: Watch = False) -> None:
+def speeds(run: Run = None, as_json: AsJson = False, watch: Watch = False) -> None:
     """Show each client's speed, spread, failures, trend, and the share of its work that counted.
 
-    Example: fedgc speeds --run demo-20260101-120000-1 --json
+    Example: fedgc speeds demo-20260101-120000-1 --json
     """
     from fedgc.cli import history
 
@@ -290,7 +291,7 @@ def speeds(run: RunName = None, as_json: AsJson = False, watch: Watch = False) -
 
 @app.command()
 def status(
-    run: RunName = None,
+    run: Run = None,
     why: Annotated[
         bool,
         typer.Option(
@@ -314,8 +315,8 @@ def status(
 
 @app.command()
 def plan(  # noqa: PLR0913, PLR0917  one for each option
+    run: Run = None,
     trace: Annotated[Path | None, typer.Option(help="Plan for the machines of a trace, as CSV.")] = None,
-    run: RunName = None,
     add: Annotated[
         list[float] | None,
         typer.Option(help="Add a client with this step time in seconds; may be repeated."),
@@ -340,7 +341,7 @@ def plan(  # noqa: PLR0913, PLR0917  one for each option
 
 @app.command()
 def watch(
-    run: RunName = None,
+    run: Run = None,
     host: Annotated[
         str, typer.Option(help="Address to bind to; any but this machine's own needs a token.")
     ] = ("127.0.0.1"),
@@ -443,10 +444,10 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
 
 
 @model.command("list")
-def list_models(run: RunName = None, as_json: AsJson = False) -> None:
+def list_models(run: Run = None, as_json: AsJson = False) -> None:
     """Show the saved versions of a run's model: round, digest, size, figures.
 
-    Example: fedgc model list --run run-20260101-120000-1
+    Example: fedgc model list run-20260101-120000-1
     """
     from fedgc.cli import model as models
 

@@ -66,6 +66,10 @@ RunName = Annotated[
         autocompletion=runs_like,
     ),
 ]
+Run = Annotated[
+    str | None,
+    typer.Argument(help="The run to show; by default the newest.", autocompletion=runs_like),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")]
 

@@ -183,11 +183,11 @@ def test_shell_completion_lists_commands_settings_and_runs(tmp_path):
         "history.keep-checkpoints=",
         "history.keep-rounds=",
     }
-    assert completed("fedgc status --run wa", tmp_path) == set()  # no store is no run
+    assert completed("fedgc status wa", tmp_path) == set()  # no store is no run
     with Store.open(str(tmp_path / "fedgc.db")) as store:
         for run in ("ward-1", "ward-2", "other"):
             store.write(Begun(1000.0, run, RunConfig(work="coded").table()))
-    assert completed("fedgc status --run wa", tmp_path) == {"ward-1", "ward-2"}
+    assert completed("fedgc status wa", tmp_path) == {"ward-1", "ward-2"}
 
 
 def shown(*words: str) -> dict[str, dict[str, object]]:
@@ -211,7 +211,7 @@ def test_config_shows_value_default_and_origin_of_every_setting(tmp_path, monkey
     assert found["batch-size"]["origin"] == "default"  # the app lists what is the default anyway
     with Store.open() as store:
         store.write(Begun(1000.0, "r", RunConfig(rounds=4, work="coded").table()))
-    assert (shown("--run", "r")["rounds"]["value"], shown("--run", "r")["rounds"]["origin"]) == (4, "run r")
+    assert (shown("r")["rounds"]["value"], shown("r")["rounds"]["origin"]) == (4, "run r")
     words = CliRunner().invoke(commands.app, ["config", "--all"], env={"COLUMNS": "200"}).stdout
     assert all(name in words for name in plain)
     few = CliRunner().invoke(commands.app, ["config"], env={"COLUMNS": "200"}).stdout

@@ -155,7 +155,7 @@ def test_runs_and_clients_may_have_any_name(told: Path):
 
 
 def test_status_of_named_run_is_printed_as_json(told: Path):
-    answer = json.loads(fedgc("status", "--run", "first", "--json"))
+    answer = json.loads(fedgc("status", "first", "--json"))
     assert answer["run"]["state"] == "completed"
     assert answer["last_round"]["counted"] == 10
     assert [client["name"] for client in answer["clients"]] == ["quick", "slow"]
@@ -167,7 +167,7 @@ def test_status_of_named_run_is_printed_as_json(told: Path):
 
 def test_missing_run_and_missing_store_are_named(told: Path, monkeypatch, tmp_path):
     with pytest.raises(Unusable, match="third"):
-        fedgc("status", "--run", "third")
+        fedgc("status", "third")
     monkeypatch.setenv("FEDGC_DB", str(tmp_path / "none.db"))
     with pytest.raises(Unusable, match="saw nothing there"):
         fedgc("speeds")
@@ -230,14 +230,14 @@ def test_status_shows_figures_of_clients_and_best_model(told: Path):
         basis = {"figure": "f1", "version": 3, "round": 3, "value": 0.8}
         store.write(Decided(1005.0, "second", 3, "best", basis, "better"))
     run = CliRunner()
-    said = run.invoke(app, ["status", "--run", "second"], catch_exceptions=False).stdout
+    said = run.invoke(app, ["status", "second"], catch_exceptions=False).stdout
     rows = [line.replace("│", " ").split() for line in said.splitlines()]
     assert ["quick", "3", "10", "0.5"] in rows
     assert ["slow", "3", "30", "0.9"] in rows
     assert ["mean", "40", "0.8"] in rows
     assert "best model: version 3, round 3, f1 0.8" in said
     assert "8 chunks on 2 clients" in said
-    told_as_json = json.loads(run.invoke(app, ["status", "--run", "second", "--json"]).stdout)
+    told_as_json = json.loads(run.invoke(app, ["status", "second", "--json"]).stdout)
     assert told_as_json["best"] == basis
     assert [(each["name"], each["metrics"]) for each in told_as_json["scores"]] == [
         ("quick", {"f1": 0.5}),

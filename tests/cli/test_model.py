@@ -67,7 +67,7 @@ def test_versions_are_listed_with_round_digest_size_and_figures(models, apart: P
     assert [row["metrics"] for row in rows] == [{"accuracy": n / 10} for n in (1, 2, 3)]
     assert [row["digest"] for row in rows] == [file.read_bytes()[-32:].hex() for file in files]
     assert [row["size_bytes"] for row in rows] == [file.stat().st_size for file in files]
-    assert "accuracy 0.2" in fedgc("list", "--run", "r")
+    assert "accuracy 0.2" in fedgc("list", "r")
 
 
 def held(state, vector) -> bool:
@@ -143,7 +143,7 @@ def test_running_run_is_not_changed(models):
             "saw versions 1, 2, 3, needed 7; history.keep",
         ),
         (("restore", "7"), "saw versions 1, 2, 3, needed 7"),
-        (("list", "--run", "q"), "saw no run 'q'"),
+        (("list", "q"), "saw no run 'q'"),
     ],
 )
 def test_invalid_request_gives_one_line(models, apart: Path, words, sentence: str):

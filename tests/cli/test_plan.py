@@ -135,14 +135,14 @@ def test_trace_is_planned_with_its_machines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("--run", "winter"),
+        ("winter",),
         ("--add", "-1"),
         ("--model-mb", "-3"),
         ("--trace", __file__),
         ("--set", "work=local"),
     ],
 )
-def test_invalid_request_gives_one_line(path: Path, words: tuple[str, str]) -> None:
+def test_invalid_request_gives_one_line(path: Path, words: tuple[str, ...]) -> None:
     tell("spring", [])
     with pytest.raises(Unusable):
         CliRunner().invoke(app, ["plan", *words], catch_exceptions=False)

@@ -67,10 +67,19 @@ def test_watch_does_not_modify_store(told: Path):
     assert rows() == before
 
 
-@pytest.mark.parametrize("words", [["watch"], ["watch", "--json-check"], ["export", "csv", "out"]])
-def test_missing_store_empty_store_and_unknown_run_are_named(told: Path, words, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("words", "unknown"),
+    [
+        (["watch"], ["sprung"]),
+        (["watch", "--json-check"], ["sprung"]),
+        (["export", "csv", "out"], ["--run", "sprung"]),
+    ],
+)
+def test_missing_store_empty_store_and_unknown_run_are_named(
+    told: Path, words, unknown, monkeypatch, tmp_path
+):
     with pytest.raises(Unusable, match="did you mean spring"):
-        fedgc(*words, "--run", "sprung")
+        fedgc(*words, *unknown)
     monkeypatch.setenv("FEDGC_DB", str(tmp_path / "none.db"))
     with pytest.raises(Unusable, match="saw nothing there"):
         fedgc(*words)

@@ -25,9 +25,11 @@ import torch
 
 import fedgc
 
-model = torch.nn.Linear(4, 1)
+own = fedgc.client_settings()
+rows = torch.tensor([[float(word)] * 4 for word in Path(own["data"]).read_text().split()])
+model = torch.nn.Linear(rows.shape[1], 1)  # known from the data alone
 fed = fedgc.join(model)
-rows = torch.tensor([[float(word)] * 4 for word in Path(fed.client["data"]).read_text().split()])
+assert fed.client == own
 for (batch,) in fed.steps(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(rows), batch_size=2)):
     model(batch).pow(2).mean().backward()
     with torch.no_grad():  # torch.optim would import torch's compiler, a second for each client

@@ -142,7 +142,7 @@ def test_best_model_is_kept_exported_and_scored_again(sites: Federation, script:
     with safe_open(exported, "pt") as file:
         assert file.metadata()["version"] == "1"
     assert {each.metrics["score"] for each in scores[1]} == {min(weight, 0.5) * n for n in SAMPLES.values()}
-    listed = json.loads(fedgc(sites, "model", "list", "--run", run, "--json"))["versions"]
+    listed = json.loads(fedgc(sites, "model", "list", run, "--json"))["versions"]
     assert [(each["version"], each["best"]) for each in listed] == [(3, False), (1, True)]
 
     before = sorted(path.name for path in folder.rglob("*"))

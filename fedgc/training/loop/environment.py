@@ -1,9 +1,11 @@
 """What a client tells its training script in the environment: where it listens, and the settings."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from fedgc.config import RunConfig
@@ -50,3 +52,21 @@ class ScriptEnvironment:
     def folder(self) -> Path:
         """The folder for what outlives the script."""
         return Path(self.state)
+
+
+def client_settings() -> Mapping[str, str | int | float]:
+    """Return this client's own settings (its node config) in a training script, also before `join`.
+
+    A script whose model depends on its data, for example on the number of columns, finds its data by them.
+    After `join` they are `fed.client` too. Outside a federation there are none.
+
+    Raises:
+        EdgeFailed: The environment of a client is there and cannot be read.
+
+    Example:
+        data = load(fedgc.client_settings().get("data", "readings.csv"))
+        model = network(data.columns)
+        fed = fedgc.join(model)
+    """
+    environment = ScriptEnvironment.read(os.environ)
+    return MappingProxyType(dict(environment.client) if environment else {})

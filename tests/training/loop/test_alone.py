@@ -1,8 +1,11 @@
 """Test a script that no client has started: it trains by itself."""
 
+import pytest
 import torch
 
 import fedgc
+from fedgc.errors import EdgeFailed
+from fedgc.training.loop.environment import VARIABLE
 
 
 def test_steps_pass_once_over_loader_and_count():
@@ -19,3 +22,10 @@ def test_steps_pass_once_over_loader_and_count():
 def test_step_counts_after_first_call():
     fed = fedgc.join(torch.nn.Linear(2, 1))
     assert [(fed.step(), fed.global_step) for _ in range(3)] == [(True, 0), (True, 1), (True, 2)]
+
+
+def test_client_settings_are_empty_and_unreadable_environment_is_named(monkeypatch):
+    assert fedgc.client_settings() == fedgc.join(torch.nn.Linear(2, 1)).client == {}
+    monkeypatch.setenv(VARIABLE, "{")
+    with pytest.raises(EdgeFailed, match=r"FEDGC_CLIENT: saw '\{', which no client of fedgc writes"):
+        fedgc.client_settings()
