@@ -6,14 +6,11 @@ is the text "inf", since JSON has no infinity.
 
 import json
 import math
-import os
-import platform
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
+
+from fedgc.cli.machine import machine as machine
 
 Value = float | int | str | bool | None
 Figure = Value | Mapping[str, float | None]
@@ -40,26 +37,6 @@ class Report:
         """Return the same object as a table without infinities."""
         parts = (self.figures, self.rows, self.machine, self.seeds)
         return dict(zip(("figures", "rows", "machine", "seeds"), map(_speakable, parts), strict=True))
-
-
-def machine() -> dict[str, Value]:
-    """Return a description of this machine, without names or folders."""
-    versions = {name: version(name) for name in ("numpy", "torch", "flwr")}
-    return {
-        "system": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
-        "python": platform.python_version(),
-        **versions,
-    }
-
-
-def _processor() -> str:
-    """Return the model of the processor; Linux tells it in a file only."""
-    cpus = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*: (.+)$", cpus.read_text(), re.MULTILINE) if cpus.exists() else None
-    return found.group(1) if found else platform.processor()
 
 
 def _speakable(value: object) -> object:

@@ -2,7 +2,8 @@
 
 The generated text is committed, so that it can be read without building the site. `python -m docs.generate`
 (`make reference`) writes it again; a test holds the committed text equal to the generated one. On the site, a
-hook of mkdocs replaces the list of public names by their whole docstrings.
+hook of mkdocs replaces the list of public names by their whole docstrings. Another one adds the README.md of
+each example as a tutorial, so that each exists once.
 
 `python -m docs.generate --unmeasured` prints the figures of benchmarks that were typed by hand.
 """
@@ -32,6 +33,7 @@ MODULE_PREFIX: Final = re.compile(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z])")  # of torch
 QUOTED_TYPE: Final = re.compile(r"'([A-Z]\w*)'")
 MEMBERS: Final = {"RunConfig": ("read", "table", "round_steps"), "FedGC": ("start", "summary")}
 LONGEST_SIGNATURE: Final = 90
+FROM_EXAMPLE: Final = "](../../docs/"  # a link to a page in the README.md of an example
 ARGUMENTS: Final = re.compile(r"^Args:\n((?: {4}.*\n?|\n)+)", re.MULTILINE)  # of a docstring
 ARGUMENT: Final = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 
@@ -59,9 +61,27 @@ def commands_list() -> str:
     return "\n\n".join(_commands(get_command(app), "fedgc"))
 
 
-def on_page_markdown(markdown: str, **_: object) -> str:
-    """Return a page with its generated parts as the site shows them; mkdocs calls this for every page."""
-    return filled(markdown, {**PAGES, "api": api_directives})
+def tutorials() -> dict[str, Path]:
+    """Return the tutorials of the site by their addresses: the README.md of each example."""
+    return {f"tutorials/{path.parent.name}.md": path for path in sorted(ROOT.glob("examples/*/README.md"))}
+
+
+def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401  of mkdocs, which is there for the site alone
+    """Add the tutorials to the files of the site; mkdocs calls this once."""
+    from mkdocs.structure.files import File
+
+    for address, path in tutorials().items():
+        files.append(File.generated(config, address, abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN401  of mkdocs
+    """Return a page with its generated parts as the site shows them; mkdocs calls this for every page.
+
+    A tutorial lies elsewhere on the site than in the repository, so its links to pages are other ones.
+    """
+    here = markdown.replace(FROM_EXAMPLE, "](../") if page.file.src_uri in tutorials() else markdown
+    return filled(here, {**PAGES, "api": api_directives})
 
 
 def filled(markdown: str, pages: dict[str, Page]) -> str:
@@ -112,8 +132,10 @@ PAGES: Final[dict[str, Page]] = {
 
 
 def pages() -> list[Path]:
-    """Return the pages: those of the site, and the files README.md beside the code."""
-    return sorted([*FOLDER.rglob("*.md"), *ROOT.glob("*.md"), *ROOT.glob("fedgc/*/*.md")])
+    """Return the pages: those of the site, and the files README.md beside code and examples."""
+    return sorted(
+        [*FOLDER.rglob("*.md"), *ROOT.glob("*.md"), *ROOT.glob("fedgc/*/*.md"), *ROOT.glob("examples/*/*.md")]
+    )
 
 
 def write() -> list[Path]:

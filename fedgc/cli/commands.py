@@ -28,6 +28,7 @@ from fedgc.cli.options import (
     runs_like,
 )
 from fedgc.cli.queue_commands import queue
+from fedgc.cli.report import report
 from fedgc.cli.store import store
 from fedgc.errors import Unusable
 
@@ -383,6 +384,9 @@ def export(
     from fedgc.cli.export import export as write
 
     write(form, to, run)
+
+
+app.command()(report)
 
 
 @app.command()

@@ -11,9 +11,9 @@ from typing import Any, Final
 from fedgc.history import ClientRow, RoundRow, Score
 from fedgc.messages import Outcome
 from fedgc.store.database import Store
+from fedgc.store.parts import client_parts
 from fedgc.store.views import Round, Run
 
-PART: Final = 50_000  # client rows held at a time
 _KINDS: Final[dict[str, type]] = {
     "int": int,
     "float": float,
@@ -119,7 +119,7 @@ def _clients(store: Store, run: Run, rounds: Sequence[Round]) -> Table:
     names = {each.client: (each.name, each.site) for each in store.clients()}
 
     def parts() -> Iterator[Sequence[Sequence[Cell]]]:
-        for first, last in spans(rounds):
+        for part in client_parts(store, run.run, rounds):
             yield [
                 [
                     run.run,
@@ -127,7 +127,7 @@ def _clients(store: Store, run: Run, rounds: Sequence[Round]) -> Table:
                     *names.get(row.client, ("", "")),
                     *(getattr(row, each.name) for each in plain),
                 ]
-                for number, row in store.client_rounds(run.run, first, last)
+                for number, row in part
             ]
 
     columns = (Column("run", str), Column("round", int), Column("name", str), Column("site", str), *plain)
@@ -153,20 +153,6 @@ def _scores(store: Store, run: Run, scores: Sequence[Score]) -> Table:
 def _columns(row: type[RoundRow] | type[ClientRow]) -> tuple[Column, ...]:
     kinds: dict[object, type[str] | type[int] | type[float]] = {int: int, str: str, Outcome: str}
     return tuple(Column(each.name, kinds.get(each.type, float)) for each in fields(row))
-
-
-def spans(rounds: Sequence[Round]) -> Iterator[tuple[int, int]]:
-    """Return (first, last) of consecutive rounds whose client rows fit in one part."""
-    part: list[int] = []
-    held = 0
-    for each in rounds:
-        if part and held + each.clients > PART:
-            yield part[0], part[-1]
-            part, held = [], 0
-        part.append(each.row.round)
-        held += each.clients
-    if part:
-        yield part[0], part[-1]
 
 
 def moment(seconds: float) -> str:

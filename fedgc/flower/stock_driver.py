@@ -268,12 +268,13 @@ class StockDriver:
             except Refused as error:
                 self._log.log(WARNING, "round %d: its update is left out: %s", round_, error)
             self._models[closed.version] = self._model
-            self._evaluate(round_)
             self.result.train_metrics_clientapp[round_] = MetricRecord(dict(_mean(self._train_metrics)))
         self._rule.clear()
         self._train_metrics = []
         self._log.log(INFO, "%s", line_of(row))
         self._job.sink.append(row)
+        if closed.weight > 0:
+            self._evaluate(round_)
         self._keep(closed)
         every = self._job.config.evaluate_every
         if every and round_ % every == 0 and closed.weight > 0:

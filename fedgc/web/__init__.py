@@ -5,6 +5,7 @@
     metrics   the values of a run in Prometheus's format
     access    access control: this machine only, or holders of the token
     app       the routes; serve: the port
+    report    a run as values, report_page as one HTML file; markup escapes all text
     page/     one HTML file, its style and its script: no build step, no external resources
 
 Nothing here writes to the store or contacts a client.

@@ -40,7 +40,7 @@ PAGE: Final = {
 
 
 def page_file(name: str) -> bytes:
-    """Return one file of the page."""
+    """Return one file of the page, or the style of reports."""
     return resources.files("fedgc.web").joinpath("page", name).read_bytes()
 
 

@@ -4,8 +4,6 @@ A run of ten thousand rounds is drawn from as many stretches as a chart has room
 one screen is sent, in the requested order, each with its newest rounds.
 """
 
-import math
-import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +16,10 @@ from fedgc.history import BestModel, ClientRow
 from fedgc.store.database import Store
 from fedgc.store.explanation import explain
 from fedgc.store.liveness import advice_for, reason_of, state_of
-from fedgc.store.records import Audited, Decided
+from fedgc.store.records import Audited
 from fedgc.store.views import Round, Run, Stretch
 from fedgc.web.fleet import Fleet, Wanted, fleet_of, present_clients, whole
+from fedgc.web.plans import PlanMade, model_bytes_of, plans_made
 from fedgc.web.savings import Saved, plain_bytes, saved
 
 MOST_STRETCHES: Final = 240
@@ -35,22 +34,6 @@ SHOWN_FINISHED: Final = 5  # of the queue
 SHOWN_AUDIT: Final = 30
 REFUSED: Final = ("refused", "excluded")  # kinds of events that a client caused
 FAVOURITES: Final = ("accuracy", "auc", "f1", "error")  # the measure drawn first, if one of these exists
-
-
-@dataclass(frozen=True, slots=True)
-class PlanMade:
-    """A plan, its reason, its prediction, and what its rounds took."""
-
-    round: int
-    at: float
-    reason: str
-    replicas: int | None
-    most_blocks: int | None
-    deadline_s: float | None
-    measured: bool
-    predicted_s: float | None
-    band_s: tuple[float, float] | None
-    took_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,14 +201,14 @@ def picture(store: Store, wanted: Wanted) -> Snapshot:
     faults = store.faults(run.run, looked, SHOWN_FAULTS)
     audited = store.audited(run.run, SHOWN_AUDIT)
     fleet = fleet_of(store, run, wanted, [each.row.round for each in newest], plans)
-    model_bytes = _model_bytes(plans)
+    model_bytes = model_bytes_of(plans)
     names = {each.client: each.name for each in store.clients()}
     last = [each.row for each in reversed(newest)]
     seconds = [row.working_s + row.collecting_s for row in last]
     return Snapshot(
         task=run.task,
         work=str(run.settings.get("work", "")),
-        settings=_settings(run),
+        settings=settings_shown(run),
         now=now_of(run, [each.client for each in fleet.lines], explain(store, run, time.time()).lines),
         runs=tuple(
             RunLine(each.run, each.task, state_of(each), each.started) for each in store.runs(SHOWN_RUNS)
@@ -254,7 +237,7 @@ def picture(store: Store, wanted: Wanted) -> Snapshot:
         ),
         series=_series(stretches, model_bytes),
         fleet=fleet,
-        plans=_plans(plans, newest, names),
+        plans=plans_made(plans, newest, names),
         faults=_faults(faults, audited, names),
         fault_rounds=looked,
         record=tuple(
@@ -288,7 +271,7 @@ def _faults(
     return tuple([*outside, *in_rounds][:SHOWN_FAULTS])
 
 
-def _settings(run: Run) -> tuple[SettingShown, ...]:
+def settings_shown(run: Run) -> tuple[SettingShown, ...]:
     """Return the run's settings, non-default ones first."""
     defaults = RunConfig().table()
     shown = [
@@ -359,7 +342,7 @@ def thinned(rows: Sequence[ClientRow], most: int) -> list[ClientRow]:
     return sorted([*failed, *taken], key=lambda row: (-row.busy_s, row.client))
 
 
-# ---- history and plans
+# ---- history
 
 
 def _series(stretches: Sequence[Stretch], model_bytes: int | None) -> Series:
@@ -390,37 +373,3 @@ def _measure(stretches: Sequence[Stretch]) -> str | None:
     names = {name for each in stretches for name in each.metrics}
     known = [name for name in FAVOURITES if name in names]
     return next(iter([*known, *sorted(names - {"loss"})]), None)
-
-
-def _plans(
-    decided: Sequence[Decided], newest: Sequence[Round], names: Mapping[str, str]
-) -> tuple[PlanMade, ...]:
-    """Return the plans, newest first, with clients by name in their reasons."""
-    made = []
-    until = math.inf
-    for each in reversed(decided):
-        took = [
-            one.row.working_s + one.row.collecting_s for one in newest if each.round <= one.row.round < until
-        ]
-        until = each.round
-        basis = each.basis
-        band = basis.get("band_s")
-        made.append(
-            PlanMade(
-                round=each.round,
-                at=each.now,
-                reason="".join(names.get(word) or word for word in re.split(r"(\W+)", each.reason)),
-                replicas=whole(basis.get("replicas")),
-                most_blocks=whole(basis.get("most_blocks")),
-                deadline_s=basis.get("deadline_s"),
-                measured=bool(basis.get("measured")),
-                predicted_s=basis.get("predicted_s"),
-                band_s=(float(band[0]), float(band[1])) if band else None,
-                took_s=median(took) if took else None,
-            )
-        )
-    return tuple(made)
-
-
-def _model_bytes(plans: Sequence[Decided]) -> int | None:
-    return next((found for each in reversed(plans) if (found := whole(each.basis.get("model_bytes")))), None)

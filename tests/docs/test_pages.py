@@ -24,6 +24,9 @@ PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))
 }
 PAGES |= {name: (ROOT / name).read_text() for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")}
+TUTORIALS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in generate.tutorials().values()}
+PAGES |= TUTORIALS
+EXAMPLES = sorted(path.parent.name for path in ROOT.glob("examples/*/__main__.py"))
 DIFF = re.search(r"```diff\n(.*?)```", STARTED, re.DOTALL)
 MOST_CHANGED = 10
 LONGEST_README = 200
@@ -140,6 +143,19 @@ def test_typed_commands_exist():
             assert f"fedgc {words[0]}" in COMMANDS or f"fedgc {words[0]} {words[1]}" in COMMANDS
         else:
             assert program in ("cd", "python", "flower-superlink", "flower-supernode")
+
+
+def test_every_example_is_tutorial_in_navigation():
+    listed = re.findall(r"tutorials/([a-z]+)\.md", (ROOT / "mkdocs.yml").read_text())
+    assert sorted(listed) == EXAMPLES == sorted(Path(name).parent.name for name in TUTORIALS)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_tutorial_has_command_and_its_parts(name: str):
+    page = TUTORIALS[f"examples/{name}/README.md"]
+    assert f"python -m examples.{name}" in typed(page)
+    for part in ("Why", "What to expect", "How to change it"):
+        assert f"## {part}" in page
 
 
 @pytest.mark.parametrize("name", PAGES)

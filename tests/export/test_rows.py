@@ -1,35 +1,13 @@
 """Test the exported rows of a run against the rows of its store."""
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from fedgc.export import rows
-from fedgc.export.rows import measures, scored_measures, spans, tables
+from fedgc.export.rows import measures, scored_measures, tables
+from fedgc.store import parts
 from fedgc.store.records import Evaluated, Scored
-from tests.web.run_of_four import NAMES, START, round_of
-
-
-class Sized:
-    """A round of which only the number and the count of clients are asked."""
-
-    def __init__(self, number: int, clients: int) -> None:
-        self.row = round_of(number, clients=())
-        self.clients = clients
-
-
-@given(st.lists(st.integers(0, 70_000), max_size=30))
-def test_parts_hold_whole_ordered_rounds_within_limit(counts: list[int]):
-    rounds = [Sized(number, clients) for number, clients in enumerate(counts, start=1)]
-    found = list(spans(rounds))
-    assert [number for first, last in found for number in range(first, last + 1)] == [
-        each.row.round for each in rounds
-    ]
-    for first, last in found:
-        assert first == last or sum(counts[first - 1 : last]) <= rows.PART
+from tests.web.run_of_four import NAMES, START
 
 
 def test_every_client_of_every_round_is_one_row(told, monkeypatch):
-    monkeypatch.setattr(rows, "PART", 5)
+    monkeypatch.setattr(parts, "PART", 5)
     rounds, clients = tables(told, told.run())
     lines = [
         dict(zip([one.name for one in clients.columns], line, strict=True))

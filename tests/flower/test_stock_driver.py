@@ -92,6 +92,28 @@ def test_round_reports_example_weighted_mean() -> None:
     assert sink.phases[-1] == "over"
 
 
+class Ordered(Kept):
+    """A sink that refuses, as the store does, figures of a round that it does not know."""
+
+    def evaluated(self, round_, metrics) -> None:
+        assert round_ in {0, *(row.round for row in self.rows)}
+        super().evaluated(round_, metrics)
+
+
+def test_figures_of_server_follow_their_round() -> None:
+    config = config_of(
+        {"work": "coded", "rounds": 2, "min_clients": 2, "client_app": "stock", "evaluate_every": 0}
+    )
+    sink = Ordered()
+    job = StockJob(
+        config, sink, ArrayRecord(FIRST), ConfigRecord(), ConfigRecord(),
+        evaluate_fn=lambda number, _: MetricRecord({"number": number}),
+    )  # fmt: skip
+    driver = StockDriver(PlayedGrid(adds(1.0)), job, time.monotonic, logging.getLogger("test"))
+    assert driver.drive().complete
+    assert sink.metrics == {number: {"number": number} for number in (0, 1, 2)}
+
+
 def test_messages_equal_those_of_fedavg() -> None:
     _, _, grid, _, _ = run(adds(1.0), rounds=1)
     train, evaluate = grid.sent[0], grid.sent[-1]

@@ -1,0 +1,1 @@
+"""A stock Flower app: digits, as in the quickstart for PyTorch."""

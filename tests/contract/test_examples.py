@@ -1,0 +1,35 @@
+"""Test the examples on real processes: each ends well, with its figures within the stated bands."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from examples import federation
+from examples.__main__ import names
+
+pytestmark = [pytest.mark.contract, pytest.mark.slow, pytest.mark.timeout(1500)]
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", names())
+def test_example_has_figures_within_its_bands(name: str):
+    done = subprocess.run(
+        [sys.executable, "-m", f"examples.{name}", "--json"],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=1400,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = json.loads(done.stdout)
+    assert {"figures", "rows", "machine"} <= set(said)
+    bands = import_module(f"examples.{name}.__main__").BANDS
+    assert bands
+    assert federation.outside(said["figures"], bands) == []
