@@ -1,8 +1,9 @@
 """`python -m benchmarks accuracy`: simulated seconds and bytes to a target accuracy, under models and traces.
 
 With label skew, fedgc on private data is compared with BSP; FedAvg, FedAvgM and FedCM that wait for six of
-eight clients and drop the rest; FedAvg, FedCM and DiLoCo that wait for all; a grace window; FedBuff; SelSync
-(relative change); and gradient coding with one step a round. Each is tuned as in `trial`.
+eight clients and drop the rest; FedAvg, FedCM and DiLoCo that wait for all; FedProx, whose server counts
+partial steps, as published; SCAFFOLD; TimelyFL; a grace window; FedBuff; SelSync (relative change); and
+gradient coding with one step a round. Each is tuned as in `trial`.
 
 The targets are fixed first: `SHARES` of the accuracy of BSP, tuned without stragglers, on the tuning seeds.
 Every arm is tuned to reach the last one soonest. An arm that never does has infinite time. The shipped digits
@@ -42,7 +43,8 @@ DRIFT: Final = "ours, drift 0.25"
 FEDAVG: Final = "FedAvg 32"
 ARMS: Final = named(
     OURS, DRIFT, "BSP", FEDAVG, "FedAvg 32, wait", "FedAvgM", "FedCM, drop", "FedCM, wait", "grace window",
-    "DiLoCo", "FedBuff", "relative change 0.1", "relative change 0.3", "gradient code",
+    "DiLoCo", "FedProx 0.01", "FedProx 0.1", "FedProx 1", "SCAFFOLD, drop", "SCAFFOLD, wait", "TimelyFL",
+    "FedBuff", "relative change 0.1", "relative change 0.3", "gradient code",
 )  # fmt: skip
 MODELS: Final = ("bimodal-persistent", "shifted-exponential")
 

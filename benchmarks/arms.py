@@ -13,6 +13,9 @@
     QSR              periods by the learning rate, under a cosine (arXiv 2310.14423)
     gradient code    every chunk with three clients, one step a round (Tandon et al., arXiv 1612.03301),
                      with fedgc's placement and code for one block
+    FedProx          partial steps count, as published, and a proximal term of this weight (arXiv 1812.06127)
+    SCAFFOLD         control variates (arXiv 1910.06378), beside the model in each transfer
+    TimelyFL         slow clients train the layers next to the output (arXiv 2304.06947; see `local_rules`)
     grace window     a quorum, a grace window for clients that are nearly done, no shared momentum
                      (Decoupled DiLoCo, arXiv 2604.21428, which merges by tokens; here by samples, which is
                      better under skew)
@@ -36,6 +39,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from benchmarks.asynchronous import Bounded, Buffered, Rule
+from benchmarks.local_rules import LocalRule, Proximal, Scaffold, Timely
 from benchmarks.scene import CLIENTS
 from fedgc.config import RunConfig
 
@@ -69,11 +73,17 @@ class Arm:
     shared: float = 0.0
     tenth: bool = False  # whether its budget is a tenth of BSP's bytes
     rule: Rule | None = None  # of an asynchronous server
+    local_rule: LocalRule | None = None  # of the local steps, if they are not plain or fedgc's
 
     @property
     def coded(self) -> bool:
         """Return whether chunks are trained separately."""
         return self.settings.get("work") == "coded"
+
+    @property
+    def vectors(self) -> int:
+        """Return how many vectors of the model's size travel in each transfer."""
+        return 1 if self.local_rule is None else self.local_rule.vectors
 
     @property
     def look(self) -> int:
@@ -137,8 +147,6 @@ BASELINES: Final = (
     Arm("FedCM, drop", _fixed(4), partial=False),
     Arm("FedCM, wait", _fixed(4, quorum=1.0), partial=False),
     Arm("DiLoCo", _fixed(4, **ALONE, **OUTER), partial=False),
-    Arm("shuffle once, drop", _fixed(4, placement="shuffled-once"), partial=False, moves=True),
-    Arm("5% shared", _fixed(4, **ALONE), shared=0.05),
     *(_relative(delta) for delta in (0.1, 0.3, 1.0)),
     _relative(0.1, ", injected", **INJECTED),
     Arm("QSR", {**ALONE, "gate": "qsr", "schedule": "cosine", "max_gap": 32}),
@@ -147,6 +155,14 @@ BASELINES: Final = (
     Arm("FedBuff", {**ALONE, "local_steps": 4 * LOOK}, rule=Buffered(4)),
 )
 CODED: Final = Arm("gradient code", {"work": "coded", "local_steps": 1, **ALONE, "blocks": 1}, moves=True)
+LOCAL_RULES: Final = (
+    *(Arm(f"FedProx {mu:g}", _fixed(4, **ALONE), local_rule=Proximal(mu)) for mu in (0.01, 0.1, 1.0)),
+    Arm("SCAFFOLD, drop", _fixed(4, **ALONE), partial=False, local_rule=Scaffold()),
+    Arm("SCAFFOLD, wait", _fixed(4, **ALONE, quorum=1.0), partial=False, local_rule=Scaffold()),
+    Arm("TimelyFL", _fixed(4, **ALONE, quorum=1.0), partial=False, local_rule=Timely(6)),
+    Arm("shuffle once, drop", _fixed(4, placement="shuffled-once"), partial=False, moves=True),
+    Arm("5% shared", _fixed(4, **ALONE), shared=0.05),
+)
 SCATTERED: Final = {"placement": "scattered"}
 OURS: Final = (
     *(Arm(f"ours, fixed {LOOK * p}", _fixed(p), ours=True) for p in (4, 8)),
@@ -168,5 +184,5 @@ ARMS: Final = (BSP, *BASELINES, *OURS)  # of `python -m benchmarks gate`
 
 def named(*names: str) -> tuple[Arm, ...]:
     """Return the arms with these names."""
-    by_name = {arm.name: arm for arm in (*ARMS, CODED)}
+    by_name = {arm.name: arm for arm in (*ARMS, CODED, *LOCAL_RULES)}
     return tuple(by_name[name] for name in names)

@@ -1,6 +1,6 @@
 """A task over small gray images with any partition into chunks, for the training benchmarks."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -69,6 +69,19 @@ def _mlp(side: int, classes: int) -> "nn.Module":
     from torch import nn
 
     return nn.Sequential(nn.Flatten(), nn.Linear(side * side, 128), nn.ReLU(), nn.Linear(128, classes))
+
+
+def mlp_losses(parts: Sequence["Tensor"], batch: tuple["Tensor", ...]) -> "Tensor":
+    """Return the losses of a stack of models mlp on a batch each, as `vmap` of the task's loss would."""
+    import torch
+    from torch.nn import functional
+
+    inputs, labels = batch
+    hidden_w, hidden_b, last_w, last_b = parts
+    hidden = torch.baddbmm(hidden_b[:, None], inputs.flatten(2), hidden_w.transpose(1, 2)).relu()
+    logits = torch.baddbmm(last_b[:, None], hidden, last_w.transpose(1, 2))
+    each = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+    return each.view(labels.shape).mean(1)
 
 
 def _cnn(side: int, classes: int) -> "nn.Module":

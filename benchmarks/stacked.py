@@ -11,7 +11,7 @@ refused. Tests compare it with an engine for each client, up to rounding.
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from benchmarks.local_rules import LocalSteps
 from benchmarks.streams import Stream
 from fedgc.codecs import EXACT, make_codec, rounding
 from fedgc.config import RunConfig
@@ -64,11 +65,47 @@ class Trajectory:
                 del known[step]
 
 
+Losses = Callable[[Sequence[Tensor], tuple[Tensor, ...]], Tensor]  # parameters and batches, models first
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What a run has beside task and settings; `losses` computes those of a stack quicker than vmap."""
+
+    stream: Stream | None = None
+    rule: LocalSteps = field(default_factory=LocalSteps)
+    losses: Losses | None = None
+
+
+NO_EXTRAS: Final = Extras()
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """The changes of a rule to the gradients of a stack."""
+
+    proximal: float
+    starts: Sequence[Tensor]
+    offsets: Sequence[Tensor]
+    masks: Sequence[Tensor]
+
+    def __call__(self, gradients: Sequence[Tensor], tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the gradients of a step from these parameters."""
+        if self.starts:
+            apart = zip(gradients, tensors, self.starts, strict=True)
+            gradients = [gradient + self.proximal * (now - start) for gradient, now, start in apart]
+        if self.offsets:
+            gradients = [each + offset for each, offset in zip(gradients, self.offsets, strict=True)]
+        if self.masks:
+            gradients = [each * mask for each, mask in zip(gradients, self.masks, strict=True)]
+        return gradients
+
+
 class Stacked:
     """The engines of a fleet with local work, as one batch."""
 
-    def __init__(self, task: Task, config: RunConfig, stream: Stream | None = None) -> None:
-        self._task, self._config, self._stream = task, config, stream
+    def __init__(self, task: Task, config: RunConfig, extras: Extras = NO_EXTRAS) -> None:
+        self._task, self._config, self._extras = task, config, extras
         if config.threads:
             torch.set_num_threads(config.threads)
         made = initial_model(task, config)
@@ -132,14 +169,15 @@ class Stacked:
         """Store the new common model and a few earlier ones."""
         self._models = {old: each for old, each in self._models.items() if old > version - MODELS_KEPT}
         self._models[version] = model.copy()
+        self._extras.rule.loaded()
 
     def sent(self, command: Reveal | Repair) -> Vector:
         """Return the client's update as decoded by the server."""
         if isinstance(command, Repair):
             raise EdgeFailed(f"training: {command.client} was asked for a repair, needed local work")
         path = self._trajectories[command.client]
-        end = path.ends[min(path.ends)]  # where it stopped
-        update = update_of(path.start, end, 1)
+        stopped = min(path.ends)
+        update = self._extras.rule.sent(path.work, update_of(path.start, path.ends[stopped], 1), stopped)
         if command.wire == EXACT:
             return update
         codec, stamp = make_codec(command.wire), (command.round, command.attempt, command.client)
@@ -162,6 +200,7 @@ class Stacked:
         """Advance these trajectories by this many steps, and store each step."""
         models = torch.from_numpy(np.stack([path.ends[path.front] for path in trajectories]))
         tensors, leads = self._cut(models), self._leads(trajectories)
+        changes = self._changes(trajectories)
         columns = [
             torch.stack(each)
             for each in zip(*(self._batches(path, steps) for path in trajectories), strict=True)
@@ -169,8 +208,8 @@ class Stacked:
         optimizers = self._optimizers(trajectories, tensors)
         for step in range(steps):
             leaves = [each.detach().requires_grad_() for each in tensors]
-            losses = vmap(self._loss)(leaves, tuple(column[:, step] for column in columns))
-            gradients = torch.autograd.grad(losses.sum(), leaves)
+            losses = self._losses(leaves, tuple(column[:, step] for column in columns))
+            gradients = changes(torch.autograd.grad(losses.sum(), leaves), tensors)
             shares = [self._config.rate_share(path.work.first_step + path.front) for path in trajectories]
             self._step(tensors, gradients, optimizers, shares)
             led = [_led(path, share) for path, share in zip(trajectories, shares, strict=True)]
@@ -186,8 +225,8 @@ class Stacked:
         first, start = path.work.first_step + path.front, key(path.work.seed, path.work.client, "order")
         size, pool = self._config.batch_size, path.work.pool
         at_steps = range(first, first + steps)
-        if self._stream is not None:
-            rows = [self._seen(self._stream, path.work.client, at, start) for at in at_steps]
+        if self._extras.stream is not None:
+            rows = [self._seen(self._extras.stream, path.work.client, at, start) for at in at_steps]
         elif pool is None:
             rows = [batch_rows(path.samples, size, at, start) for at in at_steps]
         else:
@@ -200,6 +239,32 @@ class Stacked:
         """Return a batch of what a client sees at this step."""
         seen = stream.window(int(client.split()[1]), step)
         return seen.first + batch_rows(seen.last - seen.first, self._config.batch_size, step, start)
+
+    def _changes(self, trajectories: Sequence[Trajectory]) -> "_Changes":
+        """Return what the rule changes in the gradients of these trajectories."""
+        rule, works = self._extras.rule, [path.work for path in trajectories]
+        offsets, masks = [rule.offset(each) for each in works], [rule.trained(each) for each in works]
+        starts = [path.start for path in trajectories]
+        return _Changes(
+            rule.proximal,
+            self._cut(torch.from_numpy(np.stack(starts))) if rule.proximal else (),
+            self._stack(offsets, 0.0),
+            self._stack(masks, 1.0),
+        )
+
+    def _stack(self, vectors: Sequence[Vector | None], usual: float) -> Sequence[Tensor]:
+        """Return the vectors of all models, `usual` where there is none; nothing if all are missing."""
+        if all(each is None for each in vectors):
+            return ()
+        filled = np.full(self._size, usual, np.float32)
+        return self._cut(torch.from_numpy(np.stack([filled if each is None else each for each in vectors])))
+
+    def _losses(self, leaves: Sequence[Tensor], batch: tuple[Tensor, ...]) -> Tensor:
+        """Return the loss of each model."""
+        if self._extras.losses is not None:
+            return self._extras.losses(leaves, batch)
+        losses: Tensor = vmap(self._loss)(leaves, batch)
+        return losses
 
     def _loss(self, parts: Sequence[Tensor], batch: tuple[Tensor, ...]) -> Tensor:
         named = dict(zip(self._names, parts, strict=True))
@@ -245,12 +310,7 @@ class Stacked:
 
     def _leads(self, trajectories: Sequence[Trajectory]) -> Sequence[Tensor]:
         """Return the shared momentum of each trajectory, or nothing without any."""
-        if all(path.lead is None for path in trajectories):
-            return ()
-        none = np.zeros(self._size, np.float32)
-        return self._cut(
-            torch.from_numpy(np.stack([none if path.lead is None else path.lead for path in trajectories]))
-        )
+        return self._stack([path.lead for path in trajectories], 0.0)
 
     def _squares(self, gradients: Sequence[Tensor], count: int) -> list[float]:
         if not self._wants_gradient:
@@ -331,6 +391,6 @@ def _check(made: FlatModel) -> None:
         raise BadSetting(f"stack: saw {seen} in the model, needed one whose steps depend on weights alone")
 
 
-def stacked(job: Job, folder: Path, stream: Stream | None = None) -> Stacked:  # noqa: ARG001  nothing is spilled
+def stacked(job: Job, folder: Path, extras: Extras = NO_EXTRAS) -> Stacked:  # noqa: ARG001  nothing is spilled
     """Return the stack that trains a whole fleet; pass it as `Job.engines`."""
-    return Stacked(job.task, job.config, stream)
+    return Stacked(job.task, job.config, extras)

@@ -21,6 +21,8 @@ from typing import Final
 
 from benchmarks.arms import COPIES, PIECES, Arm
 from benchmarks.asynchronous import Moment, train_asynchronously
+from benchmarks.images import mlp_losses
+from benchmarks.local_rules import parts_of, sending
 from benchmarks.report import Value
 from benchmarks.scene import (
     CLIENTS,
@@ -32,7 +34,7 @@ from benchmarks.scene import (
     stream_for,
     task_of,
 )
-from benchmarks.stacked import stacked
+from benchmarks.stacked import Extras, stacked
 from benchmarks.streams import Stream
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError
@@ -183,17 +185,21 @@ def measure(scene: Scene, arm: Arm, rate: float, seed: int) -> Measured:
     model_bytes = 4 * common.size
     config = arm.config(scene.steps, rate, seed, model_bytes)
     scenario = scenario_of(scene, config.rounds, config.round_steps, seed)
+    extras = Extras(stream, losses=mlp_losses if scene.model == "mlp" else None)
+    if arm.local_rule is not None:
+        extras = replace(extras, rule=arm.local_rule.steps(parts_of(task, rate), scenario))
+        scenario = sending(arm.local_rule.scenario(scenario), arm.local_rule.vectors)
     placement_mb = _placement_mb(scene, arm)
     job = Job(
         task,
         config,
         scenario,
-        engines=None if arm.coded else partial(stacked, stream=stream),
+        engines=None if arm.coded else partial(stacked, extras=extras),
         partial=arm.partial,
         planner=Tuner(config),
     )
     try:
-        marks, model = _trained(job, arm, model_bytes / 1e6, stream)
+        marks, model = _trained(job, arm, arm.vectors * model_bytes / 1e6, stream)
     except FedgcError as error:
         return Measured(scene, arm, seed, rate, failed=str(error), placement_mb=placement_mb)
     last = 100.0 * common.evaluate(model)[figure_at(stream, scene.steps)]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from benchmarks.scene import CLIENTS, Scene, figure_at, read, stream_for, task_of
-from benchmarks.stacked import Stacked
+from benchmarks.stacked import Extras, Stacked
 from benchmarks.streams import STREAMS, WINDOW
 from fedgc.config import RunConfig
 
@@ -50,7 +50,7 @@ def test_windows_of_bursts_hold_few_samples_and_change():
 def test_stack_trains_on_window_of_step():
     scene = Scene("shift", steps=STEPS)
     stream, task, config = stream_for(scene, 0), task_of(scene, 0), RunConfig(work="local", seed=0)
-    stack = Stacked(task, config, stream)
+    stack = Stacked(task, config, Extras(stream))
     (_, after) = stream.begins
     for step in (0, after):
         window = stream.window(2, step)
