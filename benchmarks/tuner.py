@@ -13,6 +13,8 @@ best fixed setting is picked in hindsight.
     over_fluid_bound           the same clients: tuned / work over the speeds that do not fail
     drift_recovery_rounds      speeds are swapped in mid-run: rounds until three in a row are on average
                                within 15% of the best fixed setting of later rounds, largest over seeds
+    band_coverage, band_width, predicted_over_seen, replayed_over_seen
+                               of the 80% bands, for each scenario (see `bands`)
 """
 
 from collections import defaultdict
@@ -23,9 +25,11 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks import bands
+from benchmarks.bands import Bursts, Swapped
 from benchmarks.deadline import always
 from benchmarks.grid import Modelled, Source, link_ratio, sources
-from benchmarks.report import Report, Value, machine
+from benchmarks.report import Figure, Report, Value, machine
 from fedgc.config import AUTO, RunConfig
 from fedgc.history import WINDOW, Speed, Speeds
 from fedgc.round.machine import Assignment, Round
@@ -33,7 +37,7 @@ from fedgc.round.plan import Chunk, Fleet, Plan
 from fedgc.sim.clock import ArrayClientModel, Conditions, Scenario, Terms, VirtualClock, working
 from fedgc.sim.owned import processes
 from fedgc.sim.policy import done_s
-from fedgc.tuner import Choice, ClientHistory, Question, Setting, nothing, review, robust
+from fedgc.tuner import Band, Choice, ClientHistory, Question, Setting, nothing, review, robust
 from fedgc.tuner.choose import settings
 from fedgc.tuner.history import Float
 from fedgc.tuner.trial import REPEAT, known_speeds
@@ -59,10 +63,11 @@ class Size:
     clients: int
     seeds: int
     unequal: int  # clients of unequal speed
+    predicted: int = 60  # rounds whose bands are counted, after those of learning
 
 
 USUAL: Final = Size(clients=16, seeds=3, unequal=100)
-QUICK: Final = Size(clients=8, seeds=1, unequal=30)
+QUICK: Final = Size(clients=8, seeds=1, unequal=30, predicted=20)
 
 STEADY: Final = Modelled("homogeneous")
 Row = Mapping[str, Value]
@@ -70,16 +75,16 @@ Row = Mapping[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One scenario and seed, the unit of work of a process; only a `cell` uses its source."""
+    """One scenario and seed, the unit of work of a process; a `cell` and a `band` use its source."""
 
-    kind: str  # cell, drift, unequal
+    kind: str  # cell, band, drift, unequal
     source: Source
     seed: int
     size: Size
 
     def run(self) -> list[Row]:
         """Measure."""
-        return {"cell": _cell, "drift": _drift, "unequal": _unequal}[self.kind](self)
+        return {"cell": _cell, "band": _band, "drift": _drift, "unequal": _unequal}[self.kind](self)
 
     @property
     def scenario(self) -> str:
@@ -97,7 +102,9 @@ def bench_tuner(
     size = QUICK if quick else USUAL
     seeds = range(size.seeds)
     jobs = [Job("unequal", STEADY, seed, size) for seed in seeds]
-    jobs += [Job("cell", source, seed, size) for source in reversed(sources(traces)) for seed in seeds]
+    found = sources(traces)
+    jobs += [Job("cell", source, seed, size) for source in reversed(found) for seed in seeds]
+    jobs += [Job("band", source, seed, size) for source in (*found, Bursts(), Swapped()) for seed in seeds]
     jobs += [Job("drift", STEADY, seed, size) for seed in seeds]
     rows: list[Row] = []
     with processes() as pool:
@@ -106,7 +113,8 @@ def bench_tuner(
             rows += future.result()
             progress(done, len(jobs))
     cells = compare(rows)
-    return Report(figures(cells, rows), [*cells, *rows], machine(), seeds)
+    others = [row for row in rows if "band" not in row]
+    return Report(figures(cells, rows), [*cells, *bands.worst_first(rows), *others], machine(), seeds)
 
 
 # ---- playing
@@ -134,8 +142,11 @@ class Fleeting:
         )
         self._pieces = pieces
 
-    def play(self, plan: Plan, conditions: Conditions, number: int) -> float:
-        """Play a round, record its measurements, and return its time; one that lacks data counts twice."""
+    def play(self, plan: Plan, conditions: Conditions, number: int, replay_s: float | None = None) -> float:
+        """Play a round, record its measurements, and return its time; one that lacks data counts twice.
+
+        `replay_s` is the mean of the replays that predicted it, if it was predicted.
+        """
         client_model = ArrayClientModel(lambda _: conditions, [1.0 / self._pieces] * len(plan.chunks))
         over = Round(plan, Assignment(number, number - 1, 1, self.question.config.seed), always)
         VirtualClock(plan.clients, client_model, Terms(1, BYTES)).play(over, [True] * len(plan.clients), 0.0)
@@ -144,8 +155,10 @@ class Fleeting:
         steps = [np.mean(seen) if seen else least_s[w] for w, seen in enumerate(over.statistics.step_s)]
         step_rw = np.vstack([self.past.step_rw, steps])[-WINDOW:]
         failed_rw = np.vstack([self.past.failed_rw, failed])[-WINDOW:]
-        self.past = ClientHistory(self.past.clients, step_rw, failed_rw)
-        return over.closed_at * (1.0 if over.outcome == "synced" else REPEAT)
+        seconds = over.closed_at * (1.0 if over.outcome == "synced" else REPEAT)
+        ratios = (*self.past.ratios, seconds / replay_s)[-WINDOW:] if replay_s else self.past.ratios
+        self.past = ClientHistory(self.past.clients, step_rw, failed_rw, ratios=ratios)
+        return seconds
 
 
 def play_fixed(
@@ -164,14 +177,21 @@ def play_fixed(
     return seconds
 
 
-def play_tuned(
-    scenario: Scenario, *, seed: int, pieces: int, equal_loads: bool = False
-) -> tuple[list[float], list[Choice]]:
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The rounds of a run with the tuner: their times, choices, and bands made before each."""
+
+    seconds: Sequence[float]
+    choices: Sequence[Choice]
+    bands: Sequence[Band]
+
+
+def play_tuned(scenario: Scenario, *, seed: int, pieces: int, equal_loads: bool = False) -> Tuned:
     """Let the tuner choose before every round; `equal_loads` uses only its replicas and blocks."""
     fleet = Fleeting(scenario, pieces, seed)
     present: Choice | None = None
     since: list[float] = []
-    seconds, choices = [], []
+    seconds, choices, predicted = [], [], []
     for number, conditions in enumerate(scenario, start=1):
         question = replace(fleet.question, rounds_left=len(scenario) - number + 1)
         rng = np.random.default_rng([seed, number])
@@ -180,11 +200,13 @@ def play_tuned(
         present = choice
         ones = np.ones(len(fleet.past.clients))
         speeds = known_speeds(fleet.past.clients, ones, fleet.links) if equal_loads else choice.speeds
-        taken = fleet.play(question.planned(choice.setting, speeds), conditions, number)
+        predicted.append(choice.band_after(fleet.past.ratios))
+        plan = question.planned(choice.setting, speeds)
+        taken = fleet.play(plan, conditions, number, choice.replay_s)
         since = [*since, taken]
         seconds.append(taken)
         choices.append(choice)
-    return seconds, choices
+    return Tuned(seconds, choices, predicted)
 
 
 # ---- jobs
@@ -214,11 +236,10 @@ def _sending(scenario: Scenario, upload: float, seed: int) -> Scenario:
 
 def _beside(job: Job, scenario: Scenario, upload: float | None) -> list[Row]:
     """Play the tuner, and every fixed setting by brute force."""
-    seconds, choices = play_tuned(scenario, seed=job.seed, pieces=PIECES)
+    run = play_tuned(scenario, seed=job.seed, pieces=PIECES)
     base: dict[str, Value] = {"scenario": job.scenario, "upload": upload, "seed": job.seed}
-    last = choices[-1]
-    tuned = float(np.mean(seconds[TRAIN:]))
-    rows: list[Row] = [{**base, "setting": "tuned", "mean_s": tuned, "reason": last.reason}]
+    tuned = float(np.mean(run.seconds[TRAIN:]))
+    rows: list[Row] = [{**base, "setting": "tuned", "mean_s": tuned, "reason": run.choices[-1].reason}]
     fleet = Fleeting(scenario, PIECES, job.seed)
     for setting in settings(fleet.question, fleet.links):
         for by_speed in (False, True):
@@ -234,15 +255,22 @@ def _shuffled(job: Job, scenario: Scenario) -> Row:
     """Permute the clients in every round, and compare with equal loads."""
     rng = np.random.default_rng([job.seed, 1])
     mixed = tuple(each.only(rng.permutation(each.clients)) for each in scenario)
-    tuned, choices = play_tuned(mixed, seed=job.seed, pieces=PIECES)
-    equal, _ = play_tuned(mixed, seed=job.seed, pieces=PIECES, equal_loads=True)
+    tuned = play_tuned(mixed, seed=job.seed, pieces=PIECES)
+    equal = play_tuned(mixed, seed=job.seed, pieces=PIECES, equal_loads=True)
     return {
         "shuffled": job.scenario,
         "seed": job.seed,
-        "tuned_s": float(np.mean(tuned[TRAIN:])),
-        "ignoring_s": float(np.mean(equal[TRAIN:])),
-        "says_so": float(np.mean([not choice.trusted for choice in choices[TRAIN:]])),
+        "tuned_s": float(np.mean(tuned.seconds[TRAIN:])),
+        "ignoring_s": float(np.mean(equal.seconds[TRAIN:])),
+        "says_so": float(np.mean([not choice.trusted for choice in tuned.choices[TRAIN:]])),
     }
+
+
+def _band(job: Job) -> list[Row]:
+    """Play the tuner alone, and compare what it predicted with what happened."""
+    scenario = job.source.make(job.size.clients, TRAIN + job.size.predicted, job.seed)
+    run = play_tuned(scenario, seed=job.seed, pieces=PIECES)
+    return [bands.row_of(job.scenario, job.seed, run.seconds[TRAIN:], run.bands[TRAIN:], run.choices[TRAIN:])]
 
 
 def _speeds(clients: int, rng: np.random.Generator) -> Float:
@@ -263,7 +291,7 @@ def _unequal(job: Job) -> list[Row]:
         dies_s_w = np.where(rng.random(clients) < fails_w, rng.uniform(0.0, 1.0, clients), np.inf)
         scenario.append(replace(there, dies_s_w=dies_s_w))
     pieces = 10
-    seconds, choices = play_tuned(tuple(scenario), seed=job.seed, pieces=pieces)
+    run = play_tuned(tuple(scenario), seed=job.seed, pieces=pieces)
     share_w = speed_w * clients / speed_w.sum()
     back = [replace(each, returns_s_w=each.dies_s_w) for each in scenario[TRAIN:]]
     uncoded = [float(done_s(each, share_w).max()) for each in back]
@@ -271,10 +299,10 @@ def _unequal(job: Job) -> list[Row]:
         {
             "unequal": clients,
             "seed": job.seed,
-            "tuned_s": float(np.mean(seconds[TRAIN:])),
+            "tuned_s": float(np.mean(run.seconds[TRAIN:])),
             "uncoded_s": float(np.mean(uncoded)),
             "fluid_s": clients / float((speed_w * (1.0 - fails_w)).sum()),
-            "reason": choices[-1].reason,
+            "reason": run.choices[-1].reason,
         }
     ]
 
@@ -286,14 +314,13 @@ def _drift(job: Job) -> list[Row]:
     before_w, after_w = _speeds(clients, rng), _speeds(clients, rng)
     rounds = [before_w] * TRAIN + [after_w] * AFTER_DRIFT
     scenario = tuple(working((rng.lognormal(0.0, 0.05, clients) / speed_w)[:, None]) for speed_w in rounds)
-    seconds, _ = play_tuned(scenario, seed=job.seed, pieces=PIECES)
+    after = play_tuned(scenario, seed=job.seed, pieces=PIECES).seconds[TRAIN:]
     fleet = Fleeting(scenario, PIECES, job.seed)
     means = []
     for setting in settings(fleet.question, fleet.links):
         for by_speed in (False, True):
             played = play_fixed(scenario[TRAIN:], setting, by_speed=by_speed, seed=job.seed, pieces=PIECES)
             means.append(float(np.mean(played[PRACTICE:])))
-    after = seconds[TRAIN:]
     back = [at for at in range(len(after) - 2) if np.mean(after[at : at + 3]) <= WITHIN * min(means)]
     return [
         {
@@ -331,7 +358,7 @@ def compare(rows: Sequence[Row]) -> list[Row]:
     return sorted(found, key=lambda cell: -_number(cell["regret"]))
 
 
-def figures(cells: Sequence[Row], rows: Sequence[Row]) -> dict[str, float | None]:
+def figures(cells: Sequence[Row], rows: Sequence[Row]) -> dict[str, Figure]:
     """Return the figures; None without measurements."""
     shuffled = _sums(rows, "shuffled", "tuned_s", "ignoring_s")
     unequal = [row for row in rows if "unequal" in row]
@@ -347,6 +374,7 @@ def figures(cells: Sequence[Row], rows: Sequence[Row]) -> dict[str, float | None
         "over_uncoded_proportional": over.get("uncoded_s"),
         "over_fluid_bound": over.get("fluid_s"),
         "drift_recovery_rounds": _largest(drifts),
+        **bands.figures(rows),
     }
 
 

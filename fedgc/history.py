@@ -138,10 +138,11 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class PastRound:
-    """A round's row, with its run."""
+    """A round's row, with its run, and the mean of the replays that predicted it (None: not predicted)."""
 
     run: str
     row: RoundRow
+    replay_s: float | None = None
 
 
 @value

@@ -28,13 +28,14 @@ from fedgc.sim.traces import read_table
 from fedgc.store.database import Store
 from fedgc.store.engine import there
 from fedgc.store.views import Run
-from fedgc.tuner import Advice, Question, advise, advise_for, recall
+from fedgc.tuner import Advice, Choice, Question, advise, advise_for, recall
 from fedgc.tuner.history import FLOAT_BYTES
 
 PIECES: Final = 4  # chunks for each client of a trace
 UNKNOWN_CLIENTS: Final = 4  # clients in the plan if none was ever seen
 MEGABYTE: Final = 1_000_000
 SHOWN: Final = 12  # clients whose load is printed
+LEAST_SAID: Final = 0.005  # correction of the prediction that is named
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,8 @@ def _figures(explanation: Explanation) -> dict[str, Any]:
         "history_helps": choice.trusted,
         "reason": explanation.named(choice.reason),
         "predicted_s": choice.predicted_s,
-        "band_s": [choice.low_s, choice.high_s],
+        "band_s": [choice.band.low_s, choice.band.high_s],
+        "correction": choice.correction,
         "uncoded_s": advice.uncoded_s,
         "over_uncoded": advice.over_uncoded,
         "fluid_bound_s": advice.fluid_s,
@@ -222,6 +224,16 @@ def _shown(explanation: Explanation) -> RenderableType:
     return Group(Text(f"From {explanation.source}."), table, *heading, *rows)
 
 
+def _prediction(choice: Choice) -> str:
+    low_s, high_s = choice.band.low_s, choice.band.high_s
+    if not choice.known:
+        return f"{choice.predicted_s:.3g} s guessed, {low_s:.3g} to {high_s:.3g} s"
+    said = f"{choice.predicted_s:.3g} s predicted, four rounds in five take {low_s:.3g} to {high_s:.3g} s"
+    if abs(choice.correction - 1.0) < LEAST_SAID:
+        return said
+    return f"{said}; past rounds took {choice.correction:.2f} times as long as simulated"
+
+
 def _facts(explanation: Explanation) -> dict[str, str]:
     advice = explanation.advice
     choice = advice.choice
@@ -234,7 +246,7 @@ def _facts(explanation: Explanation) -> dict[str, str]:
             f"{explanation.named(client)} {load}" for client, load in list(loads)[:SHOWN]
         )
         + (", ..." if len(advice.clients) > SHOWN else ""),
-        "round": f"{choice.predicted_s:.3g} s predicted, {choice.low_s:.3g} to {choice.high_s:.3g} s",
+        "round": _prediction(choice),
         "deadline": "of the first rounds" if choice.deadline_s is None else f"{choice.deadline_s:.3g} s",
         "uncoded": f"{advice.uncoded_s:.3g} s ({advice.over_uncoded:.2f} times that is predicted)",
         "fluid bound": f"{advice.fluid_s:.3g} s ({advice.over_fluid:.2f} times that is predicted)",

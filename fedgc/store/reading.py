@@ -1,10 +1,21 @@
 """Queries on the history: runs, rounds, clients, decisions, audit."""
 
+import math
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, exists, func, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    ScalarSelect,
+    Select,
+    exists,
+    func,
+    select,
+)
+from sqlalchemy.orm import aliased
 
 from fedgc.errors import Unusable, nearest
 from fedgc.history import BestModel, ClientRow, PastRound, RoundRow, Score
@@ -16,6 +27,7 @@ from fedgc.store.views import Client, Round, Run
 
 LATEST: Final = "latest"
 SCORED_LATELY: Final = 64  # rounds before the newest in which the newest figures of a client are looked for
+PLAN: Final = "plan"  # the decision for a plan
 BEST: Final = "best"  # the decision that a model is the best so far
 _WITH_SUM: Final = ("synced", "approximate")
 _CLIENT_ROW: Final = (
@@ -62,7 +74,7 @@ def client_rows(connection: Connection, key: str, round_number: int) -> tuple[Cl
 def recent_rounds(connection: Connection, task_id: int | None, limit: int) -> tuple[PastRound, ...]:
     """Return the last rounds of a task that gave a sum, of all runs, with their client rows."""
     chosen = (
-        select(tables.Round.__table__, tables.Run.key.label("run"))
+        select(tables.Round.__table__, tables.Run.key.label("run"), _plan_of(tables.Round).label("plan"))
         .join(tables.Run, tables.Run.id == tables.Round.run_id)
         .where(tables.Run.task_id == task_id, tables.Round.outcome.in_(_WITH_SUM))
         .order_by(tables.Round.id.desc())
@@ -74,9 +86,36 @@ def recent_rounds(connection: Connection, task_id: int | None, limit: int) -> tu
     for each in connection.execute(rows.order_by(ClientRound.client_id)).mappings():
         by_round[each["round_id"]].append(client_row(each))
     return tuple(
-        PastRound(line["run"], replace(_round(line).row, clients=tuple(by_round[line["id"]])))
+        PastRound(
+            line["run"],
+            replace(_round(line).row, clients=tuple(by_round[line["id"]])),
+            _replay_s(line["plan"]),
+        )
         for line in lines
     )
+
+
+def _plan_of(made: type[tables.Round]) -> ScalarSelect[str]:
+    """Return the basis of the plan of a round; none after a skipped round, which leaves it less to do."""
+    before = aliased(tables.Round)
+    earlier = select(before.id).where(before.run_id == made.run_id, before.round == made.round - 1)
+    skipped = earlier.where(before.outcome == "skipped").correlate(made).exists()
+    return (
+        select(Decision.basis)
+        .where(Decision.run_id == made.run_id, Decision.what == PLAN, Decision.round <= made.round, ~skipped)
+        .order_by(Decision.id.desc())
+        .limit(1)
+        .correlate(made)
+        .scalar_subquery()
+    )
+
+
+def _replay_s(basis: str | None) -> float | None:
+    """Return the mean of the replays that a plan was made from, if it was."""
+    seconds = mapping_in(basis or "").get("replay_s")
+    if isinstance(seconds, int | float) and math.isfinite(seconds) and seconds > 0:
+        return float(seconds)
+    return None
 
 
 def client_history(

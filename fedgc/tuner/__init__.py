@@ -1,6 +1,7 @@
 """The tuner: chooses replicas, blocks, loads and deadline from each client's measured speed, with reasons."""
 
 from fedgc.tuner.advice import Advice, advise, advise_for
+from fedgc.tuner.band import Band, band_of
 from fedgc.tuner.belief import believe
 from fedgc.tuner.choose import Choice, choose
 from fedgc.tuner.counted import chances, chunk_weights
@@ -16,6 +17,8 @@ __all__ = [
     "remember",
     "nothing",
     "robust",
+    "Band",
+    "band_of",
     "believe",
     "Setting",
     "Question",

@@ -1,8 +1,9 @@
 """Advice before a run: the choice and its reasons, and the effect of adding or removing a client.
 
 The choice is compared with two figures: the uncoded round (work divided by speed, waiting for all) and the
-fluid bound, a lower bound for any plan. One more client, and the fleet without one client, are replayed in
-the same futures as the choice (common random numbers), so that even small differences are significant.
+fluid bound, a lower bound for any plan; both are corrected by past rounds as the prediction is (see `band`).
+One more client, and the fleet without one client, are replayed in the same futures as the choice (common
+random numbers), so that even small differences are significant.
 
 The number of chunks is fixed in the data before a run begins, so the tuner does not choose it, but the user
 can: the same steps in more chunks of fewer steps leave less to wait for at the end of a round. The fixed cost
@@ -113,8 +114,8 @@ def advise(
         plan.placement.loads,
         ORDERS[bool(plan.alone_c.any())],
         _cuts(question, part, choice, few, scale),
-        float(uncoded_s(question, speeds, futures).mean()),
-        float(fluid_s(question, futures).mean()),
+        choice.correction * float(uncoded_s(question, speeds, futures).mean()),
+        choice.correction * float(fluid_s(question, futures).mean()),
         tuple((step_s, scale * _with(part, choice, few, step_s)) for step_s in tried),
         tuple(_costly(part, choice, few, with_all_s, scale)),
     )

@@ -19,6 +19,7 @@ from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadSetting
 from fedgc.history import Speeds
 from fedgc.round.plan import DEAF_DEADLINE_S, LEAST_DEADLINE_S, UNKNOWN_REPLICAS, Plan
+from fedgc.tuner.band import Band, band_of
 from fedgc.tuner.belief import Belief, believe
 from fedgc.tuner.history import ClientHistory, Float, robust
 from fedgc.tuner.trial import (
@@ -44,7 +45,6 @@ SAME: Final = 1e-5  # share of the round's time that counts as equal
 STAYS: Final = 0.03  # share by which another plan must be better than the present one
 DEADLINE_QUANTILE: Final = 0.99
 DEADLINE_SLACK: Final = 2.0  # a deadline bounds a round and must not cut off normal ones
-BAND: Final = 0.15  # added to the band of the draws, which are few
 BLIND_BAND: Final = 3.0  # factor without history
 NAMED: Final = 4
 FAR: Final = 1.25  # times the median: a client named in the reason
@@ -83,26 +83,41 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The chosen settings, the predicted time and the reason; `rows` name the clients that caused it."""
+    """The chosen settings, the predicted time and the reason; `rows` name the clients that caused it.
+
+    `band` is that of the first round with this choice.
+    """
 
     setting: Setting
     speeds: Speeds
     deadline_s: float | None  # None: without measurements
-    predicted_s: float
-    low_s: float
-    high_s: float
+    band: Band
     trusted: bool
     known: bool
     reason: str
     rounds: int = 0  # of history used
     rows: tuple["Evidence", ...] = ()
     scores: tuple[tuple[str, float], ...] = ()  # the finalists, best first
+    replayed_s: tuple[float, ...] = ()  # of the plan in drawn futures; none without history
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.low_s <= self.predicted_s <= self.high_s:
-            raise BadSetting(
-                f"choice: saw {self.predicted_s} s in {self.low_s} to {self.high_s} s, needed it in the band"
-            )
+    @property
+    def predicted_s(self) -> float:
+        """Return the expected time of a round."""
+        return self.band.expected_s
+
+    @property
+    def replay_s(self) -> float | None:
+        """Return the mean of the replays, before the correction by past rounds; None without replays."""
+        return float(np.mean(self.replayed_s)) if self.replayed_s else None
+
+    @property
+    def correction(self) -> float:
+        """Return the factor from the mean of the replays to the expected time."""
+        return self.predicted_s / self.replay_s if self.replay_s else 1.0
+
+    def band_after(self, ratios: Sequence[float]) -> Band:
+        """Return the band of the next round, after rounds with these ratios of seen to replayed time."""
+        return band_of(self.replayed_s, ratios) if self.replayed_s else self.band
 
     def settled(self, config: RunConfig) -> RunConfig:
         """Return the configuration with its open settings filled in."""
@@ -207,9 +222,7 @@ def _blind(question: Question, belief: Belief, speeds: Speeds) -> Choice:
         setting,
         speeds,
         None,
-        guess_s,
-        guess_s / BLIND_BAND,
-        guess_s * BLIND_BAND,
+        Band(guess_s, guess_s / BLIND_BAND, guess_s * BLIND_BAND),
         trusted=False,
         known=False,
         reason=f"{setting.words}; {words}",
@@ -350,37 +363,40 @@ def _chosen(
     stays: bool,
 ) -> Choice:
     belief, history = held
-    predicted_s = float(seconds.mean())
+    band = band_of(seconds.tolist(), history.ratios)
+    correction = band.expected_s / float(seconds.mean())
     rows = telling_rows(belief, history)
     telling = [row.words for row in rows if belief.trusted or row.fails >= OFTEN]
     because = f", because of {'; '.join(telling)}" if telling else ""
+    scores = [(words, score * correction) for words, score in scores]
     others = [(words, score) for words, score in scores if words != trial.setting.words]
     beside = f" against {others[0][1]:.3g} s with {others[0][0]}" if others else ""
     kept = "kept: " if stays else ""
     return Choice(
         trial.setting,
         trial.speeds,
-        _deadline_s(question, trial.plan, belief),
-        predicted_s,
-        float(seconds.min()) / (1.0 + BAND),
-        max(predicted_s, float(seconds.max()) * (1.0 + BAND)),
+        _deadline_s(question, trial.plan, belief, correction),
+        band,
         trusted=belief.trusted,
         known=True,
-        reason=f"{kept}{trial.setting.words}: {predicted_s:.3g} s predicted{beside}; {belief.words}{because}",
+        reason=f"{kept}{trial.setting.words}: {band.expected_s:.3g} s predicted{beside}; "
+        f"{belief.words}{because}",
         rows=rows,
         scores=tuple(scores),
+        replayed_s=tuple(seconds.tolist()),
     )
 
 
-def _deadline_s(question: Question, plan: Plan, belief: Belief) -> float:
-    """Return a high quantile of the slowest clients' time, with slack."""
+def _deadline_s(question: Question, plan: Plan, belief: Belief, correction: float) -> float:
+    """Return a high quantile of the slowest clients' time, with slack; not less for a correction below 1."""
     futures = Futures(*belief.draw(4 * SCREENED, np.random.default_rng(question.config.seed)))
     ends_b = cover_s(plan, futures)[0]
     ends_b = ends_b[np.isfinite(ends_b)]  # waiting does not help if all holders died
     least_s = DEAF_DEADLINE_S if question.fleet.deaf else LEAST_DEADLINE_S
     if not ends_b.size:
         return least_s
-    return max(least_s, DEADLINE_SLACK * float(np.quantile(ends_b, DEADLINE_QUANTILE)))
+    slack = DEADLINE_SLACK * max(1.0, correction)
+    return max(least_s, slack * float(np.quantile(ends_b, DEADLINE_QUANTILE)))
 
 
 def telling_rows(belief: Belief, history: ClientHistory) -> tuple[Evidence, ...]:

@@ -29,7 +29,8 @@ FLOAT_BYTES: Final = 4
 class ClientHistory:
     """Seconds of a local step (NaN: not measured), failures, and the number of rejected values.
 
-    `sources` names the run and round of each row, if known.
+    `sources` names the run and round of each row, if known. `ratios` are the times of predicted rounds over
+    the mean of the replays that predicted them, oldest first.
     """
 
     clients: tuple[str, ...]
@@ -37,6 +38,7 @@ class ClientHistory:
     failed_rw: Bool
     struck: int = 0
     sources: tuple[tuple[str, int], ...] = ()
+    ratios: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.step_rw.shape != self.failed_rw.shape or self.step_rw.shape[1:] != (len(self.clients),):
@@ -49,6 +51,8 @@ class ClientHistory:
         known = self.step_rw[~np.isnan(self.step_rw)]
         if not (np.isfinite(known) & (known > 0)).all():
             raise BadSetting("history: saw a step that took no finite time above 0, needed NaN in its place")
+        if not all(math.isfinite(ratio) and ratio > 0 for ratio in self.ratios):
+            raise BadSetting(f"history: saw ratios {self.ratios}, needed finite ones above 0")
 
     @property
     def rounds(self) -> int:
@@ -94,7 +98,14 @@ def recall(history: Iterable[PastRound], clients: Sequence[str]) -> ClientHistor
             struck += false
             step_rw[at, w] = np.nan if false else _step_s(seen, least)
     sources = tuple((each.run, each.row.round) for each in recent)
-    return ClientHistory(tuple(clients), step_rw, failed_rw, struck, sources)
+    return ClientHistory(tuple(clients), step_rw, failed_rw, struck, sources, _ratios(recent))
+
+
+def _ratios(recent: Iterable[PastRound]) -> tuple[float, ...]:
+    """Return round times over the means of their replays; impossible times are left out."""
+    timed = ((each.row.working_s + each.row.collecting_s, each.replay_s) for each in recent)
+    found = (seconds / replay_s for seconds, replay_s in timed if replay_s)
+    return tuple(ratio for ratio in found if math.isfinite(ratio) and ratio > 0)
 
 
 def _false(seen: ClientRow) -> bool:

@@ -59,9 +59,9 @@ class Tuner:
         return chunk_weights(self._rows, plan)
 
     def learn(self, past: PastRound) -> None:
-        """Record an exchanged round of this run."""
+        """Record an exchanged round of this run, with the replays that predicted it."""
         self._rows.append(past.row)
-        self._history.append(past)
+        self._history.append(replace(past, replay_s=self._choice.replay_s if self._choice else None))
         self._since.append(past.row.working_s + past.row.collecting_s)
 
     @property
@@ -70,5 +70,9 @@ class Tuner:
         choice = self._choice
         if choice is None:
             return {}
-        rows = {"rows": [row.words for row in choice.rows]}
-        return {"predicted_s": choice.predicted_s, "band_s": (choice.low_s, choice.high_s), **rows}
+        return {
+            "predicted_s": choice.predicted_s,
+            "band_s": (choice.band.low_s, choice.band.high_s),
+            "replay_s": choice.replay_s,
+            "rows": [row.words for row in choice.rows],
+        }

@@ -1,12 +1,12 @@
 """Review between rounds: decide whether the present choice still holds, and replace it if not.
 
 A choice is reviewed if it was made without history and there is some now; if the history has doubled; if two
-consecutive rounds left the predicted band on the same side; or if clients' speeds have changed since the
-loads were set. A review does not imply a change: the present plan is a candidate too, and has no moving cost.
+consecutive rounds were clearly outside the band of its first round, on the same side; or if clients' speeds
+have changed since the loads were set. A review does not imply a change: the present plan is a candidate too,
+and has no moving cost.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from fedgc.tuner.history import ClientHistory
 from fedgc.tuner.trial import Question
 
 OUT: Final = 2  # consecutive rounds outside the band
+CLEARLY: Final = 1.15  # times beyond the limit: one round in five is outside by chance
 MOVED: Final = 1.25  # times the step time that loads were set for
 MOVED_SHARE: Final = 0.05  # of the clients
 
@@ -27,19 +28,20 @@ def due(present: Choice, history: ClientHistory, before: Speeds, measured_s: Seq
 
     >>> from fedgc.tuner.trial import Setting
     >>> from fedgc.tuner.history import nothing
-    >>> made = Choice(Setting(1, 1), Speeds(), None, 2.0, 1.0, 3.0, trusted=False, known=True, reason="")
+    >>> from fedgc.tuner.band import Band
+    >>> made = Choice(Setting(1, 1), Speeds(), None, Band(2, 1, 3), trusted=False, known=True, reason="")
     >>> due(made, nothing([]), Speeds(), [5.0, 2.0]), due(made, nothing([]), Speeds(), [2.0, 5.0, 4.0])
-    ('', '2 rounds took longer than 3 s')
+    ('', '2 rounds took longer than 3.45 s')
     """
     if not present.known:
         return "there is history now" if history.rounds >= LEAST_ROUNDS and len(history.clients) > 1 else ""
     if history.rounds >= 2 * max(present.rounds, 1) and len(measured_s) >= LEAST_ROUNDS:
         return f"there are {history.rounds} rounds of history now, {present.rounds} when it was made"
-    last = measured_s[-OUT:]
-    if len(last) == OUT and min(last) > present.high_s:
-        return f"{OUT} rounds took longer than {present.high_s:.3g} s"
-    if len(last) == OUT and max(last) < present.low_s:
-        return f"{OUT} rounds took less than {present.low_s:.3g} s"
+    last, low_s, high_s = measured_s[-OUT:], present.band.low_s / CLEARLY, present.band.high_s * CLEARLY
+    if len(last) == OUT and min(last) > high_s:
+        return f"{OUT} rounds took longer than {high_s:.3g} s"
+    if len(last) == OUT and max(last) < low_s:
+        return f"{OUT} rounds took less than {low_s:.3g} s"
     return _other_clients(present, history, before) if len(measured_s) >= OUT else ""
 
 
@@ -70,12 +72,4 @@ def review(
     """Return the choice for the next round: the present object if no review is due."""
     if present is not None and not due(present, history, before, measured_s):
         return present
-    found = choose(question, history, before, rng, present)
-    if present is None or found.speeds is not present.speeds or found.setting != present.setting:
-        return found
-    seen_s = measured_s[-OUT:]  # if the plan stays, its band must contain the observed times
-    return (
-        replace(found, low_s=min(found.low_s, *seen_s), high_s=max(found.high_s, *seen_s))
-        if seen_s
-        else found
-    )
+    return choose(question, history, before, rng, present)

@@ -2,15 +2,19 @@
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks import bands
+from benchmarks.bands import Bursts, Swapped
 from benchmarks.grid import sources
-from benchmarks.tuner import STEADY, Job, Size, compare, figures, play_fixed, play_tuned
-from fedgc.sim.clock import MODELS
-from fedgc.tuner import Setting
+from benchmarks.tuner import STEADY, TRAIN, Job, Size, compare, figures, play_fixed, play_tuned
+from fedgc.history import Speeds
+from fedgc.sim.clock import MODELS, working
+from fedgc.tuner import Band, Choice, Setting
 
 SMALL = Size(clients=4, seeds=1, unequal=6)
 
@@ -34,11 +38,50 @@ def test_unrecovered_drift_is_infinite() -> None:
 def test_fixed_and_tuned_runs_use_same_scenario() -> None:
     scenario = MODELS["homogeneous"](4, 6, np.random.default_rng(0))
     fixed = play_fixed(scenario, Setting(1, 1), by_speed=True, seed=0, pieces=2)
-    tuned, choices = play_tuned(scenario, seed=0, pieces=2)
+    tuned = play_tuned(scenario, seed=0, pieces=2)
     assert fixed == pytest.approx([1.0] * 6)
-    assert len(tuned) == len(choices) == 6
-    assert "no history" in choices[0].reason
-    assert choices[-1].known
+    assert len(tuned.seconds) == len(tuned.choices) == len(tuned.bands) == 6
+    assert "no history" in tuned.choices[0].reason
+    assert tuned.choices[-1].known
+
+
+def test_band_is_made_before_its_round() -> None:
+    """The first long round is outside, and later bands have learned of it."""
+    scenario = tuple(working(np.full((4, 1), pace)) for pace in [1.0] * 8 + [3.0] * 12)
+    tuned = play_tuned(scenario, seed=0, pieces=2)
+    held = [band.holds(each) for each, band in zip(tuned.seconds, tuned.bands, strict=True)]
+    assert held[5:9] == [True, True, True, False]
+    assert held[-1]
+
+
+def test_band_job_counts_rounds_after_learning() -> None:
+    (row,) = Job("band", STEADY, 0, replace(SMALL, predicted=5)).run()
+    assert (row["band"], row["rounds"], row["held"], row["above"]) == ("homogeneous", 5, 1.0, 0.0)
+    assert row["width"] == pytest.approx(0.002, rel=0.1)
+    assert row["predicted_over_seen"] == pytest.approx(1.0)
+    assert figures([], [row])["band_coverage"] == {"homogeneous": 1.0}
+
+
+def test_band_row_counts_both_sides() -> None:
+    choice = Choice(Setting(1, 1), Speeds(), None, Band(2, 1, 3), trusted=True, known=True, reason="")
+    made = [Band(2, 1.5, 3), Band(4, 3, 5), Band(8, 7, 9), Band(8, 7, 9)]
+    row = bands.row_of("calm", 0, [1.0, 3.0, 8.0, 10.0], made, [choice] * 4)
+    assert (row["held"], row["below"], row["above"], row["held_as_made"]) == (0.5, 0.25, 0.25, 0.5)
+    assert (row["predicted_over_seen"], row["replayed_over_seen"]) == (1.0, 8 / 22)
+
+
+def test_bands_farthest_from_four_in_five_are_first() -> None:
+    rows = [{"band": str(held), "held": held} for held in (0.8, 1.0, 0.5)]
+    assert [row["band"] for row in bands.worst_first([*rows, {"drift": 4}])] == ["0.5", "1.0", "0.8"]
+
+
+def test_bursts_slow_all_clients_and_swap_comes_after_learning() -> None:
+    pace_rw = np.stack([each.mean_pace_w for each in Bursts().make(50, 400, 0)])
+    middle_r = np.median(pace_rw, axis=1)
+    assert np.mean(middle_r > 1.3) == pytest.approx(0.27, abs=0.06)
+    swapped = np.stack([each.mean_pace_w for each in Swapped().make(20, 24, 0)])
+    moved_r = np.abs(np.log(swapped[1:] / swapped[:-1])).max(axis=1)
+    assert np.flatnonzero(moved_r > 0.5).tolist() == [TRAIN - 1]
 
 
 @pytest.mark.parametrize("kind", ["unequal", "drift"])

@@ -45,11 +45,20 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "fedgc.db"
 
 
-def tell(run: str, rounds: Sequence[RoundRow], clients: Sequence[str] = CLIENTS) -> None:
+def tell(
+    run: str, rounds: Sequence[RoundRow], clients: Sequence[str] = CLIENTS, *, replay_s: float | None = None
+) -> None:
     with Store.open() as store:
         store.write(Begun(1000.0, run, RunConfig(task="digits", replicas="auto", work="coded").table()))
         loads = dict.fromkeys(clients, 4)
-        basis = {"loads": loads, "chunks": 12, "numbers": 1000, "replicas": 3, "free": True}
+        basis = {
+            "loads": loads,
+            "chunks": 12,
+            "numbers": 1000,
+            "replicas": 3,
+            "free": True,
+            "replay_s": replay_s,
+        }
         store.write(Decided(1000.5, run, 1, "plan", basis, "12 chunks"))
         for client in clients:
             store.write(Seen(1000.2, client, NAMES[client]))
@@ -94,6 +103,18 @@ def test_different_history_gives_different_plan(path: Path) -> None:
     second = asked()
     assert first["choice"] != second["choice"]
     assert set(second["rows"][0]["rounds"]) == {"summer"}
+
+
+def test_prediction_is_corrected_by_past_predictions(path: Path) -> None:
+    """All past rounds took 60.5 s and were predicted to take half of that."""
+    rounds = [told_round(number, (0.5, 0.5, 0.5)) for number in range(1, 21)]
+    tell("spring", rounds, replay_s=60.5 / 2)
+    plan = asked()
+    assert plan["correction"] == pytest.approx(2.0)
+    low_s, high_s = plan["band_s"]
+    assert low_s < plan["predicted_s"] < high_s < 1.01 * low_s
+    assert "four rounds in five take" in shown()
+    assert "past rounds took 2.00 times as long as simulated" in shown()
 
 
 NO_HISTORY = {

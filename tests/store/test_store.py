@@ -92,6 +92,25 @@ def test_last_rounds_of_task_include_run_and_clients(store, a_row, a_client):
     assert last == list(range(9 + LOOKED_BACK, 9 + 2 * LOOKED_BACK))
 
 
+def test_last_rounds_have_replays_of_their_plan(store, a_row, a_client):
+    """The newest plan counts; the round after a skipped one had less to do than was predicted."""
+    for run in ("r1", "other"):
+        begin(store, run)
+        for number, basis in (
+            (1, {}),
+            (2, {"replay_s": 2.5}),
+            (4, {"replay_s": 3.0}),
+            (7, {"replay_s": "?"}),
+        ):
+            store.write(Decided(START, run, number, "plan", basis, "why"))
+        store.write(Decided(START, run, 3, "gate", {"replay_s": 9.0}, "why"))
+    for number in range(1, 8):
+        outcome = "skipped" if number == 5 else "synced"
+        store.write(Appended(START + number, "r1", a_row(number, a_client("a"), outcome=outcome)))
+    told = {each.row.round: each.replay_s for each in store.speeds().recent}
+    assert told == {1: None, 2: 2.5, 3: 2.5, 4: 3.0, 6: None, 7: None}
+
+
 def test_ring_holds_last_rounds_despite_repeats(store, a_row, a_client):
     begin(store)
     for number in range(WINDOW + 3):

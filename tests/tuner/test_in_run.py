@@ -50,6 +50,19 @@ def test_run_begins_without_history_and_replans_later() -> None:
     assert plans[-1].basis["predicted_s"] > 0
 
 
+def test_run_learns_from_how_predictions_came_out() -> None:
+    """All clients are four times slower in every other round, which no replay of independent errors tells."""
+    rng = np.random.default_rng(0)
+    rounds = [working(np.full((6, 1), 4.0 ** (at % 2)) * rng.lognormal(0.0, 0.1, (6, 1))) for at in range(30)]
+    said = whole_run(tuple(rounds), grace_s=1e-6)
+    last = chosen(said)[-1].basis
+    times = [each.row.working_s + each.row.collecting_s for each in said if isinstance(each, Append)]
+    low_s, high_s = last["band_s"]
+    assert last["replay_s"] != last["predicted_s"]
+    assert np.mean([low_s <= seconds <= high_s for seconds in times]) >= 0.7
+    assert low_s < np.mean(times) < high_s
+
+
 def test_second_run_chooses_differently_after_first() -> None:
     pace_w = np.array([1.0, 1.0, 1.0, 1.0, 1.0, 5.0])
     scenario = (working(pace_w[:, None]),) * 3

@@ -58,6 +58,19 @@ def test_client_is_listed_with_its_observed_rounds() -> None:
     assert past.seen(1) == {"spring": (9,), "summer": (1,)}
 
 
+def test_predicted_rounds_give_ratios() -> None:
+    seen = ClientRow("a", finished=4, steps=8, step_s=0.5)
+    rounds = [replace(told(seen), replay_s=replay_s) for replay_s in (None, 4.0, 16.0)]
+    impossible = [replace(each, row=replace(each.row, working_s=0.0)) for each in rounds]
+    assert recall([*rounds, *impossible], ["a"]).ratios == (2.0, 0.5)
+
+
+@pytest.mark.parametrize("ratio", [0.0, -1.0, math.nan, math.inf])
+def test_history_with_impossible_ratio_is_refused(ratio: float) -> None:
+    with pytest.raises(BadSetting, match="needed finite ones above 0"):
+        replace(nothing(["a"]), ratios=(1.0, ratio))
+
+
 @pytest.mark.parametrize("step_s", [0.0, -1.0, math.nan, math.inf])
 def test_impossible_time_is_dropped_and_counted(step_s: float) -> None:
     past = recall([told(ClientRow("a", finished=1, steps=1, step_s=step_s))], ["a"])
