@@ -27,6 +27,7 @@ from fedgc.flower.departure import GRACE_KEY, GRACE_S, Departure
 from fedgc.flower.heartbeat import ENVIRONMENT, HeartbeatWriter
 from fedgc.flower.masked_client import MaskedClient, site_of
 from fedgc.flower.message_work import MessageWork
+from fedgc.large_vectors import Scratch
 from fedgc.links import identity
 from fedgc.links.frames import Invitation
 from fedgc.links.identity import Identity
@@ -34,7 +35,6 @@ from fedgc.links.log import LOG, log_errors_in_one_line
 from fedgc.links.message import packets as packet
 from fedgc.links.message.invitation import RECORD, invited
 from fedgc.links.session.client import Session, Terms
-from fedgc.scratch import Scratch
 from fedgc.training import CacheFiles, Engine, new_engine, new_script_engine
 from fedgc.training.pace import Pace
 from fedgc.training.script.script_loop import ScriptFacts

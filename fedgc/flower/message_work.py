@@ -14,9 +14,10 @@ from fedgc.errors import BadMessage, FedgcError
 from fedgc.flower.departure import Departure
 from fedgc.flower.masked_client import MaskedClient, failure
 from fedgc.guards import guarded
+from fedgc.large_vectors import Readable
 from fedgc.links.frames import StreamId
 from fedgc.links.message.packets import AnswerLine, Packet, Shelved
-from fedgc.links.pieces import Packed, Readable, shortened, signed_offer_of
+from fedgc.links.pieces import Packed, shortened, signed_offer_of
 from fedgc.messages import (
     Announced,
     Failed,

@@ -34,6 +34,7 @@ from fedgc.flower.sink import Sink
 from fedgc.flower.stock_driver import EvaluateFn, StockDriver, StockJob, figures_of
 from fedgc.flower.validation import Pin
 from fedgc.history import BestModel, Speeds
+from fedgc.large_vectors import Scratch
 from fedgc.links.links import Links
 from fedgc.links.log import LOG
 from fedgc.links.message.grid_loop import GridLoop, Ways
@@ -44,7 +45,6 @@ from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Layout, LinkEvent, Stop
 from fedgc.run.initialization import Initialization
 from fedgc.run.machine import Finished
-from fedgc.scratch import Scratch
 from fedgc.secagg import Federation
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.store.database import Store

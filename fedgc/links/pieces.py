@@ -18,7 +18,7 @@ which every value is valid.
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from cryptography.hazmat.primitives.poly1305 import Poly1305
@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 
 from fedgc.codecs import EXACT, make_codec, rounding
 from fedgc.errors import BadMessage, BadVector
+from fedgc.large_vectors import Readable, Scratch
 from fedgc.links.frames import CHECKSUM_BYTES, Offer, Piece, StreamId
 from fedgc.messages import LARGEST_AMOUNT
-from fedgc.scratch import Scratch
 from fedgc.secagg.keystream import RING_TYPES
 
 WINDOW: Final = 8  # pieces in flight: 8 MiB at 1 MiB each, enough for 80 MB/s over 100 ms
@@ -39,21 +39,6 @@ CHECKED_BY: Final = hashlib.sha256(b"fedgc: a vector in pieces").digest()  # a p
 Vector = np.ndarray[tuple[int], np.dtype[np.float32]]
 Numbers = np.ndarray[Any, np.dtype[Any]]  # any array of floats
 Packed = np.ndarray[Any, np.dtype[Any]]  # contiguous; its Form says what the bytes mean
-
-
-class Readable(Protocol):
-    """A vector that is read by slices: an array, or one that is computed as it is read."""
-
-    @property
-    def size(self) -> int:
-        """How many numbers it has."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Their type."""
-
-    def __getitem__(self, part: slice, /) -> Numbers:
-        """Return a part, of step 1."""
 
 
 @dataclass(frozen=True, slots=True)

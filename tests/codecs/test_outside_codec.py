@@ -6,9 +6,9 @@ import pytest
 from fedgc.codecs import make_codec
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, BadVector
+from fedgc.large_vectors import Scratch
 from fedgc.links.frames import StreamId
 from fedgc.links.pieces import Form, Incoming, Outgoing, Source, offer_of, shortened
-from fedgc.scratch import Scratch
 from fedgc.sim.clock import MODELS
 from fedgc.sim.training import Job, train
 from tests.outside_package import install

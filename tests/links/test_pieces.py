@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fedgc.codecs import EPSILON, Wire
 from fedgc.errors import BadMessage, BadVector
+from fedgc.large_vectors import Scratch
 from fedgc.links.frames import CHECKSUM_BYTES, Offer, Piece, StreamId
 from fedgc.links.pieces import (
     WINDOW,
@@ -23,7 +24,6 @@ from fedgc.links.pieces import (
     shortened,
     signed_offer_of,
 )
-from fedgc.scratch import Scratch
 
 STREAM = StreamId("codeword", 3, 1)
 

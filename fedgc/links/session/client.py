@@ -18,6 +18,7 @@ import grpc
 from fedgc.codecs import EXACT
 from fedgc.errors import BadMessage, BadVector, EdgeFailed, Refused
 from fedgc.guards import guarded
+from fedgc.large_vectors import Readable, Scratch
 from fedgc.links import frames as wire
 from fedgc.links import identity
 from fedgc.links.byte_counts import Accounts, Amounts
@@ -39,12 +40,11 @@ from fedgc.links.frames import (
     Welcome,
 )
 from fedgc.links.identity import Identity
-from fedgc.links.pieces import Form, Incoming, Readable, Source, Vector, offer_of, shortened
+from fedgc.links.pieces import Form, Incoming, Source, Vector, offer_of, shortened
 from fedgc.links.session.certificate import fingerprint
 from fedgc.links.session.flow import Flow
 from fedgc.links.session.options import QUIET, SILENCE, client_options, ping_s
 from fedgc.messages import WIRE_VERSION, Close, ToClient, Validate, Work
-from fedgc.scratch import Scratch
 
 GOODBYE_S: Final = 2.0  # minimum for a goodbye to arrive; the listener answers by closing the stream
 FIRST_PAUSE_S: Final = 0.05

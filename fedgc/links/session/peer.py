@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Final
 
 from fedgc.errors import BadMessage, BadVector
+from fedgc.large_vectors import Scratch
 from fedgc.links.byte_counts import Amounts
 from fedgc.links.frames import Ack, Grant, Offer, StreamId, Unwanted
 from fedgc.links.pieces import Form, Incoming, Numbers, Source, check_offer
 from fedgc.links.session.flow import Flow
 from fedgc.messages import Close, Initialize, Refuse, Repair, Reveal, ToClient, Validate, Work
-from fedgc.scratch import Scratch
 
 
 def form_asked(numbers: int, command: Reveal | Repair | Initialize) -> Form:

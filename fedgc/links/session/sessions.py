@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, BadVector, EdgeFailed, Refused, Unexpected
 from fedgc.guards import guarded
+from fedgc.large_vectors import Scratch
 from fedgc.links import frames as wire
 from fedgc.links.byte_counts import Accounts, Amounts
 from fedgc.links.frames import Ack, Bye, Heard, Hello, Offer, Piece, Ping, StreamId, Welcome
@@ -37,7 +38,6 @@ from fedgc.messages import (
     Validate,
     Work,
 )
-from fedgc.scratch import Scratch
 
 SLOWEST_BYTES_S: Final = 125_000.0  # one megabit: a slower upload goes to the end of the queue
 

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, NotAdmitted
+from fedgc.large_vectors import Scratch
 from fedgc.links import frames as wire
 from fedgc.links import identity
 from fedgc.links.frames import Bye, Grant, Hello, Numbered, Offer, Piece, StreamId
@@ -20,7 +21,6 @@ from fedgc.links.session import channel
 from fedgc.links.session.admission import Admission
 from fedgc.links.session.sessions import SessionTable, Surroundings
 from fedgc.messages import WIRE_VERSION, Close, Failed, Lost, Offered, Reveal, Work
-from fedgc.scratch import Scratch
 
 NUMBERS, SERVER, NONCE = 1000, b"fingerprint", b"nonce"
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedgc.errors import EdgeFailed
-from fedgc.scratch import Scratch
+from fedgc.large_vectors import Scratch
 
 
 def mappings(folder: Path) -> int:

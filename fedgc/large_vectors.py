@@ -1,8 +1,8 @@
-"""Arrays for large vectors, in files that have no name, so that the system can take back their memory.
+"""Large vectors: read by slices, and received into files so that the system can take back their memory.
 
-A file needs as much room on the disk as the vector has bytes, and all of it is reserved when the array is
-made. The room is free again once nothing refers to the array, also if the process is killed. Where the disk
-is quick or there is memory left, the array is as quick as memory.
+The files have no name. A file needs as much room on the disk as the vector has bytes, and all of it is
+reserved when the array is made. The room is free again once nothing refers to the array, also if the process
+is killed. Where the disk is quick or there is memory left, the array is as quick as memory.
 """
 
 import mmap
@@ -10,7 +10,7 @@ import os
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,21 @@ from numpy.typing import NDArray
 from fedgc.errors import EdgeFailed
 
 IN_MEMORY_BYTES: Final = 16 * 2**20  # a smaller array is not worth a file
+
+
+class Readable(Protocol):
+    """A vector that is read by slices: an array, or one that is computed as it is read."""
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Their type."""
+
+    def __getitem__(self, part: slice, /) -> NDArray[Any]:
+        """Return a part, of step 1; do not write to it."""
 
 
 @dataclass(frozen=True, slots=True)
