@@ -195,6 +195,24 @@ def bench_hostile(as_json: AsJson = False, quick: Quick = False, save: Save = Fa
     show(measure(quick=quick), as_json=as_json, save=save)
 
 
+@app.command("large")
+def bench_large(
+    as_json: AsJson = False,
+    quick: Quick = False,
+    save: Save = False,
+    model_gb: Annotated[str, typer.Option(help="Sizes of models in GB, with commas.")] = ".1,1",
+) -> None:
+    """Seconds of a round beside a plain TLS stream, and memory of server and clients, with large models.
+
+    Example: python -m benchmarks large --model-gb .1,1 --json
+    """
+    from benchmarks.large import QUICK_GB, sizes_of
+    from benchmarks.large import bench_large as measure
+    from benchmarks.printing import show
+
+    show(measure(QUICK_GB if quick else sizes_of(model_gb)), as_json=as_json, save=save)
+
+
 @app.command("preempt")
 def bench_preempt(
     as_json: AsJson = False,

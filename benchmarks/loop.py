@@ -167,8 +167,8 @@ def _handed(loop: ScriptLoop) -> Vector:
     found: list[Vector] = []
 
     def is_there() -> bool:
-        saved = loop.hand_in()
-        found.extend([saved.vector] if saved is not None else [])
+        vector = loop.hand_in()
+        found.extend([vector] if vector is not None else [])
         return bool(found)
 
     _until(is_there)

@@ -244,9 +244,10 @@ class _Stream:
     certificate: bytes
     down: int
     up: int
+    wait_s: float
 
 
-def plain_stream_s(down: int, up: int, clients: int) -> float:
+def plain_stream_s(down: int, up: int, clients: int, wait_s: float = WAIT_S) -> float:
     """Return how long as many processes take to receive `down` bytes and then send `up`, concurrently."""
     certificate = make_certificate(time.time())
     context = get_context("spawn")
@@ -255,14 +256,14 @@ def plain_stream_s(down: int, up: int, clients: int) -> float:
     server = context.Process(target=_serve, args=(certificate, address, down, clients), daemon=True)
     server.start()
     at = address.get(timeout=WAIT_S)
-    arguments = (_Stream(at, certificate.public, down, up), begin, ends)
+    arguments = (_Stream(at, certificate.public, down, up, wait_s), begin, ends)
     processes = [context.Process(target=_move, args=arguments, daemon=True) for _ in range(clients)]
     for client in processes:
         client.start()
     try:
         begin.wait(WAIT_S)
         began = time.monotonic()
-        return float(max(ends.get(timeout=WAIT_S) for _ in processes)) - began
+        return float(max(ends.get(timeout=wait_s) for _ in processes)) - began
     finally:
         for process in (*processes, server):
             process.kill()
@@ -305,7 +306,7 @@ def _move(stream: _Stream, begin: Any, ends: Any) -> None:  # noqa: ANN401  the 
 
     def frames() -> Iterator[bytes]:
         yield b"begin"
-        whole.wait(WAIT_S)
+        whole.wait(stream.wait_s)
         yield from _pieces(stream.up)
 
     with grpc.secure_channel(stream.address, credentials, options=client_options(WAIT_S)) as channel:

@@ -31,7 +31,8 @@ class BoundedMean(AggregationRule):
     """Adds each update to a running sum, at most `factor` times the median distance from the last mean.
 
     Keeps two vectors, and the first `HELD` updates of a round until their distances are known. Later updates
-    are measured against the distances of this round so far and of the last one.
+    are measured against the distances of this round so far and of the last one. Large updates come in files,
+    so those that are held need disk and no memory; one of them gives its room to the center.
     """
 
     summary = "the mean by samples, of updates at most factor times the median distance from the last mean"
@@ -41,6 +42,7 @@ class BoundedMean(AggregationRule):
             raise BadSetting(f"setting aggregation.options: saw factor={factor}, needed more than 0")
         self._factor = factor
         self._center: Vector | None = None  # the last mean update
+        self._room: Vector | None = None  # of an update that has been entered
         self._held: list[Update] = []
         self._sum: Vector | None = None  # of weighted differences from the center
         self._weight = 0.0
@@ -72,7 +74,7 @@ class BoundedMean(AggregationRule):
         if self._held:
             self._enter_held(self._bound_of(self._distances))
         mean, weight = self._sum, self._weight
-        distances = self._distances
+        distances, room = self._distances, self._room
         self._outliers = {client: part for client, part in self._parts.items() if part < OUTLIER}
         self.clear()
         if mean is None or not weight:
@@ -80,12 +82,13 @@ class BoundedMean(AggregationRule):
         mean /= np.float32(weight)
         if self._center is not None:
             mean += self._center
-        self._center, self._before = mean.copy(), distances
+        self._center, self._before = _copied(mean, room), distances
         return mean
 
     def clear(self) -> None:
         """Discard the updates of a round; the center stays."""
         self._held, self._sum, self._weight, self._distances, self._parts = [], None, 0.0, [], {}
+        self._room = None
 
     def _bound(self) -> float:
         return self._bound_of([*self._distances, *self._before])
@@ -107,6 +110,7 @@ class BoundedMean(AggregationRule):
         held, self._held = self._held, []
         for update, distance in zip(held, self._distances, strict=True):
             self._enter(update, distance, bound)
+            self._room = update.vector
 
     def _enter(self, update: Update, distance: float, bound: float) -> None:
         part = min(1.0, bound / distance) if distance else 1.0
@@ -123,3 +127,11 @@ class BoundedMean(AggregationRule):
             step *= factor
             self._sum[tile] += step.astype(np.float32)
         self._weight += update.weight
+
+
+def _copied(mean: Vector, room: Vector | None) -> Vector:
+    """Return a copy of the mean, in this room if it can be written to."""
+    if room is None or not room.flags.writeable:
+        return mean.copy()
+    np.copyto(room, mean)
+    return room

@@ -27,6 +27,7 @@ from fedgc.flower.departure import GRACE_KEY, GRACE_S, Departure
 from fedgc.flower.heartbeat import ENVIRONMENT, HeartbeatWriter
 from fedgc.flower.masked_client import MaskedClient, site_of
 from fedgc.flower.message_work import MessageWork
+from fedgc.large_vectors import Scratch
 from fedgc.links import identity
 from fedgc.links.frames import Invitation
 from fedgc.links.identity import Identity
@@ -201,6 +202,7 @@ def _terms(client: _Client, numbers: int) -> Terms:
         name=client.name,
         connect_s=client.config.connect_s,
         uplink_bytes_s=client.uplink_bytes_s,
+        scratch=Scratch(client.spill),
     )
 
 

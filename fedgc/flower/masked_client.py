@@ -197,7 +197,7 @@ class MaskedClient:
             raise BadMessage("reveal: saw no work, needed that of its round before it")
         w_max = self.federation.quantizer.w_max
         weight = w_max if self.federation.privacy else min(w_max, answer.weight)
-        return self.masked(answer.vector, weight, start)
+        return self.masked(answer.vector[:], weight, start)
 
     def masked(self, update: Float, weight: int, start: Start) -> Words:
         """Return the masked update; a repeated call in this process returns the same bytes.

@@ -8,13 +8,16 @@ the server's next packet asks for its vector.
 from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
+
 from fedgc.errors import BadMessage, FedgcError
 from fedgc.flower.departure import Departure
 from fedgc.flower.masked_client import MaskedClient, failure
 from fedgc.guards import guarded
+from fedgc.large_vectors import Readable
 from fedgc.links.frames import StreamId
 from fedgc.links.message.packets import AnswerLine, Packet, Shelved
-from fedgc.links.pieces import Numbers, Packed, offer_of, shortened
+from fedgc.links.pieces import Packed, shortened, signed_offer_of
 from fedgc.messages import (
     Announced,
     Failed,
@@ -118,8 +121,8 @@ class MessageWork:
         if answer.vector is not None:
             self._enclose(stream, answer.vector, command.wire)
 
-    def _enclose(self, stream: StreamId, vector: Numbers, wire: str) -> None:
-        self._offer(stream, shortened(vector, wire, stream, self._client))
+    def _enclose(self, stream: StreamId, vector: Readable, wire: str) -> None:
+        self._offer(stream, np.ascontiguousarray(shortened(vector, wire, stream, self._client)[:]))
 
     def _handle_masked(self, site: MaskedClient, command: ToMember | Reveal | Repair) -> None:
         if isinstance(command, Reveal | Repair):
@@ -151,7 +154,7 @@ class MessageWork:
 
     def _offer(self, stream: StreamId, vector: Packed) -> None:
         self.codewords[stream] = vector
-        self.lines.append(offer_of(stream, vector, signed=True))
+        self.lines.append(signed_offer_of(stream, vector))
 
     def _put_away(self) -> None:
         """Write the work to the client cache; drop the reports of chunks that could not be written."""

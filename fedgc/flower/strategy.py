@@ -34,6 +34,7 @@ from fedgc.flower.sink import Sink
 from fedgc.flower.stock_driver import EvaluateFn, StockDriver, StockJob, figures_of
 from fedgc.flower.validation import Pin
 from fedgc.history import BestModel, Speeds
+from fedgc.large_vectors import Scratch
 from fedgc.links.links import Links
 from fedgc.links.log import LOG
 from fedgc.links.message.grid_loop import GridLoop, Ways
@@ -48,10 +49,12 @@ from fedgc.secagg import Federation
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.store.database import Store
 from fedgc.store.descriptor import read_descriptor
+from fedgc.store.engine import runs_folder
 from fedgc.training import AnnouncedModel, CommonModel, Vector
 from fedgc.training.export import arrays_of
 from fedgc.training.tasks import Task
 
+SCRATCH: Final = ".scratch"  # next to the folders of runs, whose names begin with no dot
 SLACK_S: Final = 600.0  # a message must outlive its session's lease, or Flower drops the reply
 
 
@@ -345,7 +348,8 @@ class FedGC(Strategy):
         """Make the links that the settings allow, for the driver and for the grid loop."""
         config, numbers = self.config, 0  # the length of vectors is not known yet
         quotas = Quotas(config.lines_per_s, config.bytes_per_s)
-        around = Surroundings(time.monotonic, os.urandom, time.time, LOG, sink.audited, quotas)
+        scratch = Scratch(runs_folder(config.checkpoint_dir, os.environ) / SCRATCH)
+        around = Surroundings(time.monotonic, os.urandom, time.time, LOG, sink.audited, quotas, scratch)
         links = Links(events.put, LOG)
         listener = message_server = None
         if config.link != "messages":

@@ -162,17 +162,17 @@ class Ack:
 class Offer:
     """A vector is ready: the client asks for an upload slot, or the server announces a model.
 
-    `digest` is the checksum in a session, and the SHA-256 in a packet, which is signed.
+    In a session the bytes end with the checksum of those before. In a packet, which is signed, `digest` is
+    the SHA-256 of the bytes.
     """
 
     stream: StreamId
     size: int
-    digest: bytes
+    digest: bytes = b""
 
     def __post_init__(self) -> None:
-        if not (self.size > 0 and len(self.digest) in (CHECKSUM_BYTES, DIGEST_BYTES)):
-            needed = f"a digest of {CHECKSUM_BYTES} or {DIGEST_BYTES}"
-            raise BadMessage(f"{self!r}: needed at least one byte and {needed}")
+        if not (self.size > 0 and len(self.digest) in (0, DIGEST_BYTES)):
+            raise BadMessage(f"{self!r}: needed at least one byte, and a digest of {DIGEST_BYTES} or none")
 
 
 @dataclass(frozen=True, slots=True)

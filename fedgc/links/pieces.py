@@ -2,11 +2,14 @@
 
 The sender keeps a window of unacknowledged pieces in flight, so that small lines do not wait behind a large
 vector. The receiver takes bytes in order, ignores duplicates, and checks the size before it allocates, every
-number when its bytes are complete, and a checksum at the end.
+number when its bytes are complete, and a checksum at the end. Large vectors are received into files
+(`scratch`).
 
-TLS protects each stream. The checksum detects a vector whose halves come from two different vectors after a
-resume. It is Poly1305 (Bernstein 2005) under a public key, which takes a quarter of the time of SHA-256; it
-detects accidents, not attacks. The offers of a packet, which are signed, use SHA-256.
+The sender reads a vector piece by piece, so a vector that is computed from others never exists as a whole.
+The checksum follows the vector's bytes. It detects a vector whose halves come from two different vectors
+after a resume; TLS protects each stream. It is Poly1305 (Bernstein 2005) under a public key, which takes a
+quarter of the time of SHA-256; it detects accidents, not attacks. The offers of a packet are signed and name
+the SHA-256 of the whole vector instead.
 
 Models travel as float32, codewords and updates in the round's `Form`: by a codec, or as words of a ring, for
 which every value is valid.
@@ -23,6 +26,7 @@ from numpy.typing import NDArray
 
 from fedgc.codecs import EXACT, make_codec, rounding
 from fedgc.errors import BadMessage, BadVector
+from fedgc.large_vectors import Readable, Scratch
 from fedgc.links.frames import CHECKSUM_BYTES, Offer, Piece, StreamId
 from fedgc.messages import LARGEST_AMOUNT
 from fedgc.secagg.keystream import RING_TYPES
@@ -101,17 +105,6 @@ class Form:
         return vector
 
 
-def checksum_of(vector: Packed) -> bytes:
-    """Return the checksum of a vector, which detects accidental changes.
-
-    Works in slices, since the cipher holds the GIL.
-    """
-    checksum, data = Poly1305(CHECKED_BY), vector.data.cast("B")
-    for first in range(0, len(data), SLICE):
-        checksum.update(data[first : first + SLICE])
-    return checksum.finalize()
-
-
 def digest_of(vector: Packed) -> bytes:
     """Return the SHA-256 of a vector's bytes."""
     return hashlib.sha256(vector.data.cast("B")).digest()
@@ -122,20 +115,68 @@ def packed(vector: Numbers) -> Vector:
     return np.ascontiguousarray(vector, NUMBER)
 
 
-def shortened(vector: Numbers, wire: str, stream: StreamId, client: str) -> Packed:
-    """Return a vector encoded by this codec."""
+def shortened(vector: Readable, wire: str, stream: StreamId, client: str) -> Readable:
+    """Return a vector encoded by this codec; one that is sent exactly is left as it is."""
     if wire == EXACT:
-        return packed(vector)
+        return vector
     chance = rounding(stream.number, stream.attempt, client)
-    return make_codec(wire).encode(packed(vector), chance)
+    return make_codec(wire).encode(packed(vector[:]), chance)
+
+
+class Source:
+    """The bytes that are sent of a vector, read piece by piece: its own, then their checksum.
+
+    Several clients can be sent the same source.
+    """
+
+    def __init__(self, vector: Readable) -> None:
+        self._vector = vector
+        self._kind = NUMBER if vector.dtype.kind == "f" else vector.dtype
+        self._body = vector.size * self._kind.itemsize
+        self.size: Final = self._body + CHECKSUM_BYTES
+        self._running = Poly1305(CHECKED_BY)
+        self._summed = 0  # bytes in the running checksum
+        self._checksum = b""
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Return these bytes."""
+        own = self._own(start, min(end, self._body))
+        self._sum(own, start)
+        if end <= self._body:
+            return own
+        rest = self._whole_checksum()[max(0, start - self._body) : end - self._body]
+        return memoryview(b"".join((own, rest)))
+
+    def _own(self, start: int, end: int) -> memoryview:
+        if start >= end:
+            return memoryview(b"")
+        each = self._kind.itemsize
+        first = start // each
+        part = np.ascontiguousarray(self._vector[first : -(-end // each)], self._kind)
+        return part.data.cast("B")[start - first * each : end - first * each]
+
+    def _sum(self, own: memoryview, start: int) -> None:
+        """Enter bytes into the checksum that are not in it yet, and those before them."""
+        while self._summed < start and self._summed < self._body:  # a receiver continues a broken upload
+            skipped = self._own(self._summed, min(start, self._body, self._summed + SLICE))
+            self._running.update(skipped)
+            self._summed += len(skipped)
+        if fresh := own[self._summed - start :]:
+            self._running.update(fresh)
+            self._summed += len(fresh)
+
+    def _whole_checksum(self) -> bytes:
+        if not self._checksum:
+            self._checksum = self._running.finalize()
+        return self._checksum
 
 
 class Outgoing:
-    """A vector being sent; several can share one array."""
+    """A vector being sent; several can share one source."""
 
-    def __init__(self, offer: Offer, vector: Packed, piece_bytes: int) -> None:
+    def __init__(self, offer: Offer, source: Source, piece_bytes: int) -> None:
         self.offer: Final = offer
-        self._bytes = vector.data.cast("B")
+        self._source = source
         self._piece = piece_bytes
         self.sent = 0
         self._acknowledged = 0
@@ -151,7 +192,7 @@ class Outgoing:
             return None
         start = self.sent
         self.sent = min(start + self._piece, self.offer.size)
-        return Piece(self.offer.stream, start, self.offer.size, self._bytes[start : self.sent])
+        return Piece(self.offer.stream, start, self.offer.size, self._source.read(start, self.sent))
 
     def acknowledge(self, offset: int) -> None:
         """Note that all bytes before `offset` have arrived, also over an earlier stream."""
@@ -172,17 +213,15 @@ class Outgoing:
 class Incoming:
     """A vector being received."""
 
-    def __init__(self, offer: Offer, form: Form) -> None:
-        """Allocate room for the offered vector, which must have this form."""
-        if len(offer.digest) != CHECKSUM_BYTES:
-            raise BadVector(
-                f"{offer.stream}: saw a checksum of {len(offer.digest)} bytes, needed {CHECKSUM_BYTES}"
-            )
-        form.check_size(offer.stream, offer.size)
+    def __init__(self, offer: Offer, form: Form, scratch: Scratch) -> None:
+        """Make room for the offered vector, which must have this form."""
+        check_offer(offer, form)
         self.offer: Final = offer
         self._form = form
-        self._packed = np.empty(offer.size, np.uint8)
+        self.size_bytes: Final = offer.size - CHECKSUM_BYTES  # of the vector
+        self._packed = scratch.empty(self.size_bytes)
         self._bytes = self._packed.data
+        self._announced = bytearray()  # the checksum that follows the vector
         self._checked = 0
         self._running = Poly1305(CHECKED_BY)
         self._checksum = b""  # of the whole vector, once complete
@@ -201,17 +240,18 @@ class Incoming:
             raise BadVector(f"{piece.stream}: a piece at {piece.offset}, needed {self.received}")
         fresh = piece.payload[self.received - piece.offset :]
         if fresh:
-            end = self.received + len(fresh)
-            self._bytes[self.received : end] = fresh
-            self._running.update(fresh)
-            self.received = end
+            own = fresh[: max(0, self.size_bytes - self.received)]
+            self._bytes[self.received : self.received + len(own)] = own
+            self._running.update(own)
+            self._announced += fresh[len(own) :]
+            self.received += len(fresh)
             self._check_numbers()
             if self.whole:
                 self._checksum = self._running.finalize()
 
     def finish(self) -> Numbers:
         """Return the vector once it is complete and matches its offer."""
-        if self._checksum != self.offer.digest:
+        if not self.whole or self._checksum != self._announced:
             raise BadVector(f"{self.offer.stream}: the checksum of what arrived is not the one announced")
         if self._form.kind == NUMBER:  # floats were checked as they came
             return self._packed.view(NUMBER)
@@ -219,7 +259,7 @@ class Incoming:
 
     def _check_numbers(self) -> None:
         if self._form.kind == NUMBER:
-            end = self.received // NUMBER.itemsize
+            end = min(self.received, self.size_bytes) // NUMBER.itemsize
             check_finite(self._packed.view(NUMBER)[self._checked : end], self.offer.stream)
             self._checked = end
 
@@ -230,6 +270,20 @@ def check_finite(numbers: Vector, stream: StreamId) -> None:
         raise BadVector(f"{stream}: saw NaN or Inf, needed finite numbers")
 
 
-def offer_of(stream: StreamId, vector: Packed, *, signed: bool = False) -> Offer:
-    """Return the offer of a vector; a signed one contains the digest of every byte."""
-    return Offer(stream, vector.nbytes, digest_of(vector) if signed else checksum_of(vector))
+def check_offer(offer: Offer, form: Form) -> None:
+    """Raise BadVector unless an offer over a stream is of a vector of this form."""
+    if offer.digest:
+        raise BadVector(
+            f"{offer.stream}: saw a digest of {len(offer.digest)} bytes, needed none in a session"
+        )
+    form.check_size(offer.stream, offer.size - CHECKSUM_BYTES)
+
+
+def offer_of(stream: StreamId, source: Source) -> Offer:
+    """Return the offer of a vector over a stream, whose last bytes are its checksum."""
+    return Offer(stream, source.size)
+
+
+def signed_offer_of(stream: StreamId, vector: Packed) -> Offer:
+    """Return the offer of a vector in a packet, with the digest of every byte."""
+    return Offer(stream, vector.nbytes, digest_of(vector))

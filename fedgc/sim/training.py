@@ -255,7 +255,8 @@ class OneForEach:
 def _vector_of(answer: Answer | None, command: Reveal | Repair) -> Vector:
     if answer is None or answer.vector is None:
         raise EdgeFailed(f"training: {command.client} sent no vector")
-    return answer.vector
+    vector: Vector = answer.vector[:]
+    return vector
 
 
 def _stepped(engine: Engine, steps: int) -> Report:

@@ -16,8 +16,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, EdgeFailed, FedgcError
+from fedgc.large_vectors import Readable
 from fedgc.messages import (
     Close,
     Continue,
@@ -55,7 +58,7 @@ class Answer:
 
     command: Reveal | Repair
     report: Report | None  # to be sent before the vector
-    vector: Vector | None  # None without any step
+    vector: Readable | None  # None without any step; it is read until the round is closed
     weight: int = 0  # samples behind the mean update that a masked exchange asks for
 
 
@@ -111,10 +114,10 @@ class Engine(ABC):
         return Start(model, before, work.first_step, work.common_steps, len(work.names))
 
     def load(self, version: int, vector: Vector) -> None:
-        """Load a common model; raise BadVector if it does not fit the task's model."""
+        """Load a common model, which must not change later; raise BadVector if it does not fit the task's."""
         check_vector(vector, self.size)
         known = self._models.get(version)
-        if known is not None and (known == vector).all():
+        if known is not None and np.array_equal(known, vector):
             return
         same = known is None and self._trajectories.started_from(vector)
         origin = self._trajectories.origin
@@ -124,7 +127,7 @@ class Engine(ABC):
         working = self._work.version if self._work else version
         needed = {working, version - 1} if self._config.alpha < 1 else {working}
         self._models = {old: model for old, model in self._models.items() if old in needed}
-        self._models[version] = vector.copy()
+        self._models[version] = vector
 
     def handle(self, command: Order) -> None:
         """Carry out a command; raise BadMessage if it does not fit the present work."""
@@ -304,7 +307,7 @@ class Engine(ABC):
         if layout is None:
             return None
         steps = (work.first_step, work.common_steps)
-        return lead_of(self._config, self._models, work.version, layout.parameter_size, steps)
+        return lead_of(self._config, self._models, work.version, layout.parameter_size, steps, self._lead)
 
     def _require_work(self, message: object) -> Work:
         if self._work is None:

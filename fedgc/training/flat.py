@@ -13,10 +13,12 @@ optimizer, it gives the rules of Reddi et al., "Adaptive federated optimization"
 update is always subtracted.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -25,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedgc.errors import BadTask, BadVector
+from fedgc.large_vectors import Readable
 from fedgc.messages.layout import FLOATS, Layout, TensorSpec
 from fedgc.training.devices import to_device
 from fedgc.training.float32_copies import HALF, Float32Copies, Steps
@@ -74,6 +77,12 @@ class FlatModel:
             torch.from_numpy(read).copy_(torch.cat(parts))
         return read
 
+    def view(self) -> Readable:
+        """Return the vector without a copy, if that is possible: it is read from the tensors as they are."""
+        tensors = tuple(self._tensors.values())
+        in_place = all(each.dtype == torch.float32 and each.device.type == "cpu" for each in tensors)
+        return FlatView(tensors) if in_place else self.read()
+
     def write(self, vector: Vector) -> None:
         """Load a vector, or raise BadVector and change nothing."""
         check_vector(vector, self.size)
@@ -90,9 +99,12 @@ class FlatModel:
                 first += tensor.numel()
 
     def parts(self, vector: Vector) -> tuple[Tensor, ...]:
-        """Split a vector over the parameters into tensors of their shapes, on their device."""
+        """Split a vector over the parameters into tensors of their shapes, on their device.
+
+        On the CPU they share its memory.
+        """
         check_vector(vector, self.parameters)
-        flat = to_device(torch.tensor(vector), self.trainable[0].device)
+        flat = to_device(torch.from_numpy(vector), self.trainable[0].device)
         cut = torch.split(flat, [tensor.numel() for tensor in self.trainable])
         return tuple(part.view(tensor.shape) for tensor, part in zip(self.trainable, cut, strict=True))
 
@@ -138,6 +150,45 @@ class FlatModel:
         with torch.no_grad():
             for tensor, saved in zip(self._unsent, tensors, strict=True):
                 tensor.copy_(saved)
+
+
+class FlatView:
+    """Tensors of float32 on the CPU as one vector, which is read from them.
+
+    >>> FlatView([torch.zeros(2, 2), torch.ones(3)])[3:5].tolist()
+    [0.0, 1.0]
+    """
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = [each.detach() for each in tensors]
+        self._ends = list(accumulate(each.numel() for each in tensors))
+        self.size: Final = self._ends[-1]
+
+    def __getitem__(self, part: slice) -> Vector:
+        first, last, _ = part.indices(self.size)
+        found = [self._tensor(at, first, last) for at in self._between(first, last)]
+        return found[0] if len(found) == 1 else np.concatenate(found or [np.empty(0, np.float32)])
+
+    def _between(self, first: int, last: int) -> range:
+        """Return the tensors that hold these numbers."""
+        return range(
+            bisect_right(self._ends, first), bisect_left(self._ends, last) + 1 if last > first else 0
+        )
+
+    def _tensor(self, at: int, first: int, last: int) -> Vector:
+        begin = self._ends[at] - self._tensors[at].numel()
+        part: Vector = self._tensors[at].numpy().reshape(-1)[max(0, first - begin) : last - begin]
+        return part
+
+
+def check_parts(vector: Readable, size: int) -> None:
+    """Raise BadVector unless a vector that is read by parts has `size` finite numbers."""
+    if vector.size != size:
+        raise BadVector(f"saw {vector.size} numbers, needed {size}")
+    for first in range(0, size, BLOCK):
+        check_vector(vector[first : first + BLOCK], min(BLOCK, size - first))
 
 
 def check_vector(vector: Vector, size: int) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 from fedgc.codecs import EXACT, make_codec
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, FedgcError, TaskFailed
+from fedgc.large_vectors import Readable
 from fedgc.messages import (
     Close,
     Continue,
@@ -29,12 +30,12 @@ from fedgc.messages import (
 from fedgc.training.cache import Saved
 from fedgc.training.engine import LONGEST_REASON, Answer, Engine, EngineEvent
 from fedgc.training.figures import UNNAMED
-from fedgc.training.flat import Vector, check_vector
+from fedgc.training.flat import Vector, check_parts
 from fedgc.training.local_loop import Begin, LocalLoop
 from fedgc.training.local_update import LOCAL_TRAJECTORY, chunk_names, trajectory_name, with_error_feedback
 from fedgc.training.shared_momentum import squared_distance
 from fedgc.training.trajectories import Trajectories, Trajectory
-from fedgc.training.update import update_of
+from fedgc.training.update import MeanUpdate
 
 KINDS: Final = ("local", "masked")
 
@@ -244,11 +245,11 @@ class LocalEngine(Engine):
             if command.kind == "masked":
                 raise BadMessage("update: saw no local step since the common model, needed at least one")
             return Answer(command, report, None)
-        update = update_of(self._models[work.version], vector, 1)
+        update: Readable = MeanUpdate(self._models[work.version], vector)
         if command.wire != EXACT:
             stamp = (command.round, command.attempt, command.client)
             update, self._residual = with_error_feedback(
-                update, make_codec(command.wire), stamp, self._residual
+                update[:], make_codec(command.wire), stamp, self._residual
             )
         return Answer(command, report, update, report.samples)
 
@@ -260,28 +261,28 @@ class LocalEngine(Engine):
         self._leaves = False
         return self._report(work, vector)
 
-    def _end(self) -> Vector | None:
+    def _end(self) -> Readable | None:
         """Return where the trajectory is now, or None if the loop has not handed it in yet."""
         if self._current is None:
             return self._trajectories.vector(LOCAL_TRAJECTORY)
-        saved = self._loop.hand_in()
-        if saved is None:
+        vector = self._loop.hand_in()
+        if vector is None:
             return None
         self._count_steps(self._trajectories.reached(LOCAL_TRAJECTORY))
-        check_vector(saved.vector, self.size)
-        return saved.vector
+        check_parts(vector, self.size)
+        return vector
 
     def _saved(self) -> Saved | None:
-        saved = None
+        vector = None
         with suppress(FedgcError):
-            saved = self._loop.hand_in(wait=True)
-        if saved is None:
+            vector = self._loop.hand_in(wait=True)
+        if vector is None:
             self._trajectories.drop(LOCAL_TRAJECTORY)
-        else:
-            self._count_steps(self._trajectories.reached(LOCAL_TRAJECTORY))
-        return saved
+            return None
+        self._count_steps(self._trajectories.reached(LOCAL_TRAJECTORY))
+        return self._loop.saved()
 
-    def _report(self, work: Work, vector: Vector | None = None) -> Report:
+    def _report(self, work: Work, vector: Readable | None = None) -> Report:
         """Return the progress of training, with the measure of the gate."""
         known, name = self._trajectories, self._names[LOCAL_TRAJECTORY]
         at = known[LOCAL_TRAJECTORY] if LOCAL_TRAJECTORY in known else Trajectory(name, 0)
@@ -292,7 +293,7 @@ class LocalEngine(Engine):
         samples = self._samples(name)
         return Report(0.0, work.client, work.round, at.reached, samples, at.seconds, squared_norm, loss)
 
-    def _squared_norm(self, at: Trajectory, work: Work, vector: Vector | None) -> float:
+    def _squared_norm(self, at: Trajectory, work: Work, vector: Readable | None) -> float:
         layout = self.layout
         if not at.reached or self._config.measure == "gradient" or layout is None:
             return self._loop.squared_gradient
@@ -303,7 +304,7 @@ class LocalEngine(Engine):
         if vector is None:
             return 0.0
         size = layout.parameter_size
-        return squared_distance(self._models[work.version][:size], vector[:size], self._lead, at.led)
+        return squared_distance(self._models[work.version][:size], vector, self._lead, at.led)
 
     def _samples(self, name: str) -> int:
         return sum(self._loop.sizes[each] for each in chunk_names(name))

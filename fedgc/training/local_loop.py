@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fedgc.large_vectors import Readable
 from fedgc.messages import Held, Layout, Scored, Work
 from fedgc.training.cache import Saved
 from fedgc.training.flat import Vector
@@ -79,16 +80,20 @@ class LocalLoop(ABC):
         """
 
     @abstractmethod
-    def vector(self) -> Vector | None:
+    def vector(self) -> Readable | None:
         """Return the model at the target or later, without stopping the loop; None if it was not read."""
 
     @abstractmethod
-    def hand_in(self, *, wait: bool = False) -> Saved | None:
-        """Stop at the end of the present step and return the trajectory; None if it is not there yet.
+    def hand_in(self, *, wait: bool = False) -> Readable | None:
+        """Stop at the end of the present step and return the model; None if it is not there yet.
 
         The loop rests until `begin` or `go_on`; until then nothing writes to the vector. With `wait`, wait
         some seconds for it.
         """
+
+    @abstractmethod
+    def saved(self) -> Saved:
+        """Return the trajectory after `hand_in`, to continue with it later."""
 
     @abstractmethod
     def validate(self, version: int, model: Vector) -> bool:

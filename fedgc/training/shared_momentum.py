@@ -22,15 +22,17 @@ from typing import Final
 import numpy as np
 
 from fedgc.config import RunConfig
+from fedgc.large_vectors import Readable
 from fedgc.training.flat import Vector
 
 BLOCK: Final = 1 << 16
 
 
-def squared_distance(start: Vector, now: Vector, step: Vector | None = None, led: float = 0.0) -> float:
+def squared_distance(start: Vector, now: Readable, step: Vector | None = None, led: float = 0.0) -> float:
     """Return the squared distance between two models, without the part of `led` steps of the lead `step`.
 
-    All clients share the lead, so only the remainder differs. It is computed block by block.
+    `now` may have more numbers than `start`. All clients share the lead, so only the remainder differs. It is
+    computed block by block.
 
     >>> squared_distance(np.float32([3, 4]), np.float32([0, 0]))
     25.0
@@ -39,7 +41,7 @@ def squared_distance(start: Vector, now: Vector, step: Vector | None = None, led
     """
     total = 0.0
     for first in range(0, start.size, BLOCK):
-        piece = slice(first, first + BLOCK)
+        piece = slice(first, min(first + BLOCK, start.size))
         difference = start[piece].astype(np.float64) - now[piece]
         if step is not None:
             difference -= led * step[piece]
@@ -59,12 +61,18 @@ def led_share(share: float, reached: int, common_steps: float) -> float:
 
 
 def lead_of(
-    config: RunConfig, models: Mapping[int, Vector], version: int, parameters: int, steps: tuple[int, float]
+    config: RunConfig,
+    models: Mapping[int, Vector],
+    version: int,
+    parameters: int,
+    steps: tuple[int, float],
+    out: Vector | None = None,
 ) -> Vector | None:
     """Return the lead, (1 - alpha) * common, for steps from model `version`, or None.
 
     It is None without shared momentum or without the previous model. It covers the parameters, not the
-    buffers, at the full learning rate. `steps` are (first_step, common_steps) of `Work`.
+    buffers, at the full learning rate. `steps` are (first_step, common_steps) of `Work`. `out` is an earlier
+    lead, which is overwritten.
     """
     first_step, common_steps = steps
     before, model = models.get(version - 1), models.get(version)
@@ -76,6 +84,6 @@ def lead_of(
     share = sum(shares) / len(shares) if shares else 1.0
     if share <= 0.0:
         return None
-    step: Vector = np.subtract(before[:parameters], model[:parameters])
+    step: Vector = np.subtract(before[:parameters], model[:parameters], out=out)
     step *= np.float32((1.0 - config.alpha) / common_steps / share)
     return step

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from fedgc.errors import EdgeFailed
+from fedgc.large_vectors import Readable
 from fedgc.messages import Held, Layout, Scored, Work
 from fedgc.training.cache import Saved
 from fedgc.training.cache_files import CacheFiles
@@ -81,15 +82,19 @@ class TaskLoop(LocalLoop):
         self.squared_gradient = self._trainer.squared_gradient
         return Advance(1, self._pace.after_step(began), loss, led)
 
-    def vector(self) -> Vector:
-        """Return a copy of the present model."""
-        return self._trainer.flat.read()
+    def vector(self) -> Readable:
+        """Return the present model."""
+        return self._trainer.flat.view()
 
-    def hand_in(self, *, wait: bool = False) -> Saved:  # noqa: ARG002  it is there at once
-        """Return a copy of the trajectory."""
+    def hand_in(self, *, wait: bool = False) -> Readable:  # noqa: ARG002  it is there at once
+        """Return the present model."""
         if self._files is not None and self._trainer.flat.private:
             with suppress(EdgeFailed):  # a full disk: a later process trains them anew
                 self._files.put_private(self._trainer.flat.read_private())
+        return self._trainer.flat.view()
+
+    def saved(self) -> Saved:
+        """Return a copy of the trajectory."""
         return self._trainer.save()
 
     def validate(self, version: int, model: Vector) -> bool:

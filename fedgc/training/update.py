@@ -1,7 +1,7 @@
 """Updates, samples * (start - end): their norm and sketch, and their codewords (gradient coding).
 
 See `flat` for the definition. Only `end` is stored; the update is computed from it block by block, so only
-the codeword needs memory.
+the codeword needs memory, and the update of local work none.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ import numpy as np
 
 from fedgc.codes import block_size, fold
 from fedgc.errors import TaskFailed
+from fedgc.large_vectors import Readable
 from fedgc.messages import Mix
 from fedgc.training.flat import Vector
 from fedgc.training.sketch import Sketch
@@ -33,8 +34,26 @@ def update_of(start: Vector, end: Vector, samples: int) -> Vector:
     """Return the update of a chunk."""
     with np.errstate(over="ignore", invalid="ignore"):  # overflows are reported when it is measured
         update: Vector = np.subtract(start, end)
-        update *= np.float32(samples)
+        if samples != 1:
+            update *= np.float32(samples)
     return update
+
+
+class MeanUpdate:
+    """The difference of two models, start - end, computed as it is read.
+
+    >>> MeanUpdate(np.float32([3, 4, 5]), np.float32([1, 1, 1]))[1:].tolist()
+    [3.0, 4.0]
+    """
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, start: Vector, end: Readable) -> None:
+        self.size: Final = start.size
+        self._start, self._end = start, end
+
+    def __getitem__(self, part: slice) -> Vector:
+        return update_of(self._start[part], self._end[part], 1)
 
 
 def measure(start: Vector, end: Vector, samples: int, sign_key: int) -> Measure:

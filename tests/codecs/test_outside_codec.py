@@ -6,8 +6,9 @@ import pytest
 from fedgc.codecs import make_codec
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, BadVector
+from fedgc.large_vectors import Scratch
 from fedgc.links.frames import StreamId
-from fedgc.links.pieces import Form, Incoming, Outgoing, offer_of, shortened
+from fedgc.links.pieces import Form, Incoming, Outgoing, Source, offer_of, shortened
 from fedgc.sim.clock import MODELS
 from fedgc.sim.training import Job, train
 from tests.outside_package import install
@@ -84,8 +85,9 @@ def test_error_feedback_sends_rounding_error_later():
 
 def received(data: np.ndarray, numbers: int) -> np.ndarray:
     """Return the vector that a server decodes from these bytes."""
-    offer = offer_of(STREAM, data)
-    source, sink = Outgoing(offer, data, 64), Incoming(offer, Form(numbers, "top-k share=0.25"))
+    sent = Source(data)
+    source = Outgoing(offer_of(STREAM, sent), sent, 64)
+    sink = Incoming(source.offer, Form(numbers, "top-k share=0.25"), Scratch())
     while (piece := source.next_piece()) is not None:
         sink.accept(piece)
         source.acknowledge(sink.received)

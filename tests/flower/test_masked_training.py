@@ -69,7 +69,7 @@ def plain_mean(ward: Ward, number: int) -> np.ndarray:
     ward.work(number)
     sent = [engine.answer(revealed(client, number)) for client, engine in ward.engines.items()]
     total = sum(each.weight for each in sent)
-    return (sum(each.weight * each.vector.astype(np.float64) for each in sent) / total).astype(np.float32)
+    return (sum(each.weight * each.vector[:].astype(np.float64) for each in sent) / total).astype(np.float32)
 
 
 class Masked:

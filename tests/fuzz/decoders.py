@@ -66,7 +66,7 @@ ADAPTER = m.Adapter('{"r": 4, "target_modules": ["q", "v"]}', ("w", ""), "v")
 def _said() -> Sequence[object]:
     """A line of every kind."""
     sketch, layout = (0.5,) * m.SKETCH_NUMBERS, Layout((TensorSpec("w", "float32", (2, 3)),), 1, "0f" * 32)
-    mix, offer = m.Mix((0, 3), ((1.0, 0.5), (2.0, -1.0))), Offer(STREAM, 160, bytes(16))
+    mix, offer = m.Mix((0, 3), ((1.0, 0.5), (2.0, -1.0))), Offer(STREAM, 160, bytes(32))
     return (
         m.Joined(0.0, "x", True, (m.Held("a", 7), m.Held("b", 9, "d1")), (m.Kept(2, 1, 4, sketch),)),
         m.Failed(0.0, "x", 3, "a reason", (1, 2)),

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +11,30 @@ from hypothesis import strategies as st
 
 from fedgc.codecs import EPSILON, Wire
 from fedgc.errors import BadMessage, BadVector
-from fedgc.links.frames import Piece, StreamId
-from fedgc.links.pieces import WINDOW, Form, Incoming, Outgoing, offer_of, packed, shortened
+from fedgc.large_vectors import Scratch
+from fedgc.links.frames import CHECKSUM_BYTES, Offer, Piece, StreamId
+from fedgc.links.pieces import (
+    WINDOW,
+    Form,
+    Incoming,
+    Outgoing,
+    Source,
+    offer_of,
+    packed,
+    shortened,
+    signed_offer_of,
+)
 
 STREAM = StreamId("codeword", 3, 1)
+
+
+def outgoing(vector: np.ndarray, piece_bytes: int) -> Outgoing:
+    source = Source(vector)
+    return Outgoing(offer_of(STREAM, source), source, piece_bytes)
+
+
+def incoming(offer: Offer, form: Form) -> Incoming:
+    return Incoming(offer, form, Scratch())
 
 
 def some(numbers: int) -> np.ndarray:
@@ -29,8 +50,8 @@ def test_vector_arrives_bit_identical_after_repeats_and_breaks(
     numbers: int, piece_bytes: int, faults: list[str]
 ) -> None:
     vector = some(numbers)
-    offer = offer_of(STREAM, vector)
-    source, sink = Outgoing(offer, vector, piece_bytes), Incoming(offer, Form(numbers))
+    source = outgoing(vector, piece_bytes)
+    sink = incoming(source.offer, Form(numbers))
     steps = iter(faults)
     while not sink.whole:
         fault = next(steps, "ok")
@@ -56,7 +77,7 @@ def send_all(source: Outgoing, sink: Incoming) -> None:
 
 def test_unacknowledged_pieces_stay_within_window() -> None:
     vector = some(100)
-    source = Outgoing(offer_of(STREAM, vector), vector, 4)
+    source = outgoing(vector, 4)
     sent = []
     while piece := source.next_piece():
         sent.append(piece)
@@ -70,9 +91,10 @@ def test_codeword_arrives_in_requested_format(numbers: int, piece_bytes: int, wi
     vector, form = some(numbers), Form(numbers, wire)
     short = shortened(vector, wire, STREAM, "me")
     assert short.nbytes == form.largest
-    offer = offer_of(STREAM, short)
-    assert offer == offer_of(STREAM, shortened(vector, wire, STREAM, "me"))  # a new process continues it
-    source, sink = Outgoing(offer, short, piece_bytes), Incoming(offer, form)
+    source = outgoing(short, piece_bytes)
+    again = shortened(vector, wire, STREAM, "me")  # a new process continues it
+    np.testing.assert_array_equal(again, short)
+    sink = incoming(source.offer, form)
     send_all(source, sink)
     arrived = sink.finish()
     assert arrived.dtype == np.float32
@@ -82,8 +104,8 @@ def test_codeword_arrives_in_requested_format(numbers: int, piece_bytes: int, wi
 @pytest.mark.parametrize("wire", [Wire.BF16, Wire.INT8])
 def test_invalid_low_precision_codeword_is_refused_when_complete(wire: Wire) -> None:
     short = np.full(Form(100, wire).largest, 0xFF, np.uint8)  # NaN as bf16, and as the scale of int8
-    offer = offer_of(STREAM, short)
-    source, sink = Outgoing(offer, short, 64), Incoming(offer, Form(100, wire))
+    source = outgoing(short, 64)
+    sink = incoming(source.offer, Form(100, wire))
     send_all(source, sink)
     with pytest.raises(BadVector, match="NaN or Inf"):
         sink.finish()
@@ -91,7 +113,7 @@ def test_invalid_low_precision_codeword_is_refused_when_complete(wire: Wire) -> 
 
 def test_pieces_are_views_of_one_vector() -> None:
     vector = some(100)
-    piece = Outgoing(offer_of(STREAM, vector), vector, 64).next_piece()
+    piece = outgoing(vector, 64).next_piece()
     assert piece is not None
     assert np.shares_memory(np.frombuffer(piece.payload, np.uint8), vector)
 
@@ -102,36 +124,36 @@ def test_pieces_are_views_of_one_vector() -> None:
 def test_non_finite_number_is_found_in_completing_piece(bad: float, place: int, piece_bytes: int) -> None:
     vector = some(100)
     vector[place] = bad
-    offer = offer_of(STREAM, vector)
-    source, sink = Outgoing(offer, vector, piece_bytes), Incoming(offer, Form(100))
+    source = outgoing(vector, piece_bytes)
+    sink = incoming(source.offer, Form(100))
     with pytest.raises(BadVector, match="NaN or Inf"):
         send_all(source, sink)
     assert (sink.received - 1) // 4 >= place > (sink.received - piece_bytes) // 4 - 1
 
 
 def test_other_size_is_refused_before_allocation() -> None:
-    huge = replace(offer_of(STREAM, some(4)), size=2**60)
     with pytest.raises(BadVector, match="needed 400"):
-        Incoming(huge, Form(100))
-    with pytest.raises(BadVector, match="saw a checksum of 32 bytes, needed 16"):
-        Incoming(offer_of(STREAM, some(4), signed=True), Form(4))
+        incoming(Offer(STREAM, 2**60), Form(100))
+    with pytest.raises(BadVector, match="saw a digest of 32 bytes, needed none in a session"):
+        incoming(signed_offer_of(STREAM, some(4)), Form(4))
 
 
 def test_bytes_with_wrong_checksum_are_refused() -> None:
-    offer = replace(offer_of(STREAM, some(4)), digest=bytes(16))
-    source, sink = Outgoing(offer, some(4), 64), Incoming(offer, Form(4))
+    source = outgoing(some(4), 64)
+    sink = incoming(source.offer, Form(4))
     piece = source.next_piece()
     assert piece is not None
-    sink.accept(piece)
+    spoiled = bytes(piece.payload[:-1]) + bytes([piece.payload[-1] ^ 1])
+    sink.accept(replace(piece, payload=memoryview(spoiled)))
     with pytest.raises(BadVector, match="checksum"):
         sink.finish()
 
 
 def test_incomplete_or_foreign_vector_is_not_released() -> None:
     first, second = some(100), some(100)
-    second[60:] *= 2
-    sink = Incoming(offer_of(STREAM, first), Form(100))
-    source, other = Outgoing(sink.offer, first, 200), Outgoing(offer_of(STREAM, second), second, 200)
+    second[10:] *= 2
+    source, other = outgoing(first, 208), outgoing(second, 208)
+    sink = incoming(source.offer, Form(100))
     for pieces in (source, other):
         with pytest.raises(BadVector, match="checksum"):
             sink.finish()
@@ -143,21 +165,58 @@ def test_incomplete_or_foreign_vector_is_not_released() -> None:
             sink.finish()
 
 
+def test_vector_that_is_computed_is_read_once_and_in_parts() -> None:
+    begin, end, parts = some(1000), some(1000)[::-1].copy(), []
+
+    class Difference:
+        size, dtype = 1000, np.dtype(np.float32)
+
+        def __getitem__(self, part: slice) -> np.ndarray:
+            parts.append((part.start, part.stop))
+            return begin[part] - end[part]
+
+    source = outgoing(Difference(), 400)
+    sink = incoming(source.offer, Form(1000))
+    send_all(source, sink)
+    np.testing.assert_array_equal(sink.finish(), begin - end)
+    assert parts == [(first, first + 100) for first in range(0, 1000, 100)]
+
+
+@given(at=st.integers(0, 416))
+def test_new_process_continues_an_upload_with_its_checksum(at: int) -> None:
+    vector = some(100)
+    sink = incoming(outgoing(vector, 64).offer, Form(100))
+    every = bytes(Source(vector).read(0, 400 + CHECKSUM_BYTES))
+    if at:
+        sink.accept(Piece(STREAM, 0, len(every), memoryview(every[:at])))
+    other = outgoing(vector, 64)
+    other.resume(at)
+    send_all(other, sink)
+    np.testing.assert_array_equal(sink.finish(), vector)
+
+
+def test_large_vector_is_received_into_a_file(tmp_path: Path) -> None:
+    source = outgoing(some(1000), 512)
+    sink = Incoming(source.offer, Form(1000), Scratch(tmp_path / "scratch", in_memory_bytes=100))
+    send_all(source, sink)
+    np.testing.assert_array_equal(sink.finish(), some(1000))
+    assert list((tmp_path / "scratch").iterdir()) == []  # the file has no name
+
+
 def test_signed_digest_is_collision_resistant() -> None:
-    assert offer_of(STREAM, some(4), signed=True).digest == hashlib.sha256(some(4).tobytes()).digest()
-    assert len(offer_of(STREAM, some(4)).digest) < 32
+    assert signed_offer_of(STREAM, some(4)).digest == hashlib.sha256(some(4).tobytes()).digest()
 
 
 def test_gap_and_foreign_piece_are_refused() -> None:
-    sink = Incoming(offer_of(STREAM, some(4)), Form(4))
+    sink = incoming(outgoing(some(4), 64).offer, Form(4))
     with pytest.raises(BadVector, match="needed 0"):
-        sink.accept(Piece(STREAM, 8, 16, memoryview(b"12345678")))
+        sink.accept(Piece(STREAM, 8, 32, memoryview(b"12345678")))
     with pytest.raises(BadVector, match="were offered"):
         sink.accept(Piece(STREAM, 0, 99, memoryview(b"12345678")))
 
 
 def test_bytes_received_before_break_are_not_sent_again() -> None:
-    source = Outgoing(offer_of(STREAM, some(4)), some(4), 4)
+    source = outgoing(some(4), 4)
     source.resume(0)
     source.acknowledge(8)
     piece = source.next_piece()
@@ -166,8 +225,8 @@ def test_bytes_received_before_break_are_not_sent_again() -> None:
 
 
 def test_acknowledgement_of_unsent_bytes_is_refused() -> None:
-    source = Outgoing(offer_of(STREAM, some(4)), some(4), 4)
-    with pytest.raises(BadMessage, match="byte 17 of 16 acknowledged"):
-        source.acknowledge(17)
-    with pytest.raises(BadMessage, match="continue at 17"):
-        source.resume(17)
+    source = outgoing(some(4), 4)
+    with pytest.raises(BadMessage, match="byte 33 of 32 acknowledged"):
+        source.acknowledge(33)
+    with pytest.raises(BadMessage, match="continue at 33"):
+        source.resume(33)

@@ -61,7 +61,7 @@ class Driven:
         """Ask for the model; return it, and the steps that are in it."""
         self._until(lambda: self.loop.hand_in() is not None)
         more = self.loop.advance(reached, reached)
-        return self.loop.hand_in().vector.copy(), reached + (more.steps if more else 0)
+        return self.loop.hand_in().copy(), reached + (more.steps if more else 0)
 
     def wait_for_leave(self) -> None:
         """Wait until the script has left by itself."""

@@ -1,10 +1,13 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from fedgc.errors import BadTask, BadVector
 from fedgc.training import FlatModel
+from fedgc.training.flat import check_parts
 
 
 def normalized():
@@ -29,6 +32,34 @@ def test_written_vector_is_read_back_and_used_by_module():
     assert np.array_equal(other.read(), one.read())
     inputs = torch.randn(5, 3)
     assert torch.equal(one.module.eval()(inputs), other.module.eval()(inputs))
+
+
+@given(first=st.integers(0, 40), last=st.integers(0, 40))
+def test_view_reads_any_part_of_the_vector(first: int, last: int):
+    flat = FlatModel(normalized())
+    np.testing.assert_array_equal(flat.view()[first:last], flat.read()[first:last])
+
+
+def test_view_is_of_the_tensors_as_they_are():
+    flat = FlatModel(nn.Linear(2, 1))
+    view = flat.view()
+    flat.write(np.arange(3, dtype=np.float32))
+    assert (view.size, view[:].tolist(), view[1:2].tolist()) == (3, [0, 1, 2], [1])
+
+
+def test_view_of_half_precision_has_the_float32_copies():
+    flat = FlatModel(nn.Linear(2, 1).to(torch.bfloat16))
+    flat.write(np.float32([1.001, 2.001, 3.001]))
+    np.testing.assert_array_equal(flat.view()[:], np.float32([1.001, 2.001, 3.001]))
+
+
+@pytest.mark.parametrize(("at", "size"), [(70_000, 100_000), (0, 99_999)])
+def test_parts_are_checked(at: int, size: int):
+    vector = np.zeros(100_000, np.float32)
+    check_parts(vector, 100_000)
+    vector[at] = np.nan
+    with pytest.raises(BadVector, match=r"not finite|needed 99999"):
+        check_parts(vector, size)
 
 
 def test_vectors_are_copied_on_read_and_write():

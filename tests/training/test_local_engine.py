@@ -1,5 +1,6 @@
 """Test the engine for local work: one model over all chunks, stopped anywhere, with shared momentum."""
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from fedgc.errors import BadMessage
 from fedgc.messages import Close, Continue, Failed, Kept, Report, Reveal, Scored, Take, Validate, Work
 from fedgc.training.cache_files import CacheFiles
 from fedgc.training.engine import NO_VALIDATE
+from fedgc.training.tasks import Task
 from tests.training.conftest import SIZES, load
 
 CHUNKS = (0, 1, 2)
@@ -32,7 +34,7 @@ def reveal(round=1, wire="float32") -> Reveal:
 
 def update(engine, command: Reveal) -> tuple[Report | None, np.ndarray | None]:
     answer = engine.answer(command)
-    return answer.report, answer.vector
+    return answer.report, answer.vector if answer.vector is None else answer.vector[:]
 
 
 def steps(engine, count: int) -> None:
@@ -52,6 +54,41 @@ def walked(bench, task, config, count: int, *, pauses=()) -> np.ndarray:
         bench.drain(engine)
     _, way = update(engine, reveal(len(pauses) + 1))
     return way
+
+
+def wide() -> Task:
+    """A task whose model is larger than all else: four million numbers."""
+    return Task(
+        model=lambda: torch.nn.Linear(2000, 2000, bias=False),
+        chunks={"c0": 4},
+        load=lambda _: (torch.ones(4, 2000),),
+        loss=lambda module, batch: module(batch[0]).square().mean(),
+    )
+
+
+@pytest.mark.parametrize(("momentum", "models"), [("off", 0.2), (0.3, 1.2)])
+def test_engine_holds_no_copy_of_the_models(bench, momentum, models):
+    task, config = wide(), replace(PLAIN, shared_momentum=momentum)
+    names, start = ((0, "c0"),), bench.vector(4_000_000)
+    engine = bench.engine(task, config, vector=start)
+    tracemalloc.start()
+    try:
+        for version in range(3):
+            if version:
+                engine.load(version, start * np.float32(1 - version / 10))
+            given = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
+            common = {"kind": "local", "common_steps": float(version > 0)}
+            work = bench.work((0,), round=version + 1, version=version, names=names)
+            engine.handle(replace(work, **common))
+            assert any(isinstance(event, Report) for event in bench.drain(engine))
+            answer = engine.answer(reveal(version + 1))
+            for first in range(0, answer.vector.size, 50_000):
+                assert np.isfinite(answer.vector[first : first + 50_000]).all()
+            assert tracemalloc.get_traced_memory()[1] - given < models * start.nbytes
+            engine.handle(Close("me", version + 1, "synced", frees=False))
+    finally:
+        tracemalloc.stop()
 
 
 def test_engine_reports_all_chunks_together_at_target(bench, small, clock):

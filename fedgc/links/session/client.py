@@ -10,14 +10,15 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 import grpc
 
 from fedgc.codecs import EXACT
-from fedgc.errors import BadMessage, BadVector, Refused
+from fedgc.errors import BadMessage, BadVector, EdgeFailed, Refused
 from fedgc.guards import guarded
+from fedgc.large_vectors import Readable, Scratch
 from fedgc.links import frames as wire
 from fedgc.links import identity
 from fedgc.links.byte_counts import Accounts, Amounts
@@ -39,7 +40,7 @@ from fedgc.links.frames import (
     Welcome,
 )
 from fedgc.links.identity import Identity
-from fedgc.links.pieces import Form, Incoming, Numbers, Packed, Vector, offer_of, shortened
+from fedgc.links.pieces import Form, Incoming, Source, Vector, offer_of, shortened
 from fedgc.links.session.certificate import fingerprint
 from fedgc.links.session.flow import Flow
 from fedgc.links.session.options import QUIET, SILENCE, client_options, ping_s
@@ -62,6 +63,7 @@ class Terms:
     name: str = ""  # the client's display name
     connect_s: float | None = None  # how long to try before the first welcome (None: the grace time)
     uplink_bytes_s: float = math.inf  # an upper limit, to simulate a slow uplink
+    scratch: Scratch = field(default_factory=Scratch)  # where models are received
 
 
 class _Stream:
@@ -174,17 +176,20 @@ class Session:
             self._flow.channel.send(event)
             self._changed.notify_all()
 
-    def offer(self, round_: int, attempt: int, vector: Numbers, wire: str = EXACT) -> None:
-        """Send a codeword in this format once the listener grants a slot."""
+    def offer(self, round_: int, attempt: int, vector: Readable, wire: str = EXACT) -> None:
+        """Send a codeword in this format once the listener grants a slot.
+
+        It is read while it is sent: it must not change until the round is closed.
+        """
         stream = StreamId("codeword", round_, attempt)
         self.offer_packed(stream, shortened(vector, wire, stream, self._who.client))
 
-    def offer_packed(self, stream: StreamId, flat: Packed) -> None:
-        """Send a packed vector, unless its round was closed meanwhile."""
-        offer = offer_of(stream, flat)
+    def offer_packed(self, stream: StreamId, vector: Readable) -> None:
+        """Send an encoded vector, unless its round was closed meanwhile."""
+        source = Source(vector)
         with self._changed:
             if stream.number > self._closed:
-                self._flow.announce(offer, flat, at_once=False)
+                self._flow.announce(offer_of(stream, source), source, at_once=False)
                 self._changed.notify_all()
 
     def end(self, reason: str) -> None:
@@ -391,8 +396,8 @@ class Session:
             raise BadMessage(f"{offer.stream}: the server offered it, needed a model")
         self._flow.withdraw(lambda stream: stream.source == "model")
         try:
-            self._flow.incoming[offer.stream] = Incoming(offer, Form(self._numbers))
-        except BadVector as error:  # the server trains another model: no new stream helps
+            self._flow.incoming[offer.stream] = Incoming(offer, Form(self._numbers), self._terms.scratch)
+        except (BadVector, EdgeFailed) as error:  # another model, or a full disk: no new stream helps
             self.end(str(error))
 
     def _piece(self, piece: Piece, size: int) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 from fedgc.links import frames as wire
 from fedgc.links.byte_counts import Accounts, Amounts
 from fedgc.links.frames import Ack, Offer, Piece, Ping, Position, StreamId
-from fedgc.links.pieces import Incoming, Outgoing, Packed
+from fedgc.links.pieces import Incoming, Outgoing, Source
 from fedgc.links.session.channel import Channel
 
 Count = Callable[[int], Amounts]
@@ -40,9 +40,9 @@ class Flow:
         """Send a ping."""
         self._pings = True
 
-    def announce(self, offer: Offer, vector: Packed, *, at_once: bool) -> None:
+    def announce(self, offer: Offer, source: Source, *, at_once: bool) -> None:
         """Offer a vector; it flows at once, or `rests` until it is granted."""
-        self._outgoing[offer.stream] = Outgoing(offer, vector, self._piece_bytes)
+        self._outgoing[offer.stream] = Outgoing(offer, source, self._piece_bytes)
         if not at_once:
             self._resting.add(offer.stream)
         self.channel.send(offer)

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import Final
 
 from fedgc.errors import BadMessage, BadVector
+from fedgc.large_vectors import Scratch
 from fedgc.links.byte_counts import Amounts
-from fedgc.links.frames import CHECKSUM_BYTES, Ack, Grant, Offer, StreamId, Unwanted
-from fedgc.links.pieces import Form, Incoming, Numbers, Vector
+from fedgc.links.frames import Ack, Grant, Offer, StreamId, Unwanted
+from fedgc.links.pieces import Form, Incoming, Numbers, Source, check_offer
 from fedgc.links.session.flow import Flow
 from fedgc.messages import Close, Initialize, Refuse, Repair, Reveal, ToClient, Validate, Work
 
@@ -33,7 +34,9 @@ def form_asked(numbers: int, command: Reveal | Repair | Initialize) -> Form:
 class Peer:
     """One admitted client."""
 
-    def __init__(self, client: str, ticket: bytes, numbers: Callable[[], int], flow: Flow) -> None:
+    def __init__(
+        self, client: str, ticket: bytes, numbers: Callable[[], int], flow: Flow, scratch: Scratch
+    ) -> None:
         """`numbers` returns the length of the model's vector, once it is known."""
         self.client: Final = client
         self.ticket: Final = ticket
@@ -44,6 +47,7 @@ class Peer:
         self.over = ""  # why it was excluded
         self.confirmed = False  # the client has its ticket: its token is void from here on
         self._numbers = numbers
+        self._scratch = scratch
         self.model_since = 0.0  # when the model in transit was announced
         self._version: int | None = None
         self._expected: dict[StreamId, Form] = {}
@@ -52,7 +56,7 @@ class Peer:
 
     # ---- commands to the client
 
-    def command(self, command: ToClient, model: tuple[Offer, Vector] | None, now: float) -> None:
+    def command(self, command: ToClient, model: tuple[Offer, Source] | None, now: float) -> None:
         """Queue a command, preceded by the model that it needs if the client lacks it."""
         if isinstance(command, Work | Validate):
             self.flow.accounts.round = command.round
@@ -65,7 +69,7 @@ class Peer:
         self.flow.channel.send(command)
         self.wake.set()
 
-    def _send_model(self, version: int, model: tuple[Offer, Vector] | None, now: float) -> None:
+    def _send_model(self, version: int, model: tuple[Offer, Source] | None, now: float) -> None:
         if version == self._version:
             return
         if model is None:
@@ -103,20 +107,21 @@ class Peer:
         needed = self._expected.get(stream)
         if needed is None:
             raise BadVector(f"{stream}: not asked for")
-        needed.check_size(stream, offer.size)
-        if len(offer.digest) != CHECKSUM_BYTES:  # check now, not when a slot becomes free
-            seen = len(offer.digest)
-            raise BadVector(f"{stream}: saw a checksum of {seen} bytes, needed {CHECKSUM_BYTES}")
+        check_offer(offer, needed)  # now, not when a slot becomes free
         self._offers[stream] = offer
         return True
 
     def grant(self, stream: StreamId) -> bool:
-        """Let an offered codeword flow from its first missing byte; return False if it is not wanted."""
+        """Let an offered codeword flow from its first missing byte; return False if it is not wanted.
+
+        Raises:
+            EdgeFailed: The disk has no room for it.
+        """
         offer = self._offers.get(stream)
         if offer is None or self.stream is None:
             return False
         if stream not in self.flow.incoming:
-            self.flow.incoming[stream] = Incoming(offer, self._expected[stream])
+            self.flow.incoming[stream] = Incoming(offer, self._expected[stream], self._scratch)
         self.flow.channel.send(Grant(stream, self.flow.incoming[stream].received))
         self.wake.set()
         return True

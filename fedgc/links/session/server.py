@@ -22,7 +22,7 @@ from fedgc.guards import guarded
 from fedgc.links import frames as wire
 from fedgc.links.byte_counts import Amounts
 from fedgc.links.frames import Challenge, Denied, Invitation, StreamId, Welcome
-from fedgc.links.pieces import Numbers, Vector, offer_of, packed
+from fedgc.links.pieces import Numbers, Source, Vector, offer_of, packed
 from fedgc.links.session.admission import Admission
 from fedgc.links.session.certificate import authority_at, fingerprint, make_certificate
 from fedgc.links.session.options import QUIET, advertised, ping_s, server_options
@@ -105,9 +105,9 @@ class Listener:
 
     def publish(self, version: int, vector: Vector) -> None:
         """Make a model available; it is packed once and shared by all clients."""
-        flat = packed(vector)
-        offer = offer_of(StreamId("model", version), flat)
-        self._loop.call_soon_threadsafe(self._sessions.publish, offer, flat)
+        source = Source(packed(vector))
+        offer = offer_of(StreamId("model", version), source)
+        self._loop.call_soon_threadsafe(self._sessions.publish, offer, source)
 
     def send(self, command: ToClient) -> None:
         """Queue a command for its client; does nothing if the client is not connected."""

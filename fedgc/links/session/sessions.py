@@ -13,11 +13,12 @@ from typing import Any, Final, Protocol
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, BadVector, EdgeFailed, Refused, Unexpected
 from fedgc.guards import guarded
+from fedgc.large_vectors import Scratch
 from fedgc.links import frames as wire
 from fedgc.links.byte_counts import Accounts, Amounts
 from fedgc.links.frames import Ack, Bye, Heard, Hello, Offer, Piece, Ping, StreamId, Welcome
 from fedgc.links.log import LONGEST_NAME, printable
-from fedgc.links.pieces import NUMBER, Incoming, Numbers, Vector
+from fedgc.links.pieces import NUMBER, Incoming, Numbers, Source
 from fedgc.links.quotas import Quotas, Spent
 from fedgc.links.refusals import Audit, Refusals, no_audit
 from fedgc.links.session.admission import Admission
@@ -69,6 +70,7 @@ class Surroundings:
     log: Logger
     audit: Audit = no_audit
     quotas: Quotas = field(default_factory=Quotas)
+    scratch: Scratch = field(default_factory=Scratch)  # where vectors are received
 
     def exclude(self, client: str, name: str, reason: str) -> str:
         """Exclude a client for a while; return what it is told."""
@@ -101,7 +103,7 @@ class SessionTable:
         self._emit = emit
         self._around = around
         self._timers: dict[str, Timer] = {}
-        self._models: dict[int, tuple[Offer, Vector]] = {}
+        self._models: dict[int, tuple[Offer, Source]] = {}
         self._ready: dict[Stub, Numbers] = {}
         self._slots: Slots[Stub] = Slots(config.upload_slots)
         self._begun: dict[Stub, float] = {}
@@ -117,7 +119,7 @@ class SessionTable:
         """Take vectors of this length from now on."""
         self._numbers = numbers
 
-    def publish(self, offer: Offer, model: Vector) -> None:
+    def publish(self, offer: Offer, model: Source) -> None:
         """Make a model available; clients still receiving the model before are not affected."""
         self._models = {offer.stream.number: (offer, model)}
 
@@ -200,7 +202,7 @@ class SessionTable:
         flow = Flow(
             self._config.piece_kb * 1024, self.accounts(client), lambda count: Amounts(down_bytes=count)
         )
-        peer = Peer(client, self._around.entropy(32), lambda: self._numbers, flow)
+        peer = Peer(client, self._around.entropy(32), lambda: self._numbers, flow, self._around.scratch)
         self.peers[client] = peer
         self._admission.used(token, peer)
         return peer
@@ -344,7 +346,7 @@ class SessionTable:
         peer.flow.accounts.add(Amounts(upload_s=seconds), stream.number)
         self._begun.pop(stub, None)
         self._uploads.pop(stub, None)
-        size = incoming.offer.size
+        size = incoming.size_bytes
         self._emit(Codeword(now, peer.client, stream.number, stream.attempt, seconds, size, norm))
 
     def _give_up_codeword(self, peer: Peer, stream: StreamId, error: BadVector) -> None:
@@ -375,7 +377,9 @@ class SessionTable:
             return peer.grant(stream)
         except BadMessage as error:
             self._lose_overflowed(peer, error)
-            return False
+        except EdgeFailed as error:  # the disk is full
+            self._give_up_codeword(peer, stream, BadVector(str(error)))
+        return False
 
     def _free(self, stub: Stub) -> None:
         self._begun.pop(stub, None)

@@ -159,7 +159,7 @@ class ScriptLoop(LocalLoop):
         """Return the model that the script has read at the target."""
         return self._vectors.trained if self._read_at is not None else None
 
-    def hand_in(self, *, wait: bool = False) -> Saved | None:
+    def hand_in(self, *, wait: bool = False) -> Vector | None:
         """Ask the script for its model, and return it once it is there."""
         if not self._asks and not self._left:
             self._asks = True
@@ -173,7 +173,11 @@ class ScriptLoop(LocalLoop):
             self._turn()
             if time.monotonic() >= end:
                 break
-        return Saved(self._vectors.trained, [], {}) if self._handed or self._left else None
+        return self._vectors.trained if self._handed or self._left else None
+
+    def saved(self) -> Saved:
+        """Return the model that the script has handed in; its optimizer stays in the script."""
+        return Saved(self._vectors.trained, [], {})
 
     def validate(self, version: int, model: Vector) -> bool:
         """Have the script score a model, before it trains or without training."""

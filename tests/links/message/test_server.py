@@ -18,7 +18,7 @@ from fedgc.links.frames import StreamId
 from fedgc.links.message import packets as packets
 from fedgc.links.message.packets import Packet, Shelved
 from fedgc.links.message.server import AGAIN_S, FIRST_LEASE_S, LEASE_RATIO, LONGEST_PAUSE_S, MessageServer
-from fedgc.links.pieces import Form, digest_of, offer_of, shortened
+from fedgc.links.pieces import Form, digest_of, shortened, signed_offer_of
 from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import (
     Advert,
@@ -103,7 +103,7 @@ class Node:
         return [each for each in self.sessions.events if kind is None or isinstance(each, kind)]
 
     def gives(self, stream: StreamId, vector: np.ndarray, **how) -> None:
-        self.says(offer_of(stream, vector, signed=True), codewords={stream: vector}, **how)
+        self.says(signed_offer_of(stream, vector), codewords={stream: vector}, **how)
 
 
 @pytest.fixture
@@ -211,8 +211,8 @@ def test_codeword_is_requested_at_once_and_arrives_verified(sessions) -> None:
     first, second = (StreamId("codeword", 5, attempt) for attempt in (0, 2))
     vector = np.ones(5, np.float32)
     node.says(
-        offer_of(first, vector, signed=True),
-        offer_of(second, 2 * vector, signed=True),
+        signed_offer_of(first, vector),
+        signed_offer_of(second, 2 * vector),
         codewords={first: vector, second: 2 * vector},
     )
     assert [(each.attempt, each.size_bytes) for each in node.events(Codeword)] == [(0, 20), (2, 20)]
@@ -308,7 +308,7 @@ def test_invalid_array_bytes_fail_only_their_client(sessions, data) -> None:
 
 def test_other_flower_array_encoding_is_refused() -> None:
     stream, zeros = StreamId("codeword", 5, 0), np.zeros(NUMBERS, np.float32)
-    offer, array = offer_of(stream, zeros, signed=True), Array(zeros)
+    offer, array = signed_offer_of(stream, zeros), Array(zeros)
     np.testing.assert_array_equal(packets.codeword(offer, array, Form(NUMBERS)), zeros)
     with pytest.raises(BadVector, match="torch"):
         packets.codeword(offer, Array("float32", (NUMBERS,), "torch", array.data), Form(NUMBERS))
@@ -332,7 +332,7 @@ def test_bytes_are_counted_as_in_session(sessions) -> None:
     told = sum(len(wire.encode(command)) for command in node.next().commands)
     node.cache.clear()
     bad = np.full(NUMBERS, np.nan, np.float32)
-    offer = offer_of(stream, bad, signed=True)
+    offer = signed_offer_of(stream, bad)
     node.says(offer, codewords={stream: bad})
     counted = sessions.message_server.settle(node.client)
     assert counted.control_bytes == told + len(wire.encode(offer))

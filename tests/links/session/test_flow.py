@@ -5,7 +5,7 @@ import numpy as np
 from fedgc.links import frames as wire
 from fedgc.links.byte_counts import Accounts, Amounts
 from fedgc.links.frames import Ack, Piece, StreamId
-from fedgc.links.pieces import offer_of, packed
+from fedgc.links.pieces import Source, offer_of, packed
 from fedgc.links.session.flow import Flow
 
 STREAM = StreamId("codeword", 1, 0)
@@ -15,7 +15,7 @@ PIECE = 40
 
 def resting() -> Flow:
     flow = Flow(PIECE, Accounts(), lambda count: Amounts(up_bytes=count))
-    flow.announce(offer_of(STREAM, VECTOR), VECTOR, at_once=False)
+    flow.announce(offer_of(STREAM, Source(VECTOR)), Source(VECTOR), at_once=False)
     return flow
 
 
@@ -43,4 +43,4 @@ def test_second_grant_repeats_nothing_and_allows_late_ack() -> None:
     flow.acknowledged(Ack(STREAM, 120))
     assert pieces(flow, 1) == [120]
     flow.granted(STREAM, 280)  # it was sent so far over a stream that broke
-    assert pieces(flow) == [280, 320, 360]
+    assert pieces(flow) == [280, 320, 360, 400]

@@ -12,12 +12,12 @@ from fedgc.errors import NotAdmitted
 from fedgc.links import frames as wire
 from fedgc.links.frames import Ack, Grant, Piece, Ping, StreamId
 from fedgc.links.identity import Identity
-from fedgc.links.pieces import offer_of, packed
+from fedgc.links.pieces import Source, offer_of, packed
 from fedgc.links.quotas import FIRST_PAUSE_S, MOST_CHUNKS, MOST_JOINS, MOST_REFUSALS, Quotas
 from fedgc.links.session.peer import Peer
 from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Held, Joined, Lost, Reveal
-from tests.links.session.test_sessions_guards import NONCE, NUMBERS, Visitor, said
+from tests.links.session.test_sessions_guards import NONCE, NUMBERS, Visitor, as_sent, said
 
 RATE = 10.0
 STREAM = StreamId("codeword", 1, 0)
@@ -114,10 +114,10 @@ def test_pieces_of_codeword_do_not_count() -> None:
     peer = visitor.enter()
     vector = packed(np.ones(NUMBERS, np.float32))
     visitor.sessions.send(Reveal(peer.client, 1, 0, "local", None))
-    visitor.sessions.arrived(peer, wire.encode(offer_of(STREAM, vector), 1))
-    data = vector.data.cast("B")
-    for at in range(0, vector.nbytes, 4):
-        visitor.sessions.arrived(peer, wire.encode_piece(Piece(STREAM, at, vector.nbytes, data[at : at + 4])))
+    visitor.sessions.arrived(peer, wire.encode(offer_of(STREAM, Source(vector)), 1))
+    data = as_sent(vector)
+    for at in range(0, len(data), 4):
+        visitor.sessions.arrived(peer, wire.encode_piece(Piece(STREAM, at, len(data), data[at : at + 4])))
     assert visitor.sessions.take(peer.client, STREAM).size == NUMBERS
 
 
@@ -126,9 +126,10 @@ def test_repeated_piece_is_no_progress_of_upload() -> None:
     peer = visitor.enter()
     vector = packed(np.ones(NUMBERS, np.float32))
     visitor.sessions.send(Reveal(peer.client, 1, 0, "local", None))
-    visitor.sessions.arrived(peer, wire.encode(offer_of(STREAM, vector), 1))
+    visitor.sessions.arrived(peer, wire.encode(offer_of(STREAM, Source(vector)), 1))
     assert any(isinstance(line, Grant) for line in said(peer))
-    frame = wire.encode_piece(Piece(STREAM, 0, vector.nbytes, vector.data.cast("B")[:100]))
+    data = as_sent(vector)
+    frame = wire.encode_piece(Piece(STREAM, 0, len(data), data[:100]))
     for _ in range(5):
         visitor.sessions.arrived(peer, frame)
         visitor.now += 3.0
@@ -155,5 +156,5 @@ def test_offers_and_acknowledgements_of_others_continue() -> None:
     assert list(visitor.sessions.peers) == [honest.client]
     visitor.sessions.send(Reveal(honest.client, 1, 0, "local", None))
     vector = packed(np.ones(NUMBERS, np.float32))
-    visitor.sessions.arrived(honest, wire.encode(offer_of(STREAM, vector), 1))
+    visitor.sessions.arrived(honest, wire.encode(offer_of(STREAM, Source(vector)), 1))
     assert any(isinstance(line, Grant) for line in said(honest))

@@ -8,10 +8,11 @@ import pytest
 from fedgc.errors import EdgeFailed
 from fedgc.links import frames as wire
 from fedgc.links.frames import Grant, Hello, Piece, StreamId
-from fedgc.links.pieces import offer_of, packed
+from fedgc.links.pieces import Source, offer_of, packed
 from fedgc.links.session.sessions import SessionTable, Surroundings
 from fedgc.messages import Close, Reveal, Skip
 from tests.config_of import config_of
+from tests.links.session.test_sessions_guards import as_sent
 
 NUMBERS = 100
 CODEWORD = packed([1.0] * NUMBERS)
@@ -60,9 +61,9 @@ def test_upload_continues_on_new_stream_while_old_seems_open(sessions) -> None:
     """A half-open connection: the client reconnects before the server notices."""
     peer = comes(sessions, "a")
     sessions.send(Reveal("a", 1, 0, "local", None))
-    sessions.arrived(peer, wire.encode(offer_of(STREAM, CODEWORD), 1))
+    sessions.arrived(peer, wire.encode(offer_of(STREAM, Source(CODEWORD)), 1))
     assert grants(peer) == [Grant(STREAM, 0)]
-    sessions.arrived(peer, wire.encode_piece(Piece(STREAM, 0, 400, CODEWORD.data.cast("B")[:40])))
+    sessions.arrived(peer, wire.encode_piece(Piece(STREAM, 0, 416, as_sent(CODEWORD)[:40])))
     peer.flow.channel.confirm(2)
     assert comes(sessions, "a", heard=2) is peer
     assert grants(peer) == [Grant(STREAM, 40)]
@@ -72,7 +73,7 @@ def test_slot_of_absent_client_goes_to_others(sessions) -> None:
     first, second = comes(sessions, "a"), comes(sessions, "b")
     for peer in (first, second):
         sessions.send(Reveal(peer.client, 1, 0, "local", None))
-        sessions.arrived(peer, wire.encode(offer_of(STREAM, CODEWORD), 1))
+        sessions.arrived(peer, wire.encode(offer_of(STREAM, Source(CODEWORD)), 1))
     assert grants(first) == [Grant(STREAM, 0)]
     assert grants(second) == []
     sessions.left(first, first.stream, lambda *_: None)
@@ -85,8 +86,8 @@ def test_next_codeword_comes_after_previous_one_is_added(sessions, taken) -> Non
     first, second = comes(sessions, "a"), comes(sessions, "b")
     for peer in (first, second):
         sessions.send(Reveal(peer.client, 1, 0, "local", None))
-        sessions.arrived(peer, wire.encode(offer_of(STREAM, CODEWORD), 1))
-    sessions.arrived(first, wire.encode_piece(Piece(STREAM, 0, 400, CODEWORD.data.cast("B"))))
+        sessions.arrived(peer, wire.encode(offer_of(STREAM, Source(CODEWORD)), 1))
+    sessions.arrived(first, wire.encode_piece(Piece(STREAM, 0, 416, as_sent(CODEWORD))))
     sessions.send(Skip("a", 1, 0))
     assert grants(second) == []
     if taken == "taken":

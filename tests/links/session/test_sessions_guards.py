@@ -3,6 +3,7 @@
 import logging
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +11,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, NotAdmitted
+from fedgc.large_vectors import Scratch
 from fedgc.links import frames as wire
 from fedgc.links import identity
 from fedgc.links.frames import Bye, Grant, Hello, Numbered, Offer, Piece, StreamId
 from fedgc.links.identity import Identity
-from fedgc.links.pieces import offer_of, packed
+from fedgc.links.pieces import Source, offer_of, packed
 from fedgc.links.session import channel
 from fedgc.links.session.admission import Admission
 from fedgc.links.session.sessions import SessionTable, Surroundings
@@ -42,6 +44,12 @@ class Visitor:
         signed = identity.statement(WIRE_VERSION, "run", credential, NONCE, SERVER)
         signature = self.who.sign(signed)
         return Hello(WIRE_VERSION, "run", credential, self.who.public, signature, "me", heard, ())
+
+
+def as_sent(vector: np.ndarray) -> memoryview:
+    """Return the bytes of a vector as a session carries them, with their checksum."""
+    source = Source(vector)
+    return source.read(0, source.size)
 
 
 def said(peer) -> list[object]:
@@ -72,7 +80,7 @@ def test_idle_slot_holder_loses_slot() -> None:
         visitor.admission.expect(token)
         peer, _ = visitor.sessions.admit(visitor.hello(token), NONCE)
         visitor.sessions.send(Reveal(peer.client, 1, 0, "local", None))
-        offer = offer_of(StreamId("codeword", 1, 0), packed(np.ones(NUMBERS, np.float32)))
+        offer = offer_of(StreamId("codeword", 1, 0), Source(np.ones(NUMBERS, np.float32)))
         visitor.sessions.arrived(peer, wire.encode(offer, 1))
         peers.append(peer)
     hog, honest = peers
@@ -116,10 +124,10 @@ def test_lost_client_holds_no_vector() -> None:
     visitor.admission.expect(b"one")
     peer, _ = visitor.sessions.admit(visitor.hello(b"one"), NONCE)
     vector = packed(np.ones(NUMBERS, np.float32))
-    visitor.sessions.publish(offer_of(StreamId("model", 0), vector), vector)
+    visitor.sessions.publish(offer_of(StreamId("model", 0), Source(vector)), Source(vector))
     visitor.sessions.send(Work(peer.client, 1, 0, 1, (0,), ((0, "a"),), 0, 1.0))
     visitor.sessions.send(Reveal(peer.client, 1, 0, "local", None))
-    visitor.sessions.arrived(peer, wire.encode(offer_of(StreamId("codeword", 1, 0), vector), 1))
+    visitor.sessions.arrived(peer, wire.encode(offer_of(StreamId("codeword", 1, 0), Source(vector)), 1))
     assert peer.flow.incoming
     visitor.sessions.lose(peer)
     assert not peer.flow.incoming
@@ -146,12 +154,12 @@ def test_trickling_client_loses_slot_and_not_round() -> None:
         visitor.admission.expect(token)
         peer, _ = visitor.sessions.admit(visitor.hello(token), NONCE)
         visitor.sessions.send(Reveal(peer.client, 1, 0, "local", None))
-        visitor.sessions.arrived(peer, wire.encode(offer_of(stream, vector), 1))
+        visitor.sessions.arrived(peer, wire.encode(offer_of(stream, Source(vector)), 1))
         peers.append(peer)
-    hog, honest = peers
+    (hog, honest), data = peers, as_sent(vector)
 
     def sends(peer, first: int, last: int) -> None:
-        piece = Piece(stream, first, vector.nbytes, vector.data.cast("B")[first:last])
+        piece = Piece(stream, first, len(data), data[first:last])
         visitor.sessions.arrived(peer, wire.encode_piece(piece))
 
     for second in range(12):
@@ -160,12 +168,12 @@ def test_trickling_client_loses_slot_and_not_round() -> None:
         visitor.sessions.free_stalled(10.0)
         assert any(isinstance(line, Grant) for line in said(honest)) == (second == 9), "after a grace time"
     assert visitor.events == [], "it has not failed"
-    sends(honest, 0, vector.nbytes)
+    sends(honest, 0, len(data))
     said(hog)
     visitor.sessions.take(honest.client, stream)
     visitor.sessions.forget(honest.client, stream)
     assert [line for line in said(hog) if isinstance(line, Grant)] == [Grant(stream, 12)], "it goes on"
-    sends(hog, 12, vector.nbytes)
+    sends(hog, 12, len(data))
     assert [event.client for event in visitor.events] == [honest.client, hog.client]
 
 
@@ -177,10 +185,11 @@ def test_slow_sender_continues_without_waiting_clients() -> None:
     peer, _ = visitor.sessions.admit(visitor.hello(b"one"), NONCE)
     visitor.sessions.send(Reveal(peer.client, 1, 0, "local", None))
     stream, vector = StreamId("codeword", 1, 0), packed(np.ones(NUMBERS, np.float32))
-    visitor.sessions.arrived(peer, wire.encode(offer_of(stream, vector), 1))
+    visitor.sessions.arrived(peer, wire.encode(offer_of(stream, Source(vector)), 1))
+    data = as_sent(vector)
     for second in range(30):
         now[0] = 2.0 + second
-        piece = Piece(stream, second, vector.nbytes, vector.data.cast("B")[second : second + 1])
+        piece = Piece(stream, second, len(data), data[second : second + 1])
         visitor.sessions.arrived(peer, wire.encode_piece(piece))
         visitor.sessions.free_stalled(10.0)
     assert visitor.sessions._slots.sending == {(peer.client, stream)}
@@ -207,10 +216,11 @@ class Room(Visitor):
         return peer
 
     def offer(self, peer) -> None:
-        self.sessions.arrived(peer, wire.encode(offer_of(STREAM, VECTOR), 1))
+        self.sessions.arrived(peer, wire.encode(offer_of(STREAM, Source(VECTOR)), 1))
 
     def sends(self, peer, vector=VECTOR) -> None:
-        piece = Piece(STREAM, 0, vector.nbytes, vector.data.cast("B"))
+        data = as_sent(vector)
+        piece = Piece(STREAM, 0, len(data), data)
         self.sessions.arrived(peer, wire.encode_piece(piece))
 
     def deafens(self, peer) -> None:
@@ -248,7 +258,7 @@ def test_second_offer_of_wrong_size_releases_slot() -> None:
     hog, honest = room.clients
     room.offer(hog)
     room.offer(honest)
-    room.sessions.arrived(hog, wire.encode(Offer(STREAM, 8, bytes(16)), 2))
+    room.sessions.arrived(hog, wire.encode(Offer(STREAM, 24), 2))
     assert granted(honest)
     assert [(type(event), event.client) for event in room.events] == [(Failed, hog.client)]
     room.now = 100.0
@@ -257,15 +267,28 @@ def test_second_offer_of_wrong_size_releases_slot() -> None:
     assert room.events[-1].client == honest.client
 
 
-def test_checksum_of_wrong_length_is_refused_at_offer() -> None:
+def test_offer_with_digest_is_refused_in_session() -> None:
     room = Room(2)
     honest, hog = room.clients
     room.offer(honest)
-    room.sessions.arrived(hog, wire.encode(Offer(STREAM, VECTOR.nbytes, bytes(32)), 1))
+    room.sessions.arrived(hog, wire.encode(Offer(STREAM, VECTOR.nbytes + 16, bytes(32)), 1))
     assert room.sessions.refusals.counts == {"BadVector": 1}
     room.sends(honest)
     room.sessions.forget(honest.client, STREAM)
     assert hog.client in room.sessions.peers
+
+
+def test_full_disk_fails_one_upload_and_not_the_next(tmp_path: Path) -> None:
+    room = Room(2)
+    unlucky, honest = room.clients
+    (tmp_path / "file").touch()
+    for peer, folder in ((unlucky, tmp_path / "file"), (honest, tmp_path)):
+        peer._scratch = Scratch(folder, in_memory_bytes=0)
+        room.offer(peer)
+    assert [(type(event), event.client) for event in room.events] == [(Failed, unlucky.client)]
+    assert f"no room for a vector of {VECTOR.nbytes} bytes in" in room.events[0].reason
+    room.sends(honest)
+    np.testing.assert_array_equal(room.sessions.take(honest.client, STREAM), VECTOR)
 
 
 def test_slot_of_bad_vector_goes_to_next() -> None:

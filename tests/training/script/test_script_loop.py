@@ -83,9 +83,9 @@ def advanced(loop: ScriptLoop, goal: int, reached: int = 0) -> int:
 
 def handed(loop: ScriptLoop) -> np.ndarray:
     end = time.monotonic() + WAIT_S
-    while (saved := loop.hand_in()) is None:
+    while (vector := loop.hand_in()) is None:
         assert time.monotonic() < end, "the script hands nothing in"
-    return saved.vector
+    return vector
 
 
 def test_script_trains_to_limit_and_hands_in(make: Make):

@@ -63,7 +63,7 @@ class Client:
 
     def hand_in(self) -> Vector:
         eventually(lambda: self.loop.hand_in() is not None, WAIT_S)
-        return self.loop.hand_in().vector.copy()
+        return self.loop.hand_in().copy()
 
     def processes(self) -> tuple[int, ...]:
         return descendants(self.loop._process._process.pid)

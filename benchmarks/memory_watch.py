@@ -1,0 +1,64 @@
+"""The memory of processes while they run: what the system cannot take back, which is all but mapped files."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+LOOK_S: Final = 0.02
+SEARCH_S: Final = 0.25  # between two searches for a process that is not there yet
+FIELDS: Final = ("RssAnon", "RssShmem")
+
+Find = Callable[[], int | None]
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the memory of a process in bytes, without mapped files; 0 if it has ended."""
+    with suppress(OSError, KeyError):
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        status = dict(line.split(":", 1) for line in lines)
+        return sum(1024 * int(status[name].split()[0]) for name in FIELDS)
+    return 0
+
+
+@dataclass(slots=True)
+class MemoryWatch:
+    """The least and the largest memory that was seen of each process, by its name here."""
+
+    first: dict[str, int] = field(default_factory=dict)
+    peak: dict[str, int] = field(default_factory=dict)
+    _pids: dict[str, int] = field(default_factory=dict)
+    _searched: float = 0.0
+
+    def look(self, finders: Mapping[str, Find]) -> None:
+        """Sample all processes; search for those that are not known."""
+        searches = time.monotonic() >= self._searched + SEARCH_S
+        for name, find in finders.items():
+            if name not in self._pids and searches:
+                self._searched = time.monotonic()
+                if (found := find()) is not None:
+                    self._pids[name] = found
+            if seen := resident_bytes(self._pids[name]) if name in self._pids else 0:
+                self.first.setdefault(name, seen)
+                self.peak[name] = max(self.peak.get(name, 0), seen)
+
+
+@contextmanager
+def watched(finders: Mapping[str, Find]) -> Iterator[MemoryWatch]:
+    """Watch processes in a thread; each is found by a function, once it is there."""
+    watch, over = MemoryWatch(), threading.Event()
+
+    def keep() -> None:
+        while not over.wait(LOOK_S):
+            watch.look(finders)
+
+    thread = threading.Thread(target=keep, daemon=True)
+    thread.start()
+    try:
+        yield watch
+    finally:
+        over.set()
+        thread.join()
