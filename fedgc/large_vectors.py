@@ -61,15 +61,17 @@ def in_tiles(size: int, act: Callable[[slice], None]) -> None:
         for tile in tiles:
             act(tile)
         return
-    shares = [tiles[begin::threads] for begin in range(threads)]
+
+    def act_on(first: int) -> None:
+        for tile in tiles[first::threads]:
+            act(tile)
+
     with ThreadPoolExecutor(threads) as pool:
-        for each in [pool.submit(lambda share: [act(tile) for tile in share], share) for share in shares]:
+        for each in [pool.submit(act_on, first) for first in range(threads)]:
             each.result()
 
 
-def squared_length(
-    difference: Callable[[slice, NDArray[np.float32]], NDArray[np.float32]], size: int
-) -> float:
+def squared_length(difference: Difference, size: int) -> float:
     """Return the squared length of a vector, whose tiles `difference` computes, if need be into an array.
 
     Each tile is summed in single precision, so short that its rounding is that of a few numbers, and the
