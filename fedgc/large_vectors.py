@@ -5,9 +5,12 @@ reserved when the array is made. The room is free again once nothing refers to t
 is killed. Where the disk is quick or there is memory left, the array is as quick as memory.
 """
 
+import math
 import mmap
 import os
 import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -17,7 +20,14 @@ from numpy.typing import NDArray
 
 from fedgc.errors import EdgeFailed
 
+TILE: Final = 1 << 15  # numbers: the tiles of some vectors stay in the cache
+SUMMED: Final = 1 << 13  # numbers summed in single precision; BLAS sums so few in one thread
+THREADED: Final = 1 << 22  # numbers of a vector that is worth threads
+MOST_THREADS: Final = 8  # then memory is the limit
 IN_MEMORY_BYTES: Final = 16 * 2**20  # a smaller array is not worth a file
+
+
+Difference = Callable[[slice, NDArray[np.float32]], NDArray[np.float32]]
 
 
 class Readable(Protocol):
@@ -33,6 +43,53 @@ class Readable(Protocol):
 
     def __getitem__(self, part: slice, /) -> NDArray[Any]:
         """Return a part, of step 1; do not write to it."""
+
+
+def in_tiles(size: int, act: Callable[[slice], None]) -> None:
+    """Call a function for each tile of a vector; of a large vector for several at once, in threads.
+
+    The tiles are always the same, so the result does not depend on the number of threads.
+
+    >>> vector = np.arange(3.0)
+    >>> in_tiles(3, lambda tile: np.negative(vector[tile], out=vector[tile]))
+    >>> vector.tolist()
+    [-0.0, -1.0, -2.0]
+    """
+    tiles = [slice(first, min(first + TILE, size)) for first in range(0, size, TILE)]
+    threads = min(os.cpu_count() or 1, MOST_THREADS)
+    if size < THREADED or threads == 1:
+        for tile in tiles:
+            act(tile)
+        return
+
+    def act_on(first: int) -> None:
+        for tile in tiles[first::threads]:
+            act(tile)
+
+    with ThreadPoolExecutor(threads) as pool:
+        for each in [pool.submit(act_on, first) for first in range(threads)]:
+            each.result()
+
+
+def squared_length(difference: Difference, size: int) -> float:
+    """Return the squared length of a vector, whose tiles `difference` computes, if need be into an array.
+
+    Each tile is summed in single precision, so short that its rounding is that of a few numbers, and the
+    tiles in double precision. Where a tile is too long for single precision, it is summed in double.
+    """
+    room, total = np.empty(min(SUMMED, size), np.float32), 0.0
+    for first in range(0, size, SUMMED):
+        part = slice(first, min(first + SUMMED, size))
+        values = difference(part, room[: part.stop - first])
+        with np.errstate(over="ignore", invalid="ignore"):
+            squared = float(values @ values)
+        total += squared if math.isfinite(squared) else _squared(values)
+    return total
+
+
+def _squared(values: NDArray[np.float32]) -> float:
+    wide = values.astype(np.float64)
+    return float(wide @ wide)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedgc import large_vectors
 from fedgc.errors import EdgeFailed
-from fedgc.large_vectors import Scratch
+from fedgc.large_vectors import Scratch, in_tiles, squared_length
 
 
 def mappings(folder: Path) -> int:
@@ -42,3 +43,34 @@ def test_array_without_room_is_refused(folder: str, size: int, tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(EdgeFailed, match=f"no room for a vector of {size} bytes in .*: "):
         Scratch(tmp_path / folder, in_memory_bytes=0).empty(size)
+
+
+@pytest.mark.parametrize("threaded", [1, 10**9], ids=["threads", "one thread"])
+def test_every_number_is_in_one_tile(threaded: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(large_vectors, "THREADED", threaded)
+    counts = np.zeros(5 * large_vectors.TILE + 3, np.int64)
+
+    def count(tile: slice) -> None:
+        counts[tile] += 1
+
+    in_tiles(counts.size, count)
+    assert (counts == 1).all()
+
+
+def test_error_in_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(large_vectors, "THREADED", 1)
+
+    def fail(tile: slice) -> None:
+        if tile.start:
+            raise EdgeFailed("no tile")
+
+    with pytest.raises(EdgeFailed, match="no tile"):
+        in_tiles(3 * large_vectors.TILE, fail)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-18, 1e25])
+@pytest.mark.parametrize("size", [0, 1, 100_001])
+def test_squared_length_is_that_of_double_precision(size: int, scale: float):
+    vector = (np.random.default_rng(size).standard_normal(size) * scale).astype(np.float32)
+    wide = vector.astype(np.float64)
+    assert squared_length(lambda part, _: vector[part], size) == pytest.approx(float(wide @ wide), rel=1e-5)

@@ -16,9 +16,10 @@ from typing import Final
 
 import numpy as np
 
-from fedgc.aggregators.collecting import TILE, Update, squared_norm
+from fedgc.aggregators.collecting import Update
 from fedgc.aggregators.rule import AggregationRule, Vector
 from fedgc.errors import BadSetting
+from fedgc.large_vectors import in_tiles, squared_length
 
 HELD: Final = 8  # updates that are held until their median distance is known
 HELD_BYTES: Final = 1 << 30  # which take at most this much memory, except for the first three
@@ -79,11 +80,23 @@ class BoundedMean(AggregationRule):
         self.clear()
         if mean is None or not weight:
             return None
-        mean /= np.float32(weight)
-        if self._center is not None:
-            mean += self._center
-        self._center, self._before = _copied(mean, room), distances
+        self._center, self._before = self._mean(mean, weight, room), distances
         return mean
+
+    def _mean(self, total: Vector, weight: float, room: Vector | None) -> Vector:
+        """Turn the sum into the mean update; return a copy of it, in this room if it can be written to."""
+        center, divisor = self._center, np.float32(weight)
+        copy = room if room is not None and room.flags.writeable else np.empty_like(total)
+
+        def divide(tile: slice) -> None:
+            part = total[tile]
+            part /= divisor
+            if center is not None:
+                part += center[tile]
+            copy[tile] = part
+
+        in_tiles(total.size, divide)
+        return copy
 
     def clear(self) -> None:
         """Discard the updates of a round; the center stays."""
@@ -100,11 +113,11 @@ class BoundedMean(AggregationRule):
 
     def _distance(self, update: Vector) -> float:
         center = self._center
-        if center is None:
-            return math.sqrt(squared_norm(update))
-        tiles = (slice(at, at + TILE) for at in range(0, update.size, TILE))
-        differences = (update[tile].astype(np.float64) - center[tile] for tile in tiles)
-        return math.sqrt(sum(float(each @ each) for each in differences))
+
+        def difference(part: slice, room: Vector) -> Vector:
+            return update[part] if center is None else np.subtract(update[part], center[part], out=room)
+
+        return math.sqrt(squared_length(difference, update.size))
 
     def _enter_held(self, bound: float) -> None:
         held, self._held = self._held, []
@@ -119,19 +132,14 @@ class BoundedMean(AggregationRule):
         if self._sum is None:
             self._sum = np.zeros(update.vector.size, np.float32)
         factor, center = update.weight * part, self._center
-        for at in range(0, update.vector.size, TILE):
-            tile = slice(at, at + TILE)
-            step = update.vector[tile].astype(np.float64)
+        total, vector = self._sum, update.vector
+
+        def enter(tile: slice) -> None:
+            step = vector[tile].astype(np.float64)
             if center is not None:
                 step -= center[tile]
             step *= factor
-            self._sum[tile] += step.astype(np.float32)
+            total[tile] += step.astype(np.float32)
+
+        in_tiles(vector.size, enter)
         self._weight += update.weight
-
-
-def _copied(mean: Vector, room: Vector | None) -> Vector:
-    """Return a copy of the mean, in this room if it can be written to."""
-    if room is None or not room.flags.writeable:
-        return mean.copy()
-    np.copyto(room, mean)
-    return room

@@ -1,7 +1,8 @@
 """Background evaluations and checkpoints: one thread with a bounded queue, so that rounds do not wait.
 
 Each queued task holds a whole model. If rounds are faster than the tasks, at most `MOST_WAITING` of a kind
-wait, and the oldest of that kind is dropped. The last task of each kind is always done.
+wait, or one if the models are large, and the oldest of that kind is dropped. The last task of each kind is
+always done.
 """
 
 import threading
@@ -14,6 +15,7 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 MOST_WAITING: Final = 2  # tasks of a kind in the queue, without the running one
+LARGE_BYTES: Final = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,8 +29,10 @@ class _Task:
 class BackgroundQueue:
     """One thread with a bounded queue; `warn` receives a message for each dropped task."""
 
-    def __init__(self, warn: Callable[[str], None]) -> None:
+    def __init__(self, warn: Callable[[str], None], task_bytes: int = 0) -> None:
+        """`task_bytes` is the memory that a queued task holds."""
         self._warn = warn
+        self._most_waiting = MOST_WAITING if task_bytes < LARGE_BYTES else 1
         self._pool = ThreadPoolExecutor(1, "fedgc-background")
         self._lock = threading.Lock()
         self._waiting: deque[_Task] = deque()
@@ -39,7 +43,7 @@ class BackgroundQueue:
         with self._lock:
             self._waiting.append(task)
             alike = [each for each in self._waiting if each.kind == kind]
-            late = alike[: max(0, len(alike) - MOST_WAITING)]
+            late = alike[: max(0, len(alike) - self._most_waiting)]
             self._waiting = deque(each for each in self._waiting if each not in late)
         for each in late:
             each.future.cancel()

@@ -121,7 +121,7 @@ class Driver:
         self._mean: Vector | None = None  # unmasked mean of a masked round
         self._due: Checkpoint | None = None  # to be written once its round is in the history
         self._sum = RoundSum(job.config, self.common.size)
-        self._background = BackgroundQueue(partial(log.log, WARNING, "%s"))
+        self._background = BackgroundQueue(partial(log.log, WARNING, "%s"), self.model.nbytes)
         self._evaluations: list[tuple[int, Future[Mapping[str, float]]]] = []
         self._shown, self._live = 0.0, LiveState(job.config, self._started)
         self._warned: set[str] = set()

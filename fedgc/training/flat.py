@@ -193,13 +193,7 @@ def check_parts(vector: Readable, size: int) -> None:
 
 def check_vector(vector: Vector, size: int) -> None:
     """Raise BadVector unless this is a vector of `size` finite float32 numbers."""
-    if not isinstance(vector, np.ndarray) or vector.dtype != np.float32 or vector.shape != (size,):
-        seen = (
-            f"{vector.dtype} of shape {vector.shape}"
-            if isinstance(vector, np.ndarray)
-            else type(vector).__name__
-        )
-        raise BadVector(f"saw {seen}, needed float32 of shape ({size},)")
+    check_shape(vector, size)
     for first in range(0, size, BLOCK):
         finite = np.isfinite(vector[first : first + BLOCK])
         if not finite.all():
@@ -208,6 +202,17 @@ def check_vector(vector: Vector, size: int) -> None:
             raise BadVector(
                 f"saw {bad} of {size} numbers not finite, the first {vector[at]} at {at}; needed none"
             )
+
+
+def check_shape(vector: Vector, size: int) -> None:
+    """Raise BadVector unless this is a vector of `size` float32 numbers."""
+    if not isinstance(vector, np.ndarray) or vector.dtype != np.float32 or vector.shape != (size,):
+        seen = (
+            f"{vector.dtype} of shape {vector.shape}"
+            if isinstance(vector, np.ndarray)
+            else type(vector).__name__
+        )
+        raise BadVector(f"saw {seen}, needed float32 of shape ({size},)")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

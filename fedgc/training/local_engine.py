@@ -52,6 +52,7 @@ class LocalEngine(Engine):
         self._asked: Reveal | None = None  # for the update, which the loop has yet to hand in
         self._leaves = False  # it has yet to report what it has, for the last time
         self._awaits_score = False
+        self._measured: tuple[int, int, float] | None = None  # version, steps and squared norm
         self._scoring = 0  # the version that the loop was told to score last
 
     @property
@@ -206,7 +207,7 @@ class LocalEngine(Engine):
 
     def _open(self, work: Work, reached: int) -> None:
         name = self._names[LOCAL_TRAJECTORY]
-        saved = self._trajectories.take(LOCAL_TRAJECTORY)
+        saved, self._measured = self._trajectories.take(LOCAL_TRAJECTORY), None
         self._loop.begin(
             Begin(work, chunk_names(name), self._models[work.version], self._lead, saved, reached)
         )
@@ -297,6 +298,8 @@ class LocalEngine(Engine):
         layout = self.layout
         if not at.reached or self._config.measure == "gradient" or layout is None:
             return self._loop.squared_gradient
+        if self._measured is not None and self._measured[:2] == (work.version, at.reached):
+            return self._measured[2]  # nothing was trained since
         if vector is None:
             vector = (
                 self._trajectories.vector(LOCAL_TRAJECTORY) if self._current is None else self._loop.vector()
@@ -304,7 +307,10 @@ class LocalEngine(Engine):
         if vector is None:
             return 0.0
         size = layout.parameter_size
-        return squared_distance(self._models[work.version][:size], vector, self._lead, at.led)
+        found = squared_distance(self._models[work.version][:size], vector, self._lead, at.led)
+        if at.reached == work.target:  # beyond it, a script's model is that of an earlier step
+            self._measured = (work.version, at.reached, found)
+        return found
 
     def _samples(self, name: str) -> int:
         return sum(self._loop.sizes[each] for each in chunk_names(name))

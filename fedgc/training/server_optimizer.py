@@ -24,7 +24,8 @@ from torch import Tensor
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed
-from fedgc.training.flat import Vector, check_vector
+from fedgc.large_vectors import in_tiles
+from fedgc.training.flat import Vector, check_shape, check_vector
 
 NESTEROV_MOMENTUM: Final = 0.9  # unless the setting says another
 
@@ -81,20 +82,27 @@ class ServerOptimizer:
 
         `mean_update` is overwritten with the new model.
         """
-        check_vector(vector, max(vector.size, self._parameters))
-        check_vector(mean_update, vector.size)
         if self._optimizer is None:
-            self._average(vector, mean_update)
+            check_shape(vector, max(vector.size, self._parameters))
+            check_shape(mean_update, vector.size)
+            self._average(vector, mean_update)  # its result is finite only if the arguments are
         else:
+            check_vector(vector, max(vector.size, self._parameters))
+            check_vector(mean_update, vector.size)
             self._step(self._optimizer, vector, mean_update)
         check_vector(mean_update, vector.size)
         return mean_update
 
     def _average(self, vector: Vector, mean_update: Vector) -> None:
-        trained = mean_update[: self._parameters]
-        with np.errstate(over="ignore", invalid="ignore"):  # the caller reports overflows
-            np.multiply(trained, np.float32(self._rate), out=trained)
-            np.subtract(vector, mean_update, out=mean_update)
+        rate, trained = np.float32(self._rate), mean_update[: self._parameters]
+
+        def subtract(tile: slice) -> None:
+            with np.errstate(over="ignore", invalid="ignore"):  # the caller reports overflows
+                if rate != 1:
+                    trained[tile] *= rate
+                np.subtract(vector[tile], mean_update[tile], out=mean_update[tile])
+
+        in_tiles(vector.size, subtract)
 
     def _step(self, optimizer: torch.optim.Optimizer, vector: Vector, mean_update: Vector) -> None:
         trained, buffers = np.split(mean_update, [self._parameters])

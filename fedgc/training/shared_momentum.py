@@ -17,36 +17,33 @@ the minimum, and gates that choose uneven gaps would lose by it.
 
 import math
 from collections.abc import Mapping
-from typing import Final
 
 import numpy as np
 
 from fedgc.config import RunConfig
-from fedgc.large_vectors import Readable
+from fedgc.large_vectors import Readable, squared_length
 from fedgc.training.flat import Vector
-
-BLOCK: Final = 1 << 16
 
 
 def squared_distance(start: Vector, now: Readable, step: Vector | None = None, led: float = 0.0) -> float:
     """Return the squared distance between two models, without the part of `led` steps of the lead `step`.
 
     `now` may have more numbers than `start`. All clients share the lead, so only the remainder differs. It is
-    computed block by block.
+    computed tile by tile.
 
     >>> squared_distance(np.float32([3, 4]), np.float32([0, 0]))
     25.0
     >>> squared_distance(np.float32([3, 4]), np.float32([0, 0]), np.float32([1, 2]), led=2.0)
     1.0
     """
-    total = 0.0
-    for first in range(0, start.size, BLOCK):
-        piece = slice(first, min(first + BLOCK, start.size))
-        difference = start[piece].astype(np.float64) - now[piece]
-        if step is not None:
-            difference -= led * step[piece]
-        total += float(np.square(difference, out=difference).sum())
-    return total
+
+    def difference(part: slice, room: Vector) -> Vector:
+        np.subtract(start[part], now[part], out=room)
+        if step is not None and led:
+            room -= np.float32(led) * step[part]
+        return room
+
+    return squared_length(difference, start.size)
 
 
 def led_share(share: float, reached: int, common_steps: float) -> float:

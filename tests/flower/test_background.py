@@ -5,7 +5,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from fedgc.flower.background import MOST_WAITING, BackgroundQueue
+from fedgc.flower.background import LARGE_BYTES, MOST_WAITING, BackgroundQueue
 
 OVER = 3  # more than may wait
 
@@ -49,6 +49,22 @@ def test_full_queue_drops_oldest_waiting_job_and_runs_last(beside, told):
     assert done == list(range(OVER, MOST_WAITING + OVER))
     with pytest.raises(CancelledError):
         many[0].result()
+
+
+def test_one_large_model_waits(told):
+    begun, go, large = threading.Event(), threading.Event(), BackgroundQueue(told.append, LARGE_BYTES)
+
+    def first() -> None:
+        begun.set()
+        go.wait()
+
+    large.submit("checkpoint", 0, first)
+    begun.wait()
+    for number in (1, 2, 3):
+        large.submit("checkpoint", number, lambda: None)
+    assert [said.split(":")[0] for said in told] == ["round 1", "round 2"]
+    go.set()
+    large.close()
 
 
 def test_full_queue_of_one_kind_drops_no_other_kind(beside, told):
