@@ -34,6 +34,7 @@ QUOTED_TYPE: Final = re.compile(r"'([A-Z]\w*)'")
 MEMBERS: Final = {"RunConfig": ("read", "table", "round_steps"), "FedGC": ("start", "summary")}
 LONGEST_SIGNATURE: Final = 90
 FROM_EXAMPLE: Final = "](../../docs/"  # a link to a page in the README.md of an example
+TO_EXAMPLE: Final = re.compile(r"\]\(\.\./((?:\.\./)*)examples/(\w+)/README\.md\)")  # from a page below docs
 ARGUMENTS: Final = re.compile(r"^Args:\n((?: {4}.*\n?|\n)+)", re.MULTILINE)  # of a docstring
 ARGUMENT: Final = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 
@@ -78,10 +79,10 @@ def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401  of mkdocs, which 
 def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN401  of mkdocs
     """Return a page with its generated parts as the site shows them; mkdocs calls this for every page.
 
-    A tutorial lies elsewhere on the site than in the repository, so its links to pages are other ones.
+    A tutorial lies elsewhere on the site than in the repository, so links from it and to it are other ones.
     """
     here = markdown.replace(FROM_EXAMPLE, "](../") if page.file.src_uri in tutorials() else markdown
-    return filled(here, {**PAGES, "api": api_directives})
+    return filled(TO_EXAMPLE.sub(r"](\1tutorials/\2.md)", here), {**PAGES, "api": api_directives})
 
 
 def filled(markdown: str, pages: dict[str, Page]) -> str:

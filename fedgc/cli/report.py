@@ -64,7 +64,7 @@ def figures(made: "RunReport") -> Mapping[str, object]:
         "unit": made.unit,
         "finished": made.finished,
         "counted": made.counted,
-        "lost": made.finished - made.counted,
+        "lost": made.lost_work,
         "lost_by_reason": [asdict(each) for each in made.lost],
         "samples_counted_share": samples.mean_share if samples else None,
         "samples_counted_least_share": samples.least_share if samples else None,

@@ -27,6 +27,7 @@ MOST_PLANS: Final = 100
 MOST_AUDIT: Final = 1000
 LONGEST_REASON: Final = 200  # characters; a client may send anything as its failure
 OTHERS: Final = "finished, but not in the sum: others had its chunk, or it came after the round had enough"
+AT_END: Final = "done after the last exchange of the run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +148,19 @@ class RunReport:
     refusals: tuple[Audited, ...]
 
     @property
-    def finished(self) -> int:
-        """Work that clients finished, without that of skipped rounds, which goes on."""
-        return sum(each.finished for each in self.outcomes if each.outcome != "skipped")
+    def counted(self) -> int:
+        """Work that is in a sum: chunks, or local steps."""
+        return sum(each.counted for each in self.outcomes if each.outcome != "skipped")
 
     @property
-    def counted(self) -> int:
-        """Work that is in a sum."""
-        return sum(each.counted for each in self.outcomes if each.outcome != "skipped")
+    def lost_work(self) -> int:
+        """Work that clients reported and that is in no sum."""
+        return sum(each.amount for each in self.lost)
+
+    @property
+    def finished(self) -> int:
+        """Work that clients reported."""
+        return self.counted + self.lost_work
 
     @property
     def seconds(self) -> float:
@@ -171,9 +177,10 @@ def report_of(store: Store, run: Run, now: float) -> RunReport:
     rounds = store.rounds(run.run)
     names = {each.client: each.name for each in store.clients()}
     work = str(run.settings.get("work", ""))
-    sums = _Sums(run, {each.row.round: each for each in rounds})
+    sums = _Sums(run, {each.row.round: each for each in rounds}, local=work == "local")
     for part in client_parts(store, run.run, rounds):
         sums.add(part)
+    sums.close()
     decided = store.decisions(run.run, limit=MOST_PLANS, what="plan")
     plans = plans_made(decided, rounds, names)
     audited = store.audited(run.run, MOST_AUDIT)
@@ -284,9 +291,8 @@ class _Total:
     down_bytes: int = 0
     control_bytes: int = 0
 
-    def add(self, row: ClientRow, lost: int) -> None:
+    def add(self, row: ClientRow) -> None:
         self.rounds += bool(row.finished or row.steps)
-        self.lost += lost
         self.transfer_s += row.upload_s + row.download_s
         self.failures += bool(row.failure)
         self.last_failure = _short(row.failure) or self.last_failure
@@ -303,15 +309,25 @@ class _Lost:
     amount: int = 0
     rounds: list[int] = field(default_factory=list)
 
+    def add(self, amount: int, round_number: int) -> None:
+        self.amount += amount
+        self.rounds.append(round_number)
+
 
 class _Sums:
-    """Adds up the client rows of a run, part by part."""
+    """Adds up the client rows of a run, part by part.
 
-    def __init__(self, run: Run, rounds: Mapping[int, Round]) -> None:
+    Of coded work, each row says what of it was lost. Local steps of several rounds are exchanged at once, and
+    are lost if their client fails before.
+    """
+
+    def __init__(self, run: Run, rounds: Mapping[int, Round], *, local: bool) -> None:
         self.seen: Counter[int] = Counter()  # client rows of each round
         self._run = run
         self._rounds = rounds
+        self._local = local
         self._totals: dict[str, _Total] = {}
+        self._pending: Counter[str] = Counter()  # local steps since the last exchange
         self._lost: dict[tuple[str, str], _Lost] = {}
 
     def add(self, part: Iterable[tuple[int, ClientRow]]) -> None:
@@ -324,20 +340,30 @@ class _Sums:
 
     def _add_round(self, over: Round, rows: Sequence[ClientRow]) -> None:
         self.seen[over.row.round] = len(rows)
-        skipped = over.row.outcome == "skipped"
         for row in rows:
-            lost = 0 if skipped else row.finished - row.counted
-            self._totals.setdefault(row.client, _Total()).add(row, lost)
-            if row.failure or lost:
+            self._totals.setdefault(row.client, _Total()).add(row)
+            amount = self._lost_steps(row) if self._local else _lost_chunks(over, row)
+            if row.failure or amount:
                 why = _short(row.failure) or _why_lost(over)
-                entry = self._lost.setdefault((row.client, why), _Lost())
-                entry.amount += lost
-                entry.rounds.append(over.row.round)
+                self._lost.setdefault((row.client, why), _Lost()).add(amount, over.row.round)
         counted = [row for row in rows if row.counted]
-        whole_round = len(rows) >= over.clients
-        if over.row.outcome in SUMMED and counted and whole_round:
+        is_whole = len(rows) >= over.clients
+        if over.row.outcome in SUMMED and counted and is_whole:
             slowest = max(counted, key=lambda row: row.download_s + row.busy_s + row.upload_s)
             self._totals[slowest.client].waited += 1
+
+    def _lost_steps(self, row: ClientRow) -> int:
+        self._pending[row.client] += row.steps - row.counted
+        return max(0, self._pending.pop(row.client)) if row.failure else 0
+
+    def close(self) -> None:
+        """Note the local steps that no exchange has followed."""
+        last = max(self._rounds, default=0)
+        for client, steps in self._pending.items():
+            if self._local and steps > 0:
+                self._lost.setdefault((client, AT_END), _Lost()).add(steps, last)
+        for (client, _), entry in self._lost.items():
+            self._totals[client].lost += entry.amount
 
     def lost(self, names: Mapping[str, str]) -> tuple[LostWork, ...]:
         """Return what was lost, the largest amounts first."""
@@ -353,6 +379,10 @@ class _Sums:
             for (client, why), entry in self._lost.items()
         ]
         return tuple(sorted(found, key=lambda each: (-each.amount, -each.rounds, each.name, each.why)))
+
+    def _finished(self, total: _Total) -> dict[str, int]:
+        """Return what a client finished: of local work, all steps that it has reported."""
+        return {"finished": total.counted + total.lost if self._local else total.finished}
 
     def clients(self, store: Store) -> tuple[ClientShare, ...]:
         """Return all clients that worked in the run or announced data to it, by name."""
@@ -372,10 +402,14 @@ class _Sums:
                     samples=samples,
                     data_share=samples / every if samples is not None and every else None,
                     step_s=total.busy_s / total.steps if total.steps else None,
-                    **_plain(total),
+                    **{**_plain(total), **self._finished(total)},
                 )
             )
         return tuple(sorted(found, key=lambda each: ((each.name or each.client).casefold(), each.client)))
+
+
+def _lost_chunks(over: Round, row: ClientRow) -> int:
+    return 0 if over.row.outcome == "skipped" else row.finished - row.counted
 
 
 def _plain(total: _Total) -> dict[str, Any]:

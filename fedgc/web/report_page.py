@@ -81,19 +81,18 @@ def _head(report: RunReport) -> Iterator[Markup]:
     yield _paragraph(
         f"Task {run.task}, {report.work or 'unknown'} work. Began {_moment(run.started)}{ended}."
     )
-    state = f"{report.state}: {report.reason}" if report.reason else report.state
-    yield element("p", state, class_="good" if report.state == "completed" else "bad")
-    yield element("ul", *(element("li", line) for line in report.why))
+    first, *others = report.why
+    yield element("p", first, class_="good" if report.state == "completed" else "bad")
+    yield element("ul", *(element("li", line) for line in others))
 
 
 def _numbers(report: RunReport) -> Markup:
-    lost = report.finished - report.counted
     share = report.counted / report.finished if report.finished else None
     facts = [
         ("rounds", f"{len(report.rounds)}", ", ".join(f"{e.rounds} {e.outcome}" for e in report.outcomes)),
         ("time of the rounds", span(report.seconds), ""),
-        (f"{report.unit} counted", f"{report.counted}", f"{_percent(share)} of {report.finished} finished"),
-        (f"{report.unit} lost", f"{lost}", "finished, and in no sum"),
+        (f"{report.unit} counted", f"{report.counted}", f"{_percent(share)} of {report.finished} reported"),
+        (f"{report.unit} lost", f"{report.lost_work}", "reported, and in no sum"),
         ("samples counted", *_samples_fact(report.samples)),
         *((each.name, f"{each.last:.4g}", f"{each.first:.4g} at first") for each in report.figures),
     ]

@@ -10,7 +10,7 @@ from fedgc.config import RunConfig
 from fedgc.history import ClientRow
 from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Evaluated, Present, Seen
 from fedgc.web import report_page as page
-from fedgc.web.report import LONGEST_REASON, OTHERS, report_of
+from fedgc.web.report import AT_END, LONGEST_REASON, OTHERS, report_of
 from tests.web.run_of_four import NAMES, START, round_of, tell_a_run
 
 NOW = START + 1000.0
@@ -75,6 +75,33 @@ def test_report_names_lost_work_with_reason(told):
         ("slow", OTHERS, 9, 1, 11, 9),
         ("dead", "lost", 1, 3, 3, 2),
     ]
+
+
+def test_local_steps_are_lost_if_client_fails_before_exchange(empty):
+    rounds = {  # outcome, and steps and counted steps of each client; "aa" fails in round 3
+        1: ("skipped", {"aa": (10, 0), "bb": (10, 0)}),
+        2: ("synced", {"aa": (8, 18), "bb": (9, 19)}),
+        3: ("skipped", {"aa": (5, 0), "bb": (10, 0)}),
+        4: ("synced", {"bb": (10, 20)}),
+        5: ("skipped", {"aa": (4, 0), "bb": (3, 3)}),
+    }
+    empty.write(Begun(START, "local", RunConfig(work="local").table()))
+    for number, (outcome, steps) in rounds.items():
+        rows = [
+            ClientRow(name, counted, counted, done, failure="lost" if (name, number) == ("aa", 3) else "")
+            for name, (done, counted) in steps.items()
+        ]
+        empty.write(Appended(START + number, "local", round_of(number, outcome, rows)))
+    made = report_of(empty, empty.run("local"), NOW)
+    assert [(each.name, each.why, each.first, each.amount) for each in made.lost] == [
+        ("aa", "lost", 3, 5),
+        ("aa", AT_END, 5, 4),
+    ]
+    assert [(each.client, each.finished, each.counted, each.lost) for each in made.clients] == [
+        ("aa", 27, 18, 9),
+        ("bb", 42, 42, 0),
+    ]
+    assert (made.counted, made.lost_work) == (57, 9)
 
 
 def test_slowest_counted_client_is_waited_for(told):
