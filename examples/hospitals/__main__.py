@@ -27,7 +27,7 @@ def hospitals(
     care = Care(2, 1, named(WAITS, DEADLINE, OURS)) if quick else Care()
     report = compare(care, lambda done, total: sys.stderr.write(f"\r{done} of {total} runs"))
     sys.stderr.write("\n")
-    show(report, as_json=as_json, save=save, lines=text_lines(report))
+    show(report, as_json=as_json, save=save, lines=text_lines(report), module="examples.hospitals")
 
 
 if __name__ == "__main__":

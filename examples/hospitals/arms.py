@@ -28,7 +28,7 @@ from examples.hospitals.scene import HOURS, ROUND_S, SITES, SLOWER, STEPS, TRANS
 
 SHORT: Final = 4  # steps
 DEADLINE_S: Final = 1.2 * ROUND_S
-QUICK_HOURS: Final = HOURS / 4  # of arms that do not wait for the slow site
+QUICK_HOURS: Final = HOURS / 5  # of arms that do not wait for the slow site
 TUNING_HOURS: Final = HOURS / 10  # of these, in tuning
 
 RAISE: Final = "raise the timeout above the slowest site's round; restart the job when a site is lost"

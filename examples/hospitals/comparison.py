@@ -5,7 +5,7 @@ their own settings and rules, or `benchmarks.asynchronous`. Training is real.
 
 Each arm is tuned over the same number of learning rates on seeds that are not reported (`benchmarks.trial`):
 first the null arm, for its final accuracy, which less one point is the target; then all others, for the time
-to the target. Arms that wait for the slow site train for `HOURS`, the others for a quarter of that.
+to the target. Arms that wait for the slow site train for `HOURS`, the others for a fifth of that.
 
 Figures, of which those that miss their reach come first:
 
@@ -167,7 +167,8 @@ def measure(entry: Entry, hours: float, rate: float, seed: int) -> Run:
 
 
 def _synchronous(bare: Run, points: Sequence[Point], sites: Sites) -> Run:
-    marks, down, fresh = [], 0, SITES
+    marks: list[Mark] = []
+    down, fresh = 0, SITES
     for point in points:
         down += fresh
         fresh = len(point.row.clients)

@@ -10,7 +10,7 @@ small; each transfer takes as long as one of 100 MB on 20 Mbit/s, and counts as 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,9 @@ CONTROL_S: Final = 0.05
 HOUR_S: Final = 3600.0
 ROUNDS: Final = 20  # of the consortium that waits for all, as in MediSwarm's run
 HOURS: Final = ROUNDS * (SLOWER * ROUND_S + 2 * TRANSFER_S) / HOUR_S
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Int = NDArray[np.int64]
 Float = NDArray[np.float64]
@@ -68,10 +71,19 @@ class Sites:
 
     def task(self) -> Task:
         """Return the task: a chunk for each site; the accuracy of each class is a figure."""
-        classes = range(self.shares_wc.shape[1])
         chunks = {f"chunk {site:04}": each for site, each in enumerate(self.rows)}
-        tests = {class_figure(label): np.flatnonzero(self.images.test_labels == label) for label in classes}
-        return images(self.images, chunks, model="mlp", optimizer="sgd", tests=tests)
+        whole = images(self.images, chunks, model="mlp", optimizer="sgd")
+        return replace(whole, evaluate=self.evaluate)
+
+    def evaluate(self, module: "nn.Module") -> Mapping[str, float]:
+        """Return the accuracy on all held-out images, and that of each class."""
+        import torch
+
+        labels = self.images.test_labels
+        right = module(torch.from_numpy(self.images.test_inputs)).argmax(dim=1).numpy() == labels
+        classes = range(self.shares_wc.shape[1])
+        by_class = {class_figure(label): float(right[labels == label].mean()) for label in classes}
+        return {"accuracy": float(right.mean()), **by_class}
 
     def points(self, metrics: Mapping[str, float]) -> Float:
         """Return the accuracy on held-out images in each site's label proportions, in points."""

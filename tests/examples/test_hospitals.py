@@ -1,4 +1,4 @@
-"""Test the comparison of examples/hospitals: its scene, what counts, and its figures from rows made by hand."""
+"""Test the comparison of examples/hospitals: its scene, what counts, and figures from rows made by hand."""
 
 import math
 from dataclasses import replace
@@ -76,7 +76,12 @@ def test_ratios_take_cheapest_rival_of_each_seed():
 
 
 def test_figures_that_miss_come_first():
-    runs = [run(OURS, 0, 10.0), run(WAITS, 0, 20.0), run(PROXIMAL, 0, 30.0), run("FedBuff", 0, 30.0, slow=40.0)]
+    runs = [
+        run(OURS, 0, 10.0),
+        run(WAITS, 0, 20.0),
+        run(PROXIMAL, 0, 30.0),
+        run("FedBuff", 0, 30.0, slow=40.0),
+    ]
     names = list(report(runs, TARGET).figures)
     assert names[0] == "time_over_wait_all"
     assert names.index("time_over_best_rival") > 0
