@@ -9,12 +9,13 @@ export PYTHONUNBUFFERED := 1
 # Every client is a process of its own: without bytecode on disk each would compile fedgc anew, a second or so.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo examples test test-slow test-gpu fuzz canary check format clean docs reference
+.PHONY: help setup demo examples hospitals test test-slow test-gpu fuzz canary check format clean docs reference
 .PHONY: docker-wheels docker-images docker-arm64 docker-check
 
 help:
 	@echo "make demo    train digits on four local clients, one slow, one killed in the middle"
 	@echo "make examples   runs all examples, one after the other, with a line for each"
+	@echo "make hospitals   eight local clients, of which the slowest holds half of the data; two fail"
 	@echo "make test    every test that needs no GPU and no minutes"
 	@echo "make canary  the contract tests with the newest flwr, in an environment of its own"
 	@echo "make fuzz    the properties with examples nobody has tried yet, a million hostile events, a million inputs"
@@ -39,6 +40,9 @@ demo: $(READY)
 
 examples: $(READY)
 	$(BIN)/python -m examples
+
+hospitals: $(READY)
+	$(BIN)/python -m examples.hospitals.federation --folder build/hospitals-$$(date +%Y%m%d-%H%M%S)
 
 test: $(READY)
 	$(BIN)/python -m pytest -q -n 2 -m 'not contract and not slow and not gpu'

@@ -65,19 +65,21 @@ class Buffered:
     """FedBuff with a buffer of this many updates."""
 
     buffer: int
+    by_samples: int = 0  # of so many clients: each update counts by its client's samples too
     bound: ClassVar[float] = math.inf
 
     def __post_init__(self) -> None:
         if self.buffer < 1:
             raise BadSetting(f"FedBuff: saw a buffer of {self.buffer}, needed one piece at least")
 
-    def weight(self, age: int, share: float) -> float:  # noqa: ARG002  all clients count alike
-        """Return the weight of an update.
+    def weight(self, age: int, share: float) -> float:
+        """Return the weight of an update; as published, all clients count alike.
 
-        >>> Buffered(2).weight(0, 0.1), Buffered(2).weight(3, 0.1)
-        (0.5, 0.25)
+        >>> Buffered(2).weight(0, 0.1), Buffered(2).weight(3, 0.1), Buffered(2, by_samples=8).weight(0, 0.25)
+        (0.5, 0.25, 1.0)
         """
-        return 1.0 / (self.buffer * math.sqrt(1 + age))
+        samples = self.by_samples * share if self.by_samples else 1.0
+        return samples / (self.buffer * math.sqrt(1 + age))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class Moment:
     steps: int
     version: int
     metrics: Mapping[str, float]
+    clients: frozenset[str] = frozenset()  # whose updates came in this round
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,7 @@ class _Training:
         self._order = count()
         self._version = self._summed = self._pushed = self._pulled = 0
         self._now = 0.0
+        self._came: set[str] = set()  # in this round
         self.moments: list[Moment] = []
 
     def run(self) -> None:
@@ -202,6 +206,7 @@ class _Training:
         client.pieces += 1
         client.waits = True
         self._pushed += 1
+        self._came.add(client.name)
         self._add(update, self._rule.weight(self._version - client.version, client.share))
         if self._pushed % len(self._clients) == 0:
             self._close()
@@ -235,8 +240,10 @@ class _Training:
         every = config.evaluate_every
         metrics = self._common.evaluate(self.model) if every and number % every == 0 else {}
         steps = self._pushed * config.round_steps
-        moment = Moment(self._now, self._pushed, self._pulled, steps, self._version, metrics)
+        came = frozenset(self._came)
+        moment = Moment(self._now, self._pushed, self._pulled, steps, self._version, metrics, came)
         self.moments.append(moment)
+        self._came.clear()
         if number < config.rounds:
             self._open(self._job.scenario[number])
 

@@ -14,10 +14,20 @@ from fedgc.cli.image_files import keep
 from fedgc.cli.view import terminal
 
 
-def show(report: Report, *, as_json: bool, save: bool, lines: Iterable[str] = ()) -> None:
-    """Print the one JSON object, or lines of text and figures; write the results file if it is wanted."""
+def show(
+    report: Report,
+    *,
+    as_json: bool,
+    save: bool,
+    lines: Iterable[str] = (),
+    module: str = saved.BENCHMARKS,
+) -> None:
+    """Print the one JSON object, or lines of text and figures; write the results file if it is wanted.
+
+    `module` was called, as `python -m MODULE`.
+    """
     if save:
-        sys.stderr.write(f"{saved.save(report, sys.argv[1:])}\n")
+        sys.stderr.write(f"{saved.save(report, [module, *sys.argv[1:]])}\n")
     if as_json:
         sys.stdout.write(report.json() + "\n")
         return

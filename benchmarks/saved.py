@@ -24,8 +24,15 @@ from benchmarks.report import Report
 from fedgc.errors import EdgeFailed
 
 FOLDER: Final = Path(__file__).with_name("results")
+BENCHMARKS: Final = "benchmarks"
 LARGEST: Final = 200_000  # bytes of rows in a file; the first rows are kept
-SOURCES: Final = ("fedgc", "benchmarks", "pyproject.toml", "constraints.txt")  # what can change a figure
+SOURCES: Final = (
+    "fedgc",
+    "benchmarks",
+    "examples/hospitals",
+    "pyproject.toml",
+    "constraints.txt",
+)  # what can change a figure
 OTHERS: Final = (":(exclude)benchmarks/results", ":(exclude)*.md")
 
 
@@ -60,18 +67,22 @@ def wholly(save: bool) -> bool:
 
 
 def save(report: Report, words: Sequence[str], folder: Path = FOLDER) -> Path:
-    """Write the results file of the benchmark that was called by these words; return its path."""
-    begun = start()
+    """Write the results file of what was called by these words after `python -m`; return its path.
+
+    A benchmark's name is the word after `benchmarks`, that of an example is its module's.
+    """
+    begun, (module, *others) = start(), words
+    name = others[0] if module == BENCHMARKS else module.rpartition(".")[2]
     about = {
-        "name": words[0],
-        "command": " ".join(["python -m benchmarks", *map(_without_folder, words)]),
+        "name": name,
+        "command": " ".join(["python -m", module, *map(_without_folder, others)]),
         "commit": begun.commit,
         "dirty": begun.dirty,
         "load": begun.load,
         "date": datetime.now(UTC).date().isoformat(),
         "wall_s": round(time.monotonic() - begun.at_s, 1),
     }
-    path = folder / f"{words[0]}.json"
+    path = folder / f"{name}.json"
     folder.mkdir(exist_ok=True)
     path.write_text(text(about, report.table()))
     return path

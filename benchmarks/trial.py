@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import accumulate
 from statistics import fmean
-from typing import Final
+from typing import Final, TypeVar
 
 from benchmarks.arms import COPIES, PIECES, Arm
 from benchmarks.asynchronous import Moment, train_asynchronously
@@ -152,15 +152,29 @@ class Trial:
 
     def tune(self) -> tuple[float, float]:
         """Return the best rate, and its accuracy on the tuning seeds, in points."""
-        first, second = TUNING_SEEDS
-        tried = [self._at(rate, first) for rate in self.arm.rates(self.scene.optimizer)[: self.care.rates]]
-        close = sorted(tried, key=lambda each: each.worth(self.target), reverse=True)[:AGAIN]
-        both = [(each, self._at(each.rate, second)) for each in close]
-        best = max(both, key=lambda pair: _mean([each.worth(self.target) for each in pair]))
-        return best[0].rate, fmean(each.points for each in best)
+        rates = self.arm.rates(self.scene.optimizer)[: self.care.rates]
+        rate, best = tuned(rates, self._at, lambda each: each.worth(self.target))
+        return rate, fmean(each.points for each in best)
 
     def _at(self, rate: float, seed: int) -> Measured:
         return measure(self.scene, self.arm, rate, seed)
+
+
+Result = TypeVar("Result")
+
+
+def tuned(
+    rates: Sequence[float],
+    at: Callable[[float, int], Result],
+    worth: Callable[[Result], tuple[float, float]],
+) -> tuple[float, Sequence[Result]]:
+    """Return the best rate and its results on the tuning seeds; `at` trains at a rate on a seed."""
+    first, second = TUNING_SEEDS
+    tried = {rate: at(rate, first) for rate in rates}
+    close = sorted(tried, key=lambda rate: worth(tried[rate]), reverse=True)[:AGAIN]
+    both = {rate: (tried[rate], at(rate, second)) for rate in close}
+    best = max(both, key=lambda rate: _mean([worth(each) for each in both[rate]]))
+    return best, both[best]
 
 
 def _mean(worths: Sequence[tuple[float, float]]) -> tuple[float, ...]:

@@ -15,7 +15,7 @@ SHIPPED = sorted(saved.FOLDER.glob("*.json"))
 
 
 def test_results_file_tells_commit_command_and_seeds(tmp_path: Path):
-    path = saved.save(REPORT, ["codes", "--save", "--traces", "/data/of/mine/traces"], tmp_path)
+    path = saved.save(REPORT, ["benchmarks", "codes", "--save", "--traces", "/data/of/mine/traces"], tmp_path)
     table = json.loads(path.read_text())
     assert path.name == "codes.json"
     assert list(table)[:6] == ["name", "command", "commit", "dirty", "load", "date"]
@@ -25,6 +25,13 @@ def test_results_file_tells_commit_command_and_seeds(tmp_path: Path):
     assert table["rows"] == [{"a": 1}, {"a": 2}]
     assert (table["seeds"], table["rows_left_out"]) == ([0, 1], 0)
     assert table["machine"] == machine()
+
+
+def test_results_file_of_example_has_name_of_its_module(tmp_path: Path):
+    path = saved.save(REPORT, ["examples.hospitals", "--save"], tmp_path)
+    table = json.loads(path.read_text())
+    assert path.name == "hospitals.json"
+    assert (table["name"], table["command"]) == ("hospitals", "python -m examples.hospitals --save")
 
 
 def test_results_file_keeps_first_rows_of_long_report():
@@ -68,7 +75,8 @@ def test_quick_benchmark_is_not_saved():
 def test_shipped_results_are_of_committed_sources(path: Path):
     table = json.loads(path.read_text())
     assert table["name"] == path.stem
-    assert table["command"].startswith(f"python -m benchmarks {path.stem}")
+    commands = tuple(f"python -m {module}" for module in (f"benchmarks {path.stem}", f"examples.{path.stem}"))
+    assert table["command"].startswith(commands)
     assert not table["dirty"]
     assert "/" not in table["command"]
     assert set(table["machine"]) == set(machine())

@@ -97,7 +97,8 @@ def test_markers_are_whole_and_within_line(name: str):
 
 def test_markers_name_benchmarks():
     named = {marker[1].partition("[")[0].partition(".")[0] for marker in MARKERS}
-    assert named <= {"none", *(command.name for command in app.registered_commands)}
+    examples = {path.parent.name for path in (generate.ROOT / "examples").glob("*/__main__.py")}
+    assert named <= {"none", *examples, *(command.name for command in app.registered_commands)}
 
 
 def test_numbers_of_benchmarks_page_are_marked():

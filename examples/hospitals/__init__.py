@@ -1,0 +1,1 @@
+"""Eight hospitals, of which the slowest holds half of the data: fedgc beside other ways to train."""
