@@ -5,8 +5,8 @@
 is a figure of benchmarks/results/NAME.json with a format of Python; `NAME.figure.key` is one of a figure with
 keys, and `NAME[column=value; column=value].column` is of the one row with these values. A factor may stand
 before the format (`1e3 .1f`). `unmeasured` in place of `result` marks a number that was typed by hand because
-there is no such file yet. Readers see it with a dagger, which a line at the end of the page explains. When there
-is a file, the number is filled in, the marker becomes `result`, and the dagger goes.
+there is no such file yet. Readers see it with a dagger, which a line at the end of the page explains. When
+there is a file, the number is filled in, the marker becomes `result`, and the dagger goes.
 """
 
 import json
