@@ -72,8 +72,7 @@ def options(make: Callable[..., object], text: str, setting: str, owner: str) ->
     >>> options(make, "trim=0.25", "aggregation.options", "aggregator trimmed-mean")
     {'trim': 0.25}
     """
-    parameters = inspect.signature(make).parameters.values()
-    known = {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+    known = _options_of(make)
     given: dict[str, Any] = {}
     for word in filter(None, map(str.strip, text.split(","))):
         option, equals, value = (part.strip() for part in word.partition("="))
@@ -90,18 +89,28 @@ def options(make: Callable[..., object], text: str, setting: str, owner: str) ->
     return given
 
 
-def summaries(group: str, named: Callable[[str], Any]) -> str:
-    """Return every installed extension of the group with its summary, in one sentence.
+def summaries(group: str, named: Callable[[str], Any], maker: str = "") -> str:
+    """Return every installed extension of the group with its summary and its options, in one sentence.
 
-    `named` returns an extension by its name. One that cannot be loaded does not hide the others.
+    `named` returns an extension by its name. One that cannot be loaded does not hide the others. `maker`
+    names the method that takes the options, if the class itself does not.
     """
     lines = []
     for name in available(group):
         try:
-            lines.append(f"{name}: {named(name).summary}")
+            kind = named(name)
+            known = _options_of(getattr(kind, maker) if maker else kind)
+            shown = ", ".join(f"{option}={default}" for option, default in known.items())
+            lines.append(f"{name}: {kind.summary}{f' (options: {shown})' if shown else ''}")
         except BadSetting as error:
             lines.append(f"{name}: cannot be used ({error})")
     return "; ".join(lines)
+
+
+def _options_of(make: Callable[..., object]) -> dict[str, Any]:
+    """Return the options of an extension with their defaults."""
+    parameters = inspect.signature(make).parameters.values()
+    return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
 
 
 def _other(group: str, name: str, asked: str) -> EntryPoint:

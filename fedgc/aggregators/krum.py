@@ -17,7 +17,7 @@ class Krum(CollectingRule):
     of what was learned; `multi-krum` discards less.
     """
 
-    summary = "the one update that is closest to its nearest neighbors; f: hostile clients"
+    summary = "the one update that is closest to its nearest neighbors, where f clients are hostile"
 
     def __init__(self, *, f: int = 1) -> None:
         super().__init__()

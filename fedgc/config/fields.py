@@ -85,6 +85,17 @@ def wanted(hint: Any) -> str:
     return " or ".join(names)
 
 
+def unexplained(hint: Any, says: str) -> str:
+    """Return the named values of a setting as an addition to its meaning, if that does not name all of them.
+
+    >>> unexplained(Literal["sgd", "adam"], "the optimizer"), unexplained(Literal["a", "b"], "a: on; b: off")
+    ('; one of sgd, adam', '')
+    """
+    named = [choice for member in _members(hint) for choice in _choices(member) if choice != AUTO]
+    known = all(choice in says for choice in named)
+    return "" if known else f"; one of {', '.join(named)}"
+
+
 def converted(value: Any, hint: Any) -> Any:
     """Return an integer as a float if the setting takes floats.
 

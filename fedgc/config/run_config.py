@@ -14,7 +14,7 @@ from typing import Any, Final, get_type_hints
 from fedgc.aggregators import BOUNDED, PLAIN, AggregationRule, make_rule, rule_summaries
 from fedgc.codecs import codec_summaries, make_codec
 from fedgc.config import checks
-from fedgc.config.fields import AUTO, TASK, Value, converted, fits, wanted
+from fedgc.config.fields import AUTO, TASK, Value, converted, fits, unexplained, wanted
 from fedgc.config.names import FIELDS, dashed, field_of, flat
 from fedgc.config.pins import parse_pins
 from fedgc.config.settings import CODED_STEPS, LOCAL_STEPS, SHARED, Settings
@@ -235,11 +235,12 @@ class RunConfig(Settings):
 
     @classmethod
     def explained(cls) -> tuple[tuple[str, object, str], ...]:
-        """Return (name, default, meaning) of every setting; meanings list the installed plug-ins."""
+        """Return (name, default, meaning) of every setting; meanings list named values and plug-ins."""
         more = {"gate.name": f"; {summaries()}", "aggregation.rule": f"; {rule_summaries()}"}
         more["links.codec"] = f"; {codec_summaries()}"
         known = {each.name: each for each in fields(cls)}
+        says = {name: each.metadata["says"] for name, each in known.items()}
         return tuple(
-            (key, known[name].default, known[name].metadata["says"] + more.get(key, ""))
+            (key, known[name].default, says[name] + unexplained(HINTS[name], says[name]) + more.get(key, ""))
             for key, name in FIELDS.items()
         )

@@ -62,8 +62,10 @@ class Settings:
     local_steps: int | Auto = setting(
         "local-steps",
         AUTO,
-        "optimizer steps in a round: of a client in local work, on each chunk in coded work; "
-        f"auto: {LOCAL_STEPS} in local work, {CODED_STEPS} in coded",
+        "local work: the optimizer steps after which a client is done with a round; a slower client counts "
+        "with fewer, and a client that waits for others goes on to more, unless gate.lockstep is on. Coded "
+        f"work: the optimizer steps on each chunk, exactly. auto: {LOCAL_STEPS} in local work, {CODED_STEPS} "
+        "in coded",
         count,
         "at least 1, or auto",
     )
@@ -72,7 +74,8 @@ class Settings:
     schedule: Literal["constant", "cosine"] = setting(
         "optimizer.schedule",
         "constant",
-        "schedule of the learning rate over the local steps of the whole run",
+        "schedule of the learning rate over the local steps of the whole run, rounds times local-steps; "
+        "cosine: falls to 0 at their end",
     )
     warmup_steps: int = setting(
         "optimizer.warmup-steps",
@@ -198,19 +201,20 @@ class Settings:
     late_s: float | Auto = setting(
         "timing.late-s",
         AUTO,
-        "coded work: a codeword is late after this time at least, and after 1.5 times the time in which half "
-        "of the codewords came. Other clients are then asked to replace it. If a measured uplink is that "
-        "slow, clients train further chunks meanwhile. auto: links.grace-s, so that a broken session may "
-        "come back. Local work: once most updates have come, a client that has not begun to send is awaited "
-        "for this time at least, and for four times as long as the slowest of the others took; auto: 2",
+        "least time in which an upload has to begin. Local work: once more updates have come than are "
+        "missing, a client that has not begun to send is awaited for this time, for four times as long as "
+        "the slowest upload of the round took if that is longer, and for its own measured step and uplink "
+        "besides; auto: 2, and at least 60 over Flower messages. Coded work: a codeword is late after this "
+        "time and after 1.5 times the time in which half of the codewords came, and other clients are asked "
+        "to replace it; auto: links.grace-s",
         positive,
         "above 0, or auto",
     )
     quorum: float | Auto = setting(
         "timing.quorum",
         AUTO,
-        "local work: share of the clients that must have done their steps before the gate is asked; "
-        "auto: three of four",
+        "local work: share of the clients that must have done their steps before the gate is asked, rounded "
+        "up; auto: 0.75, so all of 2 or 3 clients, 3 of 4, 4 of 5",
         share,
         "above 0 and at most 1, or auto",
     )
@@ -264,7 +268,8 @@ class Settings:
     rollback: Literal["auto", "off"] = setting(
         "aggregation.rollback",
         AUTO,
-        "auto: if a new model loses half of what the best one has gained, the run goes on from the best one",
+        "auto: if a new model loses half of what the best one has gained, the run goes on from the best one; "
+        "off: never",
     )
 
     # Gate
@@ -284,7 +289,10 @@ class Settings:
         "above 0, or auto",
     )
     gate_budget_unit: Literal["share", "megabytes", "seconds"] = setting(
-        "gate.budget-unit", "share", "unit of the budget; share: of the rounds"
+        "gate.budget-unit",
+        "share",
+        "unit of gate.budget; share: exchanges as a share of the rounds; megabytes, seconds: of all "
+        "exchanges of the run together",
     )
     lockstep: Literal["auto", "on", "off"] = setting(
         "gate.lockstep",
@@ -439,7 +447,7 @@ class Settings:
     keep_checkpoints: int | All = setting(
         "history.keep-checkpoints",
         3,
-        "how many of the newest are kept (0: none are written)",
+        "how many of the newest are kept (0: none are written; all: every one)",
         not_negative,
         "0 or more, or all",
     )

@@ -34,4 +34,4 @@ def make_gate(name: str, settings: GateSettings, options: str = "") -> Gate[Any]
 
 def summaries() -> str:
     """Return every installed gate with its summary, in one sentence."""
-    return plugins.summaries(GROUP, gate_named)
+    return plugins.summaries(GROUP, gate_named, "make")

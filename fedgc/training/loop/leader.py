@@ -60,6 +60,10 @@ HEARTBEAT_S: Final = 30.0  # in which all ranks hear of rank 0: less than the ti
 NUMBERS: Final = len(Action(Do.STEP).numbers())
 
 
+class ClientEnded(EdgeFailed):
+    """The client ends before the run: it leaves, or the server has ended. The script may be started again."""
+
+
 class _Interrupted(Exception):
     """A signal came while the script was waiting for the client."""
 
@@ -220,7 +224,7 @@ class Leader:
             case "end":
                 self._may_train = False
                 if not message.get("complete"):
-                    raise EdgeFailed(f"fedgc: the client has ended the training: {message.get('reason')}")
+                    raise ClientEnded(f"fedgc: the client has ended the training: {message.get('reason')}")
                 self._actions.append(self._here(Do.END))
             case "rest":
                 self._may_train = False

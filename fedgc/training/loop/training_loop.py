@@ -25,7 +25,7 @@ from fedgc.errors import BadTask, EdgeFailed, FedgcError
 from fedgc.training.figures import scored
 from fedgc.training.loop.environment import ScriptEnvironment
 from fedgc.training.loop.forks import handle_sigterm
-from fedgc.training.loop.leader import NUMBERS, Action, Do, Leader
+from fedgc.training.loop.leader import NUMBERS, Action, ClientEnded, Do, Leader
 from fedgc.training.loop.model_state import ModelState
 from fedgc.training.loop.ranks import Ranks, is_first
 from fedgc.training.loop.samples import Counted, samples_of, total_samples
@@ -64,8 +64,8 @@ def join(
             that each process has data of its own, and the lengths are added.
         private: Names of tensors that stay on this client, as patterns (`["head.*", "*.bn.*"]`). Frozen
             tensors that match may differ from those of other clients.
-        optimizer: Its state is kept when the script is stopped, and loaded when it is started again. All
-            processes get that of rank 0; with `fully_shard` it is not kept.
+        optimizer: Its state is kept when the script or its client leaves or the server ends, and loaded when
+            the script is started again. All processes get that of rank 0; with `fully_shard` it is not kept.
 
     Returns:
         The training loop, to be asked for steps.
@@ -313,11 +313,19 @@ class TrainingLoop:
             return Action.of(ranks.agree((0,) * NUMBERS))
         try:
             action = lead(self._leader)
+        except ClientEnded:
+            self._fail(ranks)
+            if not self._state.sharded:
+                self._keep(with_optimizer=True)
+            raise
         except FedgcError:
-            with suppress(RuntimeError):  # the other ranks are gone
-                ranks.agree(Action(Do.FAIL).numbers())
+            self._fail(ranks)
             raise
         return Action.of(ranks.agree(action.numbers()))
+
+    def _fail(self, ranks: Ranks) -> None:
+        with suppress(RuntimeError):  # the other ranks are gone
+            ranks.agree(Action(Do.FAIL).numbers())
 
     def _announce(self, ranks: Ranks) -> None:
         if self._samples is None:

@@ -226,6 +226,28 @@ while fed.step():
     np.testing.assert_array_equal(handed(loop), np.full(2, 1 - 8 * 2.0**-14, np.float32))
 
 
+def test_optimizer_state_outlives_end_of_client(make: Make, tmp_path: Path):
+    text = """
+model = torch.nn.Linear(2, 1, bias=False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.5)
+fed = fedgc.join(model, samples=3, optimizer=optimizer)
+while fed.step():
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    fed.log(loss=optimizer.state[model.weight]["momentum_buffer"].max())
+"""
+    momenta = []
+    for _ in range(2):
+        loop = ready(make(script(tmp_path, text)))
+        begin(loop, work(target=1))
+        while (advance := loop.advance(0, 1)) is None:
+            pass
+        momenta.append(advance.losses)
+        loop.close(complete=False)
+    assert momenta == [1.0, 1.5]
+
+
 def test_client_settings_and_places_reach_script(make: Make, tmp_path: Path):
     text = f"""
 fed = fedgc.join(torch.nn.Linear(2, 1), samples=3)
