@@ -18,10 +18,15 @@ from typing import Any, Final
 from typer.main import get_command
 
 import fedgc
+from fedgc.aggregators import AggregationRule, CollectingRule
 from fedgc.cli.commands import app
+from fedgc.codecs import Codec
+from fedgc.codes import Code
 from fedgc.config import RunConfig, group_of
 from fedgc.config.names import FIELDS
 from fedgc.errors import Unusable
+from fedgc.flower.sink import Sink
+from fedgc.gates import Gate
 from fedgc.round.machine import TABLE, State
 from fedgc.training.loop.training_loop import TrainingLoop
 
@@ -30,11 +35,18 @@ FOLDER: Final = Path(__file__).parent
 ROOT: Final = FOLDER.parent
 BLOCK: Final = re.compile(r"<!-- generated: (\w+) -->\n(?:.*?)<!-- end of generated text -->", re.DOTALL)
 MODULE_PREFIX: Final = re.compile(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z])")  # of torch.nn.modules.module.Module
+ARRAY: Final = re.compile(r"ndarray\[tuple\[Any, \.\.\.\], dtype\[(\w+)\]\]")
 QUOTED_TYPE: Final = re.compile(r"'([A-Z]\w*)'")
 MEMBERS: Final = {"RunConfig": ("read", "table", "round_steps"), "FedGC": ("start", "summary")}
+INTERFACES: Final = {  # of extensions, with the members that an author writes
+    Gate: ("make", "init", "step", "describe", "always_syncs"),
+    CollectingRule: ("combine",),
+    AggregationRule: ("add", "result", "outliers", "clear"),
+    Codec: ("encode", "decode", "largest", "expected"),
+    Code: ("make", "solve", "prune"),
+    Sink: tuple(name for name in vars(Sink) if not name.startswith("_")),
+}
 LONGEST_SIGNATURE: Final = 90
-FROM_EXAMPLE: Final = "](../../docs/"  # a link to a page in the README.md of an example
-TO_EXAMPLE: Final = re.compile(r"\]\(\.\./((?:\.\./)*)examples/(\w+)/README\.md\)")  # from a page below docs
 ARGUMENTS: Final = re.compile(r"^Args:\n((?: {4}.*\n?|\n)+)", re.MULTILINE)  # of a docstring
 ARGUMENT: Final = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 
@@ -62,27 +74,9 @@ def commands_list() -> str:
     return "\n\n".join(_commands(get_command(app), "fedgc"))
 
 
-def tutorials() -> dict[str, Path]:
-    """Return the tutorials of the site by their addresses: the README.md of each example."""
-    return {f"tutorials/{path.parent.name}.md": path for path in sorted(ROOT.glob("examples/*/README.md"))}
-
-
-def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401  of mkdocs, which is there for the site alone
-    """Add the tutorials to the files of the site; mkdocs calls this once."""
-    from mkdocs.structure.files import File
-
-    for address, path in tutorials().items():
-        files.append(File.generated(config, address, abs_src_path=str(path)))
-    return files
-
-
-def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN401  of mkdocs
-    """Return a page with its generated parts as the site shows them; mkdocs calls this for every page.
-
-    A tutorial lies elsewhere on the site than in the repository, so links from it and to it are other ones.
-    """
-    here = markdown.replace(FROM_EXAMPLE, "](../") if page.file.src_uri in tutorials() else markdown
-    return filled(TO_EXAMPLE.sub(r"](\1tutorials/\2.md)", here), {**PAGES, "api": api_directives})
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Return a page with its generated parts as the site shows them; mkdocs calls this for every page."""
+    return filled(markdown, {**PAGES, "api": api_directives, "interfaces": interfaces_directives})
 
 
 def filled(markdown: str, pages: dict[str, Page]) -> str:
@@ -103,6 +97,16 @@ def api_list() -> str:
 def api_directives() -> str:
     """Return the public names as directives of mkdocstrings, which shows their docstrings."""
     return "\n\n".join(_directive(name) for name in fedgc.__all__ if not name.startswith("_"))
+
+
+def interfaces_list() -> str:
+    """Return the interfaces of extensions with the signatures and meanings of their members."""
+    return "\n\n".join(_interface(kind, members) for kind, members in INTERFACES.items())
+
+
+def interfaces_directives() -> str:
+    """Return these interfaces as directives of mkdocstrings."""
+    return "\n\n".join(f"::: {_path(kind)}" for kind in INTERFACES)
 
 
 def mermaid() -> str:
@@ -128,6 +132,7 @@ PAGES: Final[dict[str, Page]] = {
     "settings": settings_table,
     "commands": commands_list,
     "api": api_list,
+    "interfaces": interfaces_list,
     "round": round_diagram,
 }
 
@@ -197,6 +202,22 @@ def _public(name: str) -> str:
     return "\n".join(lines)
 
 
+def _path(kind: type) -> str:
+    """Return where an interface is imported from: the package that offers it, or its module."""
+    package = kind.__module__.rpartition(".")[0]
+    offered = getattr(sys.modules[package], kind.__name__, None) is kind
+    return f"{package if offered else kind.__module__}.{kind.__name__}"
+
+
+def _interface(kind: type, names: Sequence[str]) -> str:
+    members = [(name, inspect.getattr_static(kind, name)) for name in names]
+    plain = [(name, getattr(member, "__func__", member)) for name, member in members]
+    called = [(name, member) for name, member in plain if not isinstance(member, property)]
+    lines = [f"## `{_path(kind)}`", "", _first_line(kind), "", "```py"]
+    lines += [*(_signature(name, member) for name, member in called), "```", ""]
+    return "\n".join([*lines, *(f"- `{name}`: {_first_line(member)}" for name, member in plain)])
+
+
 def _members(name: str) -> Sequence[str]:
     if name == "join":
         return [each for each in vars(TrainingLoop) if not each.startswith("_")]
@@ -226,7 +247,7 @@ def _signature(name: str, value: Any) -> str:  # noqa: ANN401  any public object
 
 def _arguments(found: inspect.Signature) -> list[str]:
     """Return the arguments with `*` before the first that has to be named."""
-    parameters = [each for each in found.parameters.values() if each.name != "self"]
+    parameters = [each for each in found.parameters.values() if each.name not in ("self", "cls")]
     arguments = [_short(str(each)) for each in parameters]
     named = [each.kind is inspect.Parameter.KEYWORD_ONLY for each in parameters]
     if any(named):
@@ -235,7 +256,8 @@ def _arguments(found: inspect.Signature) -> list[str]:
 
 
 def _short(text: str) -> str:
-    return QUOTED_TYPE.sub(r"\1", MODULE_PREFIX.sub("", text)).replace("~", "")
+    plain = QUOTED_TYPE.sub(r"\1", MODULE_PREFIX.sub("", text)).replace("~", "")
+    return ARRAY.sub(r"ndarray[\1]", plain)
 
 
 def _first_line(value: Any) -> str:  # noqa: ANN401  any public object

@@ -405,13 +405,23 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
     server_mb_s: Annotated[float, typer.Option(help="Link of the server, shared; 0: no limit.")] = 0.0,
     upload_slots: Annotated[int, typer.Option(help="Clients that upload at a time; 0: all.")] = 0,
     model: Annotated[
-        str, typer.Option(help="Model of the clients, without --trace.")
+        str,
+        typer.Option(
+            help="Model of the clients, without --trace: shifted-exponential, bimodal, bimodal-persistent, "
+            "mild, fail-stop, drift or homogeneous."
+        ),
     ] = "shifted-exponential",
     trace: Annotated[Path | None, typer.Option(help="Times of real machines, as CSV.")] = None,
     links: Annotated[
         Path | None, typer.Option(help="Speeds of links: of users, as JSON, or of each client, as CSV.")
     ] = None,
-    policy: Annotated[list[str] | None, typer.Option(help="A policy by name; may be repeated.")] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A policy by the beginning of its name: fedgc static, fedgc skip, fedgc steer, uncoded, "
+            "drop slowest, over-selection, work queue or published partial; may be repeated."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="The root of every random choice.")] = 0,
     as_json: AsJson = False,
     html: Annotated[Path | None, typer.Option(help="Write a page with the timeline of a round.")] = None,

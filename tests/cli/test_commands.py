@@ -7,6 +7,7 @@ import sys
 
 import click
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from fedgc import cli
@@ -15,6 +16,8 @@ from fedgc.cli.new_app import write_new
 from fedgc.cli.settings import parse
 from fedgc.config import BASIC, RunConfig
 from fedgc.errors import BadSetting, EdgeFailed
+from fedgc.sim.catalogue import baselines, ours
+from fedgc.sim.clock import MODELS
 from fedgc.store.database import Store
 from fedgc.store.records import Begun
 
@@ -218,6 +221,15 @@ def test_config_shows_value_default_and_origin_of_every_setting(tmp_path, monkey
     shown_names = {name for name in plain if f"│ {name} " in few}
     assert shown_names == {*BASIC, "data.chunks"}, "and what the app has changed"
     assert f"{len(plain) - len(shown_names)} more settings have their defaults" in few
+
+
+def test_help_of_simulation_names_models_and_policies():
+    said = {each.name: each.help for each in get_command(commands.app).commands["sim"].params}
+    assert [name for name in MODELS if name not in said["model"]] == []
+    kinds = {each.name for each in (*baselines(2), *ours(2, 2))}
+    named = said["policy"].partition(": ")[2].partition(";")[0].replace(" or ", ", ").split(", ")
+    assert [kind for kind in kinds if not kind.startswith(tuple(named))] == []
+    assert [name for name in named if not any(kind.startswith(name) for kind in kinds)] == []
 
 
 @pytest.mark.parametrize(

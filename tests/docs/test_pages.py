@@ -7,15 +7,18 @@ import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
 
 import fedgc
-from docs import generate
+from docs import generate, readme_pages
 from fedgc import RunConfig, Task
 from fedgc.cli.commands import app
+from fedgc.history import RoundRow
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -24,7 +27,7 @@ PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))
 }
 PAGES |= {name: (ROOT / name).read_text() for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")}
-TUTORIALS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in generate.tutorials().values()}
+TUTORIALS = {name: (ROOT / name).read_text() for name in readme_pages.tutorials().values()}
 PAGES |= TUTORIALS
 EXAMPLES = sorted(path.parent.name for path in ROOT.glob("examples/*/__main__.py"))
 DIFF = re.search(r"```diff\n(.*?)```", STARTED, re.DOTALL)
@@ -72,7 +75,7 @@ def test_page_code_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     names: dict[str, object] = {"__name__": "page"}
     for block in re.findall(r"```python\n(.*?)```", PAGES[name], re.DOTALL):
         exec(compile(block, name, "exec"), names)  # noqa: S102  our own page
-        if "fed" in names:  # a script of the reader's own needs no task
+        if "fed" in names or "Lines" in names:  # a script of the reader's own, or a sink, needs no task
             return
         made = names.get("task")
         if callable(made):
@@ -80,6 +83,18 @@ def test_page_code_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             made = made(RunConfig(), client={}) if takes_client else made(RunConfig())
         assert isinstance(made, Task | None)
     assert "task" in names
+
+
+def test_page_sink_writes_line_for_each_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```python\n(.*?)```", PAGES["docs/how-to/extend.md"], re.DOTALL)
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(compile(block, "extend.md", "exec"), names)  # noqa: S102  our own page
+    zero: dict[str, Any] = {each.name: 0 for each in fields(RoundRow)}
+    sink = names["Lines"]("ward", RunConfig())
+    sink.append(RoundRow(**{**zero, "round": 3, "outcome": "synced", "working_s": 1.25}))
+    sink.close()
+    assert (tmp_path / "ward.txt").read_text() == "3 synced 1.2 s\n"
 
 
 def test_readme_is_short():

@@ -1,5 +1,9 @@
 """Test the exported rows of a run against the rows of its store."""
 
+import re
+from pathlib import Path
+
+import fedgc.export
 from fedgc.export.rows import measures, scored_measures, tables
 from fedgc.store import parts
 from fedgc.store.records import Evaluated, Scored
@@ -33,6 +37,15 @@ def test_row_values_are_in_their_columns(told):
                 for column, cell in zip(table.columns, line, strict=True):
                     wanted = (int, float) if column.kind is float else column.kind
                     assert cell is None or isinstance(cell, wanted), column
+
+
+def test_readme_lists_columns(told):
+    readme = Path(fedgc.export.__file__).with_name("README.md").read_text()
+    listed = dict(re.findall(r"^\| `(rounds|clients)` \| (.*?) \|$", readme, re.MULTILINE))
+    for table in tables(told, told.run()):
+        plain = [column.name for column in table.columns if not column.name.startswith("measured_")]
+        named = re.findall(r"`(\w+)`", listed[table.name])
+        assert [name for name in named if not name.startswith("measured_")] == plain
 
 
 def test_metrics_omit_unmeasured_values(told):
