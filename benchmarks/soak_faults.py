@@ -1,4 +1,4 @@
-"""The faults of a soak: which ones, when, and how each is made on the real processes.
+"""The faults of a soak, and of the example `plugs`: which ones, when, and how each is made on real processes.
 
 The schedule depends on the seed alone. It consists of cycles: each fault of a client once, and by turns one
 of the server or its SuperLink, in random order.
@@ -60,8 +60,8 @@ class Happened:
     recovery_s: float = 0.0  # until the next completed round
 
 
-def schedule(seed: int, clients: Sequence[str]) -> Iterator[Fault]:
-    """Yield faults without end.
+def schedule(seed: int, clients: Sequence[str], apart_s: tuple[float, float] = APART_S) -> Iterator[Fault]:
+    """Yield faults without end, each so many seconds (least, most) after the last one.
 
     >>> [fault.kind.name for fault, _ in zip(schedule(1, ["a", "b"]), range(4))]
     ['LEAVE', 'STOP', 'KILL', 'SERVER']
@@ -69,7 +69,7 @@ def schedule(seed: int, clients: Sequence[str]) -> Iterator[Fault]:
     chance = random.Random(seed)  # noqa: S311  moments, not secrets
     for server in cycle(OF_SERVER):
         for kind in chance.sample((*OF_CLIENT, server), len(OF_CLIENT) + 1):
-            yield Fault(kind, chance.uniform(*APART_S), chance.choice(clients), chance.uniform(*STOPPED_S))
+            yield Fault(kind, chance.uniform(*apart_s), chance.choice(clients), chance.uniform(*STOPPED_S))
 
 
 def make(fault: Fault, served: Served) -> Happened:
@@ -83,12 +83,33 @@ def make(fault: Fault, served: Served) -> Happened:
         case Kind.LEAVE:
             _end(found, signal.SIGTERM)
         case Kind.STOP:
-            _stop(found, fault.stopped_s)
+            stopped = halt(served, fault.client)
+            try:
+                threading.Event().wait(fault.stopped_s)
+            finally:
+                go_on(stopped)
         case Kind.SERVER:
             _end(_program(served, SERVER), signal.SIGKILL)
         case Kind.SUPERLINK:
             _restart(_supervisor(served, SUPERLINK))
     return Happened(fault.kind, fault.client if of_client else "", at, time.time())
+
+
+def halt(served: Served, name: str) -> tuple[int, ...]:
+    """Stop the processes of a client, the ServerApp (SERVER) or the SuperLink (SUPERLINK); return them."""
+    if name == SERVER:
+        stopped: tuple[int, ...] = (_program(served, SERVER),)
+    elif name == SUPERLINK:
+        stopped = (_program(served, SUPERLINK),)
+    else:
+        stopped = supervision.descendants(_supervisor(served, name))
+    _signal(stopped, signal.SIGSTOP)
+    return stopped
+
+
+def go_on(stopped: Sequence[int]) -> None:
+    """Let stopped processes go on."""
+    _signal(stopped, signal.SIGCONT)
 
 
 def _supervisor(served: Served, name: str) -> int:
@@ -133,16 +154,6 @@ def _restart(supervisor: int) -> None:
     with suppress(EdgeFailed):
         eventually(lambda: not alive(supervisor), END_S)
     supervision.kill_below(supervisor)
-
-
-def _stop(supervisor: int, seconds: float) -> None:
-    """Stop all processes of a client for some seconds."""
-    stopped = supervision.descendants(supervisor)
-    _signal(stopped, signal.SIGSTOP)
-    try:
-        threading.Event().wait(seconds)
-    finally:
-        _signal(stopped, signal.SIGCONT)
 
 
 def _signal(pids: Sequence[int], number: signal.Signals) -> None:

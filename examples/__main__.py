@@ -15,13 +15,17 @@ from examples.federation import words_of
 
 FOLDER = Path(__file__).parent
 LIMIT_S = 1200.0
-OTHERS = ("plugs",)  # a page; it has no result
+OPTIONS = {"plugs": ("--random", "10")}  # without a page
 
 
 def names() -> list[str]:
     """Return the examples: the folders that can be run."""
-    found = sorted(path.parent.name for path in FOLDER.glob("*/__main__.py"))
-    return [name for name in found if name not in OTHERS]
+    return sorted(path.parent.name for path in FOLDER.glob("*/__main__.py"))
+
+
+def command_of(name: str) -> list[str]:
+    """Return the command that runs an example and prints its figures as JSON."""
+    return [sys.executable, "-m", f"examples.{name}", *OPTIONS.get(name, ()), "--json"]
 
 
 def line_of(name: str) -> tuple[str, bool]:
@@ -29,7 +33,7 @@ def line_of(name: str) -> tuple[str, bool]:
     began = time.monotonic()
     try:
         done = subprocess.run(  # noqa: S603  our own command line
-            [sys.executable, "-m", f"examples.{name}", "--json"],
+            command_of(name),
             cwd=FOLDER.parent,
             capture_output=True,
             text=True,

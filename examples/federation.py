@@ -28,6 +28,7 @@ from fedgc.store.views import Round
 
 ROOT = Path(__file__).parents[1]
 RUN_S = 900.0  # a run of an example takes less than a minute on a quiet machine
+LAST_ROUND = 1_000_000_000
 SUMMED = ("synced", "approximate")
 Figure = float | int | str | None
 Bands = Mapping[str, tuple[float, float]]
@@ -97,12 +98,8 @@ class Federation(LocalFederation):
 
     def client_rows(self, name: str) -> dict[str, list[tuple[int, ClientRow]]]:
         """Return (round, row) of each client of a run, by its name."""
-        found: dict[str, list[tuple[int, ClientRow]]] = {each: [] for each in self.nodes}
         with self.store() as store:
-            names = {each.client: each.name for each in store.clients()}
-            for number, row in store.client_rounds(name, 0, 1_000_000_000):
-                found.setdefault(names.get(row.client) or row.client, []).append((number, row))
-        return found
+            return {**{each: [] for each in self.nodes}, **rows_by_name(store, name)}
 
     def last(self, name: str, figure: str) -> float:
         """Return the last value of a figure of the common model."""
@@ -114,6 +111,15 @@ class Federation(LocalFederation):
         """Return a figure of the common model after each round that has it."""
         rows = [each.row for each in self.rounds(name)]
         return [row.metrics[figure] for row in rows if figure in row.metrics]
+
+
+def rows_by_name(store: Store, run: str) -> dict[str, list[tuple[int, ClientRow]]]:
+    """Return (round, row) of each client that worked in a run, by its name."""
+    found: dict[str, list[tuple[int, ClientRow]]] = {}
+    names = {each.client: each.name for each in store.clients()}
+    for number, row in store.client_rounds(run, 0, LAST_ROUND):
+        found.setdefault(names.get(row.client) or row.client, []).append((number, row))
+    return found
 
 
 def eventually(condition: Callable[[], object], within_s: float = RUN_S) -> None:
@@ -166,11 +172,16 @@ def main(example: Callable[[Path], Result], bands: Bands, about: str) -> None:
             result = example(Path(folder))
     except FedgcError as error:
         sys.exit(f"{about}: {error}")
-    if given.json:
+    finished_example(result, bands, about, as_json=given.json)
+    if given.folder and not given.json:
+        print(f"FEDGC_DB={given.folder / 'fedgc.db'} fedgc report latest --html report.html")
+
+
+def finished_example(result: Result, bands: Bands, about: str, *, as_json: bool) -> None:
+    """Print the result; exit with code 1 and one line if a figure is outside its band."""
+    if as_json:
         print(json.dumps({"figures": result.figures, "rows": list(result.rows), "machine": machine()}))
     else:
         print(words_of(result.figures))
-        if given.folder:
-            print(f"FEDGC_DB={given.folder / 'fedgc.db'} fedgc report latest --html report.html")
     if wrong := outside(result.figures, bands):
         sys.exit(f"{about}: {'; '.join(wrong)}")

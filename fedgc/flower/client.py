@@ -38,7 +38,7 @@ from fedgc.links.session.client import Session, Terms
 from fedgc.training import CacheFiles, Engine, new_engine, new_script_engine
 from fedgc.training.pace import Pace
 from fedgc.training.script.script_loop import ScriptFacts
-from fedgc.training.tasks import Task, named
+from fedgc.training.tasks import Task, must_be_task, named
 
 KILOBYTE: Final = 1000
 
@@ -94,6 +94,7 @@ def client_app(task: Task | None = None) -> ClientApp:
     Example:
         app = fedgc.client_app(task)
     """
+    must_be_task(task)
     log_errors_in_one_line()
     app = ClientApp()
 

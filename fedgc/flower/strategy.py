@@ -52,7 +52,7 @@ from fedgc.store.descriptor import read_descriptor
 from fedgc.store.engine import runs_folder
 from fedgc.training import AnnouncedModel, CommonModel, Vector
 from fedgc.training.export import arrays_of
-from fedgc.training.tasks import Task
+from fedgc.training.tasks import Task, must_be_task
 
 SCRATCH: Final = ".scratch"  # next to the folders of runs, whose names begin with no dot
 SLACK_S: Final = 600.0  # a message must outlive its session's lease, or Flower drops the reply
@@ -122,6 +122,7 @@ class FedGC(Strategy):
         sink: Sink | None = None,
         memory: Memory | None = None,
     ) -> None:
+        must_be_task(task)
         self.config = config or RunConfig(client_app="fedgc" if task else "stock")
         self._task = task
         self._sink = sink

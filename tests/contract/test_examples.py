@@ -3,14 +3,13 @@
 import json
 import os
 import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from examples import federation
-from examples.__main__ import names
+from examples.__main__ import command_of, names
 
 pytestmark = [pytest.mark.contract, pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -20,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("name", names())
 def test_example_has_figures_within_its_bands(name: str):
     done = subprocess.run(
-        [sys.executable, "-m", f"examples.{name}", "--json"],
+        command_of(name),
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -7,8 +7,10 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from fedgc.config import RunConfig
-from fedgc.errors import Unusable
+from fedgc.errors import BadTask, Unusable
+from fedgc.flower.client import client_app
 from fedgc.flower.server import server_app
+from fedgc.flower.strategy import FedGC
 from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Checkpoint
 
@@ -18,6 +20,12 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FEDGC_DB", str(tmp_path / "fedgc.db"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return tmp_path
+
+
+@pytest.mark.parametrize("made", [client_app, FedGC])
+def test_function_in_place_of_task_is_refused(made) -> None:
+    with pytest.raises(BadTask, match="saw a function, needed a Task; a function is named by"):
+        made(lambda _: None)
 
 
 def begin(**settings: str | int) -> None:

@@ -51,6 +51,19 @@ did you mean digits?
     return made
 
 
+def must_be_task(task: object) -> None:
+    """Raise BadTask if an app was made with anything but a task.
+
+    >>> must_be_task(named)
+    Traceback (most recent call last):
+    ...
+    fedgc.errors.BadTask: task: saw a function, needed a Task; a function is named by the setting task
+    """
+    if task is not None and not isinstance(task, Task):
+        what = type(task).__name__
+        raise BadTask(f"task: saw a {what}, needed a Task; a function is named by the setting task")
+
+
 def check_name(name: str) -> None:
     """Raise BadSetting if no task can have this name, without importing the user's module."""
     module, _, attribute = name.partition(":")
