@@ -45,14 +45,13 @@ from examples.hospitals.scene import (
     BIG,
     HOUR_S,
     MODEL_MB,
-    ROUND_S,
     SHARES,
     SITES,
-    SLOWER,
-    STEPS,
     TRANSFER_S,
+    Float,
     Sites,
     scenario_of,
+    site_of,
     sites_of,
 )
 from fedgc.errors import FedgcError
@@ -161,12 +160,13 @@ def measure(entry: Entry, hours: float, rate: float, seed: int) -> Run:
     try:
         if arm.rule is not None:
             return _asynchronous(bare, train_asynchronously(job, arm.rule).moments, sites)
-        return _synchronous(bare, train(job).points, sites)
+        step_s_w = job.scenario[0].mean_pace_w / config.round_steps
+        return _synchronous(bare, train(job).points, sites, step_s_w)
     except FedgcError as error:  # it diverged
         return replace(bare, failed=str(error))
 
 
-def _synchronous(bare: Run, points: Sequence[Point], sites: Sites) -> Run:
+def _synchronous(bare: Run, points: Sequence[Point], sites: Sites, step_s_w: Float) -> Run:
     marks: list[Mark] = []
     down, fresh = 0, SITES
     for point in points:
@@ -180,7 +180,7 @@ def _synchronous(bare: Run, points: Sequence[Point], sites: Sites) -> Run:
         marks=tuple(mark for mark, point in zip(marks, points, strict=True) if point.metrics),
         data=fmean(row.coverage or 0.0 for row in rows),
         sites=fmean(sum(each.counted > 0 for each in row.clients) / SITES for row in rows),
-        thrown=_thrown(bare.entry.arm, rows),
+        thrown=_thrown(bare.entry.arm, rows, step_s_w),
     )
 
 
@@ -189,7 +189,7 @@ def _asynchronous(bare: Run, moments: Sequence[Moment], sites: Sites) -> Run:
         _mark(each.seconds, each.pushed + each.pulled, each.pushed, each.metrics, sites)
         for each in moments
     ]  # fmt: skip
-    came = [[int(client.split()[1]) for client in each.clients] for each in moments]
+    came = [[site_of(client) for client in each.clients] for each in moments]
     return replace(
         bare,
         marks=tuple(marks),
@@ -206,17 +206,14 @@ def _mark(seconds: float, vectors: float, messages: int, metrics: Mapping[str, f
     return Mark(seconds / HOUR_S, gigabytes, 100.0 * metrics["accuracy"], points)
 
 
-def _thrown(arm: Arm, rows: Sequence[RoundRow]) -> float:
+def _thrown(arm: Arm, rows: Sequence[RoundRow], step_s_w: Float) -> float:
     """Return the share of the time in which sites trained, but whose steps are in no model."""
     trained_s = counted_s = 0.0
     for row in rows:
+        there_s = max(0.0, row.working_s - TRANSFER_S * arm.vectors)  # with the model
         for each in row.clients:
-            slower = SLOWER if each.client == f"client {BIG}" else 1.0
-            if arm.local_rule is not None and arm.name == "TimelyFL":
-                slower = 1.0  # it trains a smaller model
-            step_s = slower * ROUND_S / STEPS
-            there_s = max(0.0, row.working_s - TRANSFER_S * arm.vectors)
-            whole_s = there_s if arm.ours else min(there_s, arm.look * step_s)
+            step_s = float(step_s_w[site_of(each.client)])
+            whole_s = there_s if arm.ours else min(there_s, arm.look * step_s)  # others then rest
             trained_s += whole_s
             counted_s += min(whole_s, each.counted * step_s)
     return 1.0 - counted_s / trained_s if trained_s else 0.0

@@ -130,6 +130,15 @@ def _next(wanted_c: Float, left: Sequence[Sequence[int]], rng: np.random.Generat
     return int(rng.choice(len(left), p=weights_c / weights_c.sum()))
 
 
+def site_of(client: str) -> int:
+    """Return the number of a simulated client.
+
+    >>> site_of("client 3")
+    3
+    """
+    return int(client.split()[1])
+
+
 def scenario_of(rounds: int, steps: int, round_s: float) -> Scenario:
     """Return the conditions of rounds of this many local steps, each of which takes about `round_s`."""
     pace_w = np.full(SITES, ROUND_S * steps / STEPS)
