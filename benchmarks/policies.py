@@ -19,6 +19,7 @@ from fedgc.sim.clock import NEVER, Conditions, Line, Scenario, arrivals_s
 from fedgc.sim.clock.conditions import Float
 from fedgc.sim.ours import CHOSEN, Fedgc
 from fedgc.sim.policy import Policy, Result, done_s, last
+from fedgc.tuner import Tuner
 
 INT8_WIRE: Final = 0.25  # bytes relative to float32
 INT4_WIRE: Final = 0.125
@@ -49,9 +50,9 @@ def baselines(replicas: int) -> tuple[Policy, ...]:
     )
 
 
-def choosing(replicas: int) -> tuple[Policy, ...]:
-    """Return fedgc with its default blocks: each round chooses them."""
-    return tuple(Fedgc(replicas, pieces, blocks=CHOSEN) for pieces in (1, PIECES))
+def planned() -> tuple[Policy, ...]:
+    """Return fedgc with its defaults: the tuner chooses replicas and blocks, or lets rounds choose blocks."""
+    return (Fedgc(1, PIECES, CHOSEN, planner=Tuner),)
 
 
 def bounds() -> tuple[Policy, ...]:

@@ -7,6 +7,10 @@ some of them in full.) Block-coordinate codes send while they work, so they are 
 Scenarios with their own links are one cell each, played in full. The first rounds are practice for policies
 that learn. All policies play the same rounds.
 
+The plan that the tuner makes is played beside all fixed settings, which are picked in hindsight. It depends
+on the uplinks, so it is played for every ratio. It has more rounds of practice, as it learns from history;
+the measured rounds are the same.
+
 Policies are compared at equal precision: float32 with float32; with short numbers, those whose error of the
 sum is at most that of 8 bits. A queue with 4 bits (a relative error of a fifth) is coarser and listed
 separately, but a cell in which it is fastest counts as lost.
@@ -26,15 +30,24 @@ Figures, of medians over rounds and seeds:
     worst_over_best_even_links       the same with equal links of all clients
     worst_over_best_short            the same with numbers as exact as 8 bits for both
     worst_over_best_quantized        the same with baselines in 4 bits
-    chosen_over_best                 fedgc that chooses its blocks / best fedgc: largest over cells with links
+    worst_over_best_uneven_links     the same where every client has its own uplink
+    over_fluid                       best fedgc / fluid bound, for each scenario and upload
+    over_fluid_worst                 the largest of them
+    over_fluid_worst_even_links      the largest of them with equal links of all clients
+    chosen_over_best                 the tuner's plan / best fixed setting of fedgc: largest over cells
+    chosen_over_work_queue           the tuner's plan / best work queue in float32: largest over cells
+    chosen_over_fluid                the tuner's plan / fluid bound, equal links: largest over cells
+    *_by_scenario                    ratios to the codes of complete clients, to the published protocol and to
+                                     the fluid bound, on every model and trace
     full_workers_error_over_ours     mean squared errors at 0.9 of our median time, same replicas
     dropping_error_over_ours         the same, against dropping missing data
     million_events_s                 processor time of a million events through `round`, 1000 clients and
                                      chunks (events.py), clients included; None if fewer were measured
     million_events_round_s           the same, of `round` alone
 
-Figures that compare with the literature are the least of the shifted-exponential and the bimodal model at 200
-clients.
+Figures that compare with the literature are the least of the shifted-exponential and the bimodal model at
+200 clients; those by scenario have 200 clients, or as many as a trace has. A figure that misses its reach
+(`REACH` in `cells`) is printed first.
 """
 
 import gc
@@ -49,13 +62,13 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.bound import FluidBound, whole_chunks_s
-from benchmarks.cells import UPLOADS, Row, compare, figures, lost_first
+from benchmarks.cells import UPLOADS, Row, compare, figures, lost_first, missed_first
 from benchmarks.coded_policies import BlockCoordinate
 from benchmarks.deadline import errors_at_deadline, ratios
 from benchmarks.events import MILLION, measure_events
 from benchmarks.grid import Source, link_ratio, sources
-from benchmarks.policies import INT8_WIRE, baselines, bounds, choosing, original_codes
-from benchmarks.report import Report, Value, machine
+from benchmarks.policies import INT8_WIRE, baselines, bounds, original_codes, planned
+from benchmarks.report import Figure, Report, Value, machine
 from fedgc.codecs import share_of
 from fedgc.sim.baselines import PartialStragglers, WorkQueue
 from fedgc.sim.catalogue import PIECES, ours
@@ -68,6 +81,7 @@ REPLICAS: Final = 8
 CLAIMS: Final = ("shifted-exponential", "bimodal")
 CLAIM_CLIENTS: Final = 200
 PRACTICE: Final = 2
+LEARNED: Final = 10  # more rounds of practice for the tuner
 SCALING_ROUNDS: Final = 5
 SCALING_REPLICAS: Final = 4
 
@@ -102,19 +116,20 @@ class Job:
 
     def make(self) -> Scenario:
         """Return its rounds."""
-        return self.source.make(self.size.clients, self.size.rounds + PRACTICE, self.seed)
+        return self.source.make(self.size.clients, LEARNED + PRACTICE + self.size.rounds, self.seed)
 
 
 def bench_rounds(
     size: Size = USUAL, traces: Path | None = None, progress: Callable[[int, int], object] = lambda *_: None
 ) -> Report:
     """Run the benchmark; `progress` receives the number of finished jobs and the total."""
-    jobs = [Job(source, seed, size) for source in sources(traces) for seed in range(size.seeds)]
+    found = sources(traces)
+    jobs = [Job(source, seed, size) for source in found for seed in range(size.seeds)]
     with processes() as pool:
         longest_first = reversed(jobs)  # scenarios with their own links are last in the list
         futures = {job: pool.submit(measure, job) for job in longest_first}
         claimed = [
-            pool.submit(measure_claim, name, seed, size) for name in CLAIMS for seed in range(size.seeds)
+            pool.submit(measure_claim, source, seed, size) for source in found for seed in range(size.seeds)
         ]
         every: list[Future[Any]] = [*futures.values(), *claimed]
         for done, _ in enumerate(as_completed(every), start=1):
@@ -124,7 +139,7 @@ def bench_rounds(
     scaling = [measure_scaling(clients) for clients in size.scaling]  # alone, so that timing is not disturbed
     events = measure_events(size.events)
     cells = compare(rows)
-    measured = {**figures(cells), **_of_claims(claims), **_of_a_million(events)}
+    measured = missed_first({**figures(cells), **_of_claims(claims), **_of_a_million(events)})
     table = [*lost_first(cells), *claims, *scaling, events, *(asdict(row) for row in rows)]
     return Report(measured, table, machine(), range(size.seeds))
 
@@ -134,12 +149,12 @@ def bench_rounds(
 
 def measure(job: Job) -> list[Row]:
     """Play all policies under one scenario."""
-    scenario = job.make()
-    replicas, plays = min(REPLICAS, scenario[0].clients), _Plays(scenario)
+    plays = _Plays(job.make())
+    replicas = min(REPLICAS, plays.scenario[0].clients)
     mine = [policy for blocks in job.size.blocks for policy in ours(replicas, blocks)]
-    if plays.linked:  # without upload times, choosing blocks is trivial
-        mine += choosing(replicas)
-    families: dict[str, Sequence[Policy]] = {"bound": bounds(), "baseline": baselines(replicas), "ours": mine}
+    families: dict[str, Sequence[Policy]] = {
+        "bound": bounds(), "baseline": baselines(replicas), "ours": mine, "planned": planned()
+    }  # fmt: skip
     return [
         _row(job, plays, family, policy)
         for family, policies in families.items()
@@ -155,26 +170,43 @@ class _Plays:
     numbers are 8 bits in every round.
     """
 
-    def __init__(self, scenario: Scenario) -> None:
-        self.scenario = scenario
-        self.linked = any(each.up_s_w.any() for each in scenario)
+    def __init__(self, whole: Scenario) -> None:
+        self._whole = whole
+        self.scenario = whole[LEARNED:]
+        self.linked = any(each.up_s_w.any() for each in whole)
         self._known: dict[Policy, tuple[Result, ...]] = {}
 
     def results(self, policy: Policy) -> tuple[Result, ...]:
-        """Return the results of all rounds."""
+        """Return the results of all rounds after those for learning."""
         if isinstance(policy, Fedgc) and policy.short and policy.blocks == 1 and not self.linked:
             share = share_of("int8")
             whole = self.results(replace(policy, short=False))
             return tuple(replace(each, sent=share * each.sent, size=share * each.size) for each in whole)
         if policy not in self._known:
-            self._known[policy] = policy.play(self.scenario, UNCONTENDED)
+            self._known[policy] = self._played(policy, self._whole)
         return self._known[policy]
+
+    def medians_s(self, policy: Policy, unit_s: float) -> tuple[float, ...]:
+        """Return the median measured round at each ratio of the cells."""
+        medians = []
+        for ratio in UPLOADS:
+            linked = tuple(
+                replace(each, up_s_w=np.full(each.clients, ratio * unit_s)) for each in self._whole
+            )
+            results = self._played(policy, linked)[PRACTICE:]
+            medians.append(float(np.median([_ended_s(policy, result) for result in results])))
+        return tuple(medians)
+
+    @staticmethod
+    def _played(policy: Policy, whole: Scenario) -> tuple[Result, ...]:
+        learns = isinstance(policy, Fedgc) and policy.planner
+        return policy.play(whole if learns else whole[LEARNED:], UNCONTENDED)[-len(whole) + LEARNED :]
 
 
 def _row(job: Job, plays: _Plays, family: str, policy: Policy) -> Row:
     scenario, results = plays.scenario, plays.results(policy)[PRACTICE:]
     unit_s = float(np.median([each.mean_pace_w for each in scenario]))
-    overlaps = isinstance(policy, BlockCoordinate) and not plays.linked
+    depends = isinstance(policy, BlockCoordinate) or (isinstance(policy, Fedgc) and policy.planner)
     seconds = np.asarray([_ended_s(policy, result) for result in results])
     ended = seconds[np.isfinite(seconds)]
     longest = max(result.size for result in results)
@@ -197,18 +229,8 @@ def _row(job: Job, plays: _Plays, family: str, policy: Policy) -> Row:
         computed=float(np.mean([result.computed for result in results])),
         discarded=float(np.mean([result.discarded for result in results])),
         undecodable=1.0 - ended.size / seconds.size,
-        uploads_s=_with_uploads_s(policy, scenario, unit_s) if overlaps else (),
+        uploads_s=plays.medians_s(policy, unit_s) if depends and not plays.linked else (),
     )
-
-
-def _with_uploads_s(policy: Policy, scenario: Scenario, unit_s: float) -> tuple[float, ...]:
-    """Return the median round at each ratio of the cells."""
-    medians = []
-    for ratio in UPLOADS:
-        linked = tuple(replace(each, up_s_w=np.full(each.clients, ratio * unit_s)) for each in scenario)
-        results = policy.play(linked, UNCONTENDED)[PRACTICE:]
-        medians.append(float(np.median([_ended_s(policy, result) for result in results])))
-    return tuple(medians)
 
 
 def _ended_s(policy: Policy, result: Result) -> float:
@@ -216,27 +238,29 @@ def _ended_s(policy: Policy, result: Result) -> float:
     return result.seconds if result.exact or not policy.exact else math.inf
 
 
-def measure_claim(model: str, seed: int, size: Size) -> Mapping[str, Value]:
-    """Measure the literature's codes and fedgc under one of the two models of the claims."""
-    clients = min(CLAIM_CLIENTS, 2 * size.clients)
-    scenario = MODELS[model](clients, size.claim_rounds + PRACTICE, np.random.default_rng(1000 + seed))
-    same, own = Fedgc(REPLICAS, 1), Fedgc(REPLICAS, PIECES)
+def measure_claim(source: Source, seed: int, size: Size) -> Mapping[str, Value]:
+    """Measure the literature's codes and fedgc in one scenario."""
+    most = min(CLAIM_CLIENTS, 2 * size.clients)
+    scenario = source.make(most, size.claim_rounds + PRACTICE, 1000 + seed)
+    clients = scenario[0].clients
+    replicas = min(REPLICAS, clients)
+    same, own = Fedgc(replicas, 1), Fedgc(replicas, PIECES)
 
     def median(policy: Policy) -> float:
         return float(
             np.median([_ended_s(policy, each) for each in policy.play(scenario, UNCONTENDED)[PRACTICE:]])
         )
 
-    best = min(median(policy) for policy in original_codes(REPLICAS))
+    best = min(median(policy) for policy in original_codes(replicas))
     few = scenario[: size.rounds + PRACTICE]  # an error is already a mean over all numbers of an update
     errors = errors_at_deadline(few, own, np.random.default_rng(seed))
-    error = dict(ratios(errors, REPLICAS))
+    error = dict(ratios(errors, replicas))
     return {
-        "claim": model,
+        "claim": source.name,
         "seed": seed,
         "clients": clients,
         "original_s": best,
-        "published_s": median(PartialStragglers(REPLICAS)),
+        "published_s": median(PartialStragglers(replicas)),
         "same_chunks_s": median(same),
         "own_chunks_s": median(own),
         "fluid_s": median(FluidBound()),
@@ -274,9 +298,21 @@ def measure_scaling(clients: int) -> Mapping[str, Value]:
 # ---- figures
 
 
-def _of_claims(claims: Sequence[Mapping[str, Value]]) -> dict[str, float | None]:
+BY_SCENARIO: Final = {
+    "original_over_ours_by_scenario": ("original_s", "own_chunks_s"),
+    "published_over_ours_by_scenario": ("published_s", "own_chunks_s"),
+    "ours_over_fluid_by_scenario": ("own_chunks_s", "fluid_s"),
+}
+
+
+def _of_claims(rows: Sequence[Mapping[str, Value]]) -> dict[str, Figure]:
+    claims = [row for row in rows if row["claim"] in CLAIMS]
+
     def least(top: str, bottom: str) -> float | None:
-        return _least_median(claims, lambda row: _number(row[top]) / _number(row[bottom]))
+        return min(_medians(claims, _ratio_of(top, bottom)).values(), default=None)
+
+    def of_errors(name: str) -> float | None:
+        return min(_medians(claims, lambda row: _number(row[name])).values(), default=None)
 
     return {
         "original_over_ours": least("original_s", "own_chunks_s"),
@@ -284,24 +320,22 @@ def _of_claims(claims: Sequence[Mapping[str, Value]]) -> dict[str, float | None]
         "published_over_bound_same_chunks": least("published_s", "whole_chunks_s"),
         "published_over_fluid": least("published_s", "fluid_s"),
         "published_over_ours": least("published_s", "own_chunks_s"),
-        "full_workers_error_over_ours": _least_median(
-            claims, lambda row: _number(row["full_workers_error_over_ours"])
-        ),
-        "dropping_error_over_ours": _least_median(
-            claims, lambda row: _number(row["dropping_error_over_ours"])
-        ),
+        "full_workers_error_over_ours": of_errors("full_workers_error_over_ours"),
+        "dropping_error_over_ours": of_errors("dropping_error_over_ours"),
+        **{name: _medians(rows, _ratio_of(*columns)) for name, columns in BY_SCENARIO.items()},
     }
 
 
-def _least_median(
+def _ratio_of(top: str, bottom: str) -> Callable[[Mapping[str, Value]], float]:
+    return lambda row: _number(row[top]) / _number(row[bottom])
+
+
+def _medians(
     claims: Sequence[Mapping[str, Value]], value: Callable[[Mapping[str, Value]], float]
-) -> float | None:
-    """Return the least over models of the median over seeds."""
-    medians = [
-        float(np.median([value(row) for row in claims if row["claim"] == model]))
-        for model in dict.fromkeys(row["claim"] for row in claims)
-    ]
-    return min(medians, default=None)
+) -> dict[str, float]:
+    """Return the median over seeds for each scenario."""
+    names = dict.fromkeys(str(row["claim"]) for row in claims)
+    return {name: float(np.median([value(row) for row in claims if row["claim"] == name])) for name in names}
 
 
 def _of_a_million(events: Mapping[str, Value]) -> Mapping[str, float | None]:

@@ -3,6 +3,8 @@
 With short numbers a round sends bf16 or int8 if the amplification of its code keeps the error of the sum at
 or below that of a plain sum in 8 bits (amplification 1), which a work queue with 8 bits has too.
 
+With a planner, as a server has one, the run chooses its replicas and blocks. Otherwise they are fixed.
+
 The run learns the speeds, replans, and sends commands; only the clients are modelled. `Obeys` makes them
 ignore some commands, to measure each command's value: none (static, as over the message link), skip, or skip
 and take (steer).
@@ -18,7 +20,8 @@ from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadPlacement
 from fedgc.history import RoundRow
 from fedgc.messages import Held
-from fedgc.run.machine import Append, Run
+from fedgc.run.machine import Append, Run, RunParts
+from fedgc.run.planner import Planner
 from fedgc.sim.clock import NEVER, ArrayClientModel, Line, Scenario, Span, Terms, VirtualClock
 from fedgc.sim.policy import Result
 
@@ -40,18 +43,24 @@ class Obeys(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fedgc:
-    """fedgc with `pieces` chunks per client and `replicas` replicas; blocks CHOSEN lets each round choose."""
+    """fedgc with `pieces` chunks per client and `replicas` replicas; blocks CHOSEN lets each round choose.
+
+    `planner` makes the planner of a run, which then chooses the replicas, and the blocks if they are CHOSEN.
+    """
 
     replicas: int
     pieces: int
     blocks: int = 1
     obeys: Obeys = Obeys.ALL
     short: bool = False
+    planner: Callable[[RunConfig], Planner] | None = None
     exact: ClassVar[bool] = True  # up to the rounding of its wire
 
     @property
     def name(self) -> str:
         """Return the name in tables."""
+        if self.planner:
+            return f"fedgc planned, {self.pieces} chunks each"
         how = "uncoded" if self.replicas == 1 else f"{self.obeys.value}, {self.replicas} replicas"
         cut = {CHOSEN: ", blocks chosen", 1: ""}.get(self.blocks, f", blocks {self.blocks}")
         return f"fedgc {how}, {self.pieces} chunks each{cut}" + (", short numbers" if self.short else "")
@@ -72,18 +81,38 @@ class Fedgc:
         clients = scenario[0].clients
         if self.replicas > clients:
             raise BadPlacement(f"{self.replicas} replicas on {clients} clients: at most as many are possible")
+        planner = self.planner(self.config(clients, len(scenario))) if self.planner else None
         rounds = []
         for part in _parts(scenario):
-            simulation = Simulation(self, part, line, watch)
+            simulation = Simulation(self, part, line, watch, planner)
             simulation.run(heard)
             rounds += simulation.rounds
         return tuple(rounds)
+
+    def config(self, clients: int, rounds: int) -> RunConfig:
+        """Return the configuration of a run of so many clients and rounds."""
+        return RunConfig(
+            work="coded",
+            rounds=rounds,
+            local_steps=1,
+            chunks=clients * self.pieces,
+            replicas=AUTO if self.planner else self.replicas,
+            blocks=AUTO if self.blocks == CHOSEN else self.blocks,
+            wire="short" if self.short else "float32",
+            error_limit=SHORT_ERROR if self.short else RunConfig().error_limit,
+            min_clients=clients,
+            deadline_s=PATIENT_S,
+            upload_deadline_s=PATIENT_S,
+            late_s=LATE_S,
+        )
 
 
 class Simulation:
     """One run of fedgc over all rounds of a scenario."""
 
-    def __init__(self, policy: Fedgc, scenario: Scenario, line: Line, watch: bool) -> None:
+    def __init__(
+        self, policy: Fedgc, scenario: Scenario, line: Line, watch: bool, planner: Planner | None = None
+    ) -> None:
         clients, chunks = scenario[0].clients, scenario[0].clients * policy.pieces
         self._policy = policy
         self._clients = clients
@@ -94,21 +123,8 @@ class Simulation:
         terms = Terms(1, 4 * NUMBERS, line, steered=policy.obeys is Obeys.ALL, watch=watch)
         self._names = [f"client {w}" for w in range(clients)]
         self._clock = VirtualClock(self._names, client_model, terms, held)
-        config = RunConfig(
-            work="coded",
-            rounds=len(scenario),
-            local_steps=1,
-            chunks=chunks,
-            replicas=policy.replicas,
-            blocks=AUTO if policy.blocks == CHOSEN else policy.blocks,
-            wire="short" if policy.short else "float32",
-            error_limit=SHORT_ERROR if policy.short else RunConfig().error_limit,
-            min_clients=clients,
-            deadline_s=PATIENT_S,
-            upload_deadline_s=PATIENT_S,
-            late_s=LATE_S,
-        )
-        self._run = Run(config, now=0.0, size=NUMBERS)
+        config = policy.config(clients, len(scenario))
+        self._run = Run(config, now=0.0, size=NUMBERS, parts=RunParts(planner))
 
     def run(self, heard: Callable[[RoundRow], object]) -> None:
         """Let all clients join, and run to the end."""

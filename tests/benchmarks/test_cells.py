@@ -39,6 +39,7 @@ ROWS = [
     row("fedgc 1", "ours", 1.5),
     row("fedgc 2", "ours", 2.0, blocks=2),
     row("fedgc 2, short", "ours", 2.0, blocks=2, size=0.25),
+    row("fedgc planned", "planned", 1.8, blocks=2, uploads_s=(1.6, 1.7, 1.8, 2.6, 4.5, 8.0)),
 ]
 
 
@@ -113,3 +114,28 @@ def test_scenario_with_own_links_is_one_cell():
     (cell,) = compare(linked)
     assert (cell.upload, cell.ours_s, cell.ours_short_s) == (3.0, 1.5, 1.5)
     assert figures([cell])["worst_over_best_even_links"] is None
+    assert text_lines_of(linked)[0] == (
+        "LOST with uneven uplinks: w: work queue of 10 is the best; fedgc takes 1.20 times as long at its "
+        "best, 1.44 times as planned"
+    )
+    assert figures([cell])["worst_over_best_uneven_links"] == pytest.approx(1.2)
+
+
+def text_lines_of(rows: list[Row]) -> list[str]:
+    cells = compare(rows)
+    return list(text_lines(Report(figures(cells), lost_first(cells), {})))
+
+
+def test_plan_is_compared_with_best_fixed_setting_queue_and_bound():
+    found = figures(compare(ROWS))
+    assert found["chosen_over_best"] == pytest.approx(4.5 / 3.5)
+    assert found["chosen_over_work_queue"] == pytest.approx(1.6 / 1.25)
+    assert found["chosen_over_fluid"] == pytest.approx(1.6)
+    assert found["over_fluid"]["w, upload 0.3"] == pytest.approx(1.8 / 1.3)
+    assert found["over_fluid_worst"] == found["over_fluid_worst_even_links"] == pytest.approx(1.5)
+
+
+def test_plan_is_no_fixed_setting():
+    quick = [replace(each, uploads_s=(0.1,) * 6) if each.family == "planned" else each for each in ROWS]
+    assert figures(compare(quick))["code_wins_share"] == 0.0
+    assert {cell.ours for cell in compare(quick)} == {cell.ours for cell in compare(ROWS)}

@@ -1,6 +1,7 @@
 """Test the round benchmark: compared cells and upload times."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from benchmarks.coded_policies import BlockCoordinate
 from benchmarks.deadline import errors_at_deadline, ratios
 from benchmarks.events import measure_events
 from benchmarks.grid import Modelled
+from benchmarks.policies import planned
 from benchmarks.rounds import (
+    LEARNED,
     PRACTICE,
     QUICK,
     Job,
@@ -24,6 +27,7 @@ from fedgc.sim import Fedgc, PartialStragglers, Uncoded, WorkQueue
 from fedgc.sim.clock import MODELS, UNCONTENDED
 
 TINY = Size(clients=8, rounds=2, seeds=1, blocks=(1, 2), claim_rounds=3)
+rows_of = cache(measure)
 
 
 @pytest.mark.parametrize(
@@ -49,11 +53,11 @@ def test_upload_adds_exactly_its_own_time(policy):
 
 
 def test_job_measures_every_family_without_practice_rounds():
-    rows = measure(Job(Modelled("bimodal"), 3, TINY))
-    assert {each.family for each in rows} == {"ours", "baseline", "bound"}
-    assert {each.blocks for each in rows} == {1, 2}
+    rows = rows_of(Job(Modelled("bimodal"), 3, TINY))
+    assert {each.family for each in rows} == {"ours", "planned", "baseline", "bound"}
+    assert {each.blocks for each in rows if each.family != "planned"} == {1, 2}
     uncoded = next(each for each in rows if each.policy == "uncoded")
-    scenario = Job(Modelled("bimodal"), 3, TINY).make()
+    scenario = Job(Modelled("bimodal"), 3, TINY).make()[LEARNED:]
     assert {each.upload for each in rows} == {None}
     assert [each.policy for each in rows if each.coarse] == [f"work queue of {n}, 4 bits" for n in (10, 40)]
     assert uncoded.median_s == np.median([each.mean_pace_w.max() for each in scenario[PRACTICE:]])
@@ -61,9 +65,9 @@ def test_job_measures_every_family_without_practice_rounds():
 
 def test_overlapped_upload_is_simulated_for_every_upload():
     job = Job(Modelled("bimodal"), 3, TINY)
-    row = next(each for each in measure(job) if each.policy.startswith("block-coordinate"))
+    row = next(each for each in rows_of(job) if each.policy.startswith("block-coordinate"))
     for ratio, seconds in zip(UPLOADS, row.uploads_s, strict=True):
-        linked = tuple(replace(each, up_s_w=np.full(8, ratio * row.unit_s)) for each in job.make())
+        linked = tuple(replace(each, up_s_w=np.full(8, ratio * row.unit_s)) for each in job.make()[LEARNED:])
         played = BlockCoordinate(8).play(linked, UNCONTENDED)[PRACTICE:]
         assert seconds == np.median([each.seconds for each in played])
     assert row.uploads_s[0] == row.median_s
@@ -75,15 +79,27 @@ def test_low_precision_is_counted_as_if_simulated(model):
     """Without links, low-precision times are computed from float32 times."""
     job = Job(Modelled(model), 3, TINY)
     policy = Fedgc(8, 10, short=True)
-    played = policy.play(job.make(), UNCONTENDED)[PRACTICE:]
-    row = next(each for each in measure(job) if each.policy == policy.name)
+    played = policy.play(job.make()[LEARNED:], UNCONTENDED)[PRACTICE:]
+    row = next(each for each in rows_of(job) if each.policy == policy.name)
     assert row.median_s == np.median([each.seconds for each in played])
     assert row.upload_size == max(each.size for each in played) < 1.0
     assert row.sent == pytest.approx(np.mean([each.sent for each in played]))
 
 
+def test_plan_is_played_for_every_upload_and_learns_first():
+    """Its measured rounds are those of the other policies; longer uploads make it choose more blocks."""
+    job = Job(Modelled("bimodal-persistent"), 3, TINY)
+    row = next(each for each in rows_of(job) if each.family == "planned")
+    (policy,) = planned()
+    whole = job.make()
+    seconds = [each.seconds for each in policy.play(whole, UNCONTENDED)]
+    assert row.median_s == row.uploads_s[0] == np.median(seconds[-TINY.rounds :])
+    assert row.uploads_s[-1] < row.median_s + UPLOADS[-1] * row.unit_s
+    assert row.median_s < np.median(seconds[:3])
+
+
 def test_claim_is_compared_with_literature():
-    claim = measure_claim("shifted-exponential", 0, TINY)
+    claim = measure_claim(Modelled("shifted-exponential"), 0, TINY)
     assert claim["published_s"] > claim["own_chunks_s"] > claim["fluid_s"] > 0
     assert claim["same_chunks_s"] >= claim["whole_chunks_s"] >= claim["fluid_s"]
     assert claim["full_workers_error_over_ours"] >= claim["best_load_error_over_ours"]
@@ -125,6 +141,10 @@ def test_quick_benchmark_gives_every_figure():
         "published_over_fluid",
         "published_over_ours",
         "worst_over_best_baseline",
+        "over_fluid_worst",
+        "chosen_over_best",
+        "chosen_over_work_queue",
+        "ours_over_fluid_by_scenario",
         "full_workers_error_over_ours",
     }
     assert named <= set(report.figures)
