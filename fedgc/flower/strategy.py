@@ -27,6 +27,7 @@ from fedgc.flower.app_config import run_name
 from fedgc.flower.cache_folders import full_name
 from fedgc.flower.driver import Driver, Evaluate, Job, Save, ServerModel
 from fedgc.flower.initialize import Events, announced_model
+from fedgc.flower.must_fit import must_fit_server
 from fedgc.flower.recording import name_of_run, recorded
 from fedgc.flower.scoring import Parts, Scoring
 from fedgc.flower.signals import before_signals, why_stopped
@@ -303,16 +304,24 @@ class FedGC(Strategy):
             task = self._with_task()
             task.allow(self.config.placement)
             made = CommonModel(task, self.config)
+            self._must_fit(made.size)
             connected.links.expect(made.size)
             connected.open_links()
             return made
         connected.open_links()
         resumed = self._memory.resume
         if resumed is None:
-            return announced_model(self.config, connected.events, connected.links)
+            first = announced_model(self.config, connected.events, connected.links)
+            self._must_fit(first.size)
+            return first
         announced = AnnouncedModel(Layout.read(resumed.layout), resumed.model)
         connected.links.expect(announced.size)
         return announced
+
+    def _must_fit(self, numbers: int) -> None:
+        folder = runs_folder(self.config.checkpoint_dir, os.environ)
+        resumes = self._memory.resume is not None
+        must_fit_server(self.config, numbers, folder, resumes=resumes)
 
     def _job(
         self,
