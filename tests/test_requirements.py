@@ -38,6 +38,11 @@ def test_codec_shortens_uploads_and_costs_memory():
     assert found.client_memory > PLAIN.client_memory
 
 
+def test_evaluation_on_the_server_needs_a_module():
+    assert PLAIN.server_memory - needs(evaluate_every=0).server_memory == PLAIN.model
+    assert needs(script="train.py").server_memory == needs(evaluate_every=0).server_memory
+
+
 def test_run_without_checkpoints_or_momentum_needs_less():
     assert needs(keep_checkpoints=0).checkpoints == 0
     assert PLAIN.client_memory - needs(shared_momentum="off").client_memory == PLAIN.model

@@ -25,6 +25,7 @@ SCRIPT_MODELS: Final = 2.0  # shared with the script
 STATE_MODELS: Final[Mapping[str, int]] = MappingProxyType(
     {"sgd": 0, "nesterov": 1, "adagrad": 1, "rmsprop": 1, "adam": 2, "adamw": 2}
 )
+EVALUATION_MODELS: Final = 1.0  # the module in which the server evaluates
 STATE_COPIES: Final = 3  # the state of the server's optimizer, and its checkpoint as it is written
 CLIENT_FILES: Final = 3  # common models: the one that arrives, the present one, the one before
 CACHE_MODELS: Final = 3  # the client cache: a trajectory, with the state of a local optimizer of its own
@@ -56,7 +57,7 @@ def requirements(config: RunConfig, numbers: int, clients: int) -> Requirements:
         Unusable: The work is of another kind, which was not measured.
 
     Example:
-        >>> requirements(RunConfig(keep_checkpoints=0), 10**9, 8).server_memory
+        >>> requirements(RunConfig(evaluate_every=0), 10**9, 8).server_memory
         13200000000
     """
     if config.work != "local" or config.secrecy != "open":
@@ -70,7 +71,7 @@ def requirements(config: RunConfig, numbers: int, clients: int) -> Requirements:
     kept = 0 if config.keep_checkpoints == "all" else int(config.keep_checkpoints)
     return Requirements(
         model=model,
-        server_memory=int(model * (SERVER_MODELS + STATE_COPIES * state)),
+        server_memory=int(model * (SERVER_MODELS + _evaluation_models(config) + STATE_COPIES * state)),
         server_scratch=model * _scratch_models(config, model, clients),
         checkpoints=model * (1 + state) * (kept + 2) if config.keep_checkpoints else 0,
         client_memory=int(model * _client_models(config)),
@@ -94,6 +95,10 @@ def _scratch_models(config: RunConfig, model: int, clients: int) -> int:
     rule = config.chosen_rule
     held = 0 if rule == PLAIN else min(clients, most_held(model) + 1) if rule == BOUNDED else clients
     return min(clients, config.upload_slots) + held + (rule == BOUNDED)
+
+
+def _evaluation_models(config: RunConfig) -> float:
+    return EVALUATION_MODELS if config.evaluate_every and not config.script else 0.0
 
 
 def _client_models(config: RunConfig) -> float:

@@ -10,7 +10,7 @@ from fedgc.flower import must_fit
 from fedgc.flower.must_fit import must_fit_client, must_fit_server
 
 GIGABYTE = 250_000_000  # numbers
-CONFIG = RunConfig(min_clients=3)
+CONFIG = RunConfig(min_clients=3, evaluate_every=0)
 NEEDS = requirements(CONFIG, GIGABYTE, 3)
 
 
