@@ -148,6 +148,7 @@ def _attribute(model: str) -> str:
 def _measured(federation: LocalFederation, folder: Path, model: str, size_bytes: int, rounds: int) -> Rows:
     own: dict[str, Setting] = {"run": model, "task": f"{MODULE}:{_attribute(model)}"}
     settings = {**SETTINGS, **own, "rounds": rounds + FIRST + 1}
+    before = _streams(model, size_bytes)
     run = federation.submit(settings)
     nodes = list(federation.nodes)
     finders = {"server": partial(_pid, federation, "superlink", b"flwr-serverapp")} | {
@@ -164,10 +165,7 @@ def _measured(federation: LocalFederation, folder: Path, model: str, size_bytes:
         raise EdgeFailed(f"run {model}: saw {status}, needed finished:completed; it said: {said}")
     found = _rounds(folder / "fedgc.db", model)
     alone = _alone_bytes(folder, model)
-    rows = [*found, _memory(watch, nodes, model, size_bytes, alone)]
-    if model != TINY:
-        rows += [_stream(found, model) for _ in range(STREAMS if size_bytes < GIGABYTE else 1)]
-    return rows
+    return [*before, *found, _memory(watch, nodes, model, size_bytes, alone), *_streams(model, size_bytes)]
 
 
 def _pid(federation: LocalFederation, name: str, program: bytes) -> int | None:
@@ -215,12 +213,13 @@ def _memory(
     }
 
 
-def _stream(rounds: Sequence[Mapping[str, Value]], model: str) -> dict[str, Value]:
-    down, up = (
-        int(median(number(row[way]) for row in rounds)) // CLIENTS for way in ("down_bytes", "up_bytes")
-    )
-    seconds = plain_stream_s(down, up, CLIENTS, WAIT_S)
-    return {"what": "stream", "model": model, "down_bytes": down, "up_bytes": up, "seconds": seconds}
+def _streams(model: str, size_bytes: int) -> Rows:
+    """Return the times of plain streams, measured before and after the rounds: the machine may be busy."""
+    if model == TINY:
+        return []
+    count = STREAMS if size_bytes < GIGABYTE else 1
+    times = [plain_stream_s(size_bytes, size_bytes, CLIENTS, WAIT_S) for _ in range(count)]
+    return [{"what": "stream", "model": model, "bytes": size_bytes, "seconds": seconds} for seconds in times]
 
 
 # ---- training alone

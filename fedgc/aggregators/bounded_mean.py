@@ -22,7 +22,7 @@ from fedgc.errors import BadSetting
 from fedgc.large_vectors import in_tiles, squared_length
 
 HELD: Final = 8  # updates that are held until their median distance is known
-HELD_BYTES: Final = 1 << 30  # which take at most this much memory, except for the first three
+HELD_BYTES: Final = 1 << 30  # which take at most this much room, except for the first three
 LEAST_HELD: Final = 3
 FEWEST: Final = 3  # distances
 OUTLIER: Final = 0.2  # less of an update than this counts
@@ -64,8 +64,7 @@ class BoundedMean(AggregationRule):
             self._enter(Update(client, weight, update), self._distances[-1], self._bound())
             return
         self._held.append(Update(client, weight, update))
-        most = max(LEAST_HELD, min(HELD, HELD_BYTES // max(1, update.nbytes)))
-        if len(self._held) > most:
+        if len(self._held) > most_held(update.nbytes):
             self._enter_held(self._bound())
 
     def result(self) -> Vector | None:
@@ -143,3 +142,12 @@ class BoundedMean(AggregationRule):
 
         in_tiles(vector.size, enter)
         self._weight += update.weight
+
+
+def most_held(update_bytes: int) -> int:
+    """Return how many updates of this size are held.
+
+    >>> most_held(10**6), most_held(10**9)
+    (8, 3)
+    """
+    return max(LEAST_HELD, min(HELD, HELD_BYTES // max(1, update_bytes)))

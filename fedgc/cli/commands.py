@@ -324,20 +324,28 @@ def plan(  # noqa: PLR0913, PLR0917  one for each option
     ] = None,
     model_mb: Annotated[float, typer.Option(help="Size of the model (0: as the last run's).")] = 0.0,
     uplink_mb_s: Annotated[
-        float, typer.Option(help="Uplink of a trace's clients (0: uploads take no time).")
+        float,
+        typer.Option(help="Uplink of the clients of a trace, or with --model-gb (0: unknown)."),
     ] = 0.0,
+    model_gb: Annotated[float, typer.Option(help="Plan local work on a model of this size.")] = 0.0,
+    clients: Annotated[int | None, typer.Option(help="With --model-gb: how many clients.")] = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the code chosen for these clients, its reason, its predicted time, and possible improvements.
 
+    With --model-gb: the time, bytes, memory and disk that local work on such a model needs.
+
     Example: fedgc plan --add 0.05 --json
     """
     from fedgc.cli.plan import Asked, run_plan
+    from fedgc.cli.plan_model import ModelAsked, plan_model
     from fedgc.cli.settings import parse
 
+    if model_gb:
+        return plan_model(ModelAsked(parse(settings or []), model_gb, clients, uplink_mb_s), as_json=as_json)
     asked = Asked(parse(settings or []), run, trace, model_mb, uplink_mb_s, tuple(add or ()))
-    run_plan(asked, as_json=as_json)
+    return run_plan(asked, as_json=as_json)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from fedgc.config.fields import AUTO, NAME, TASK, Value
 from fedgc.config.names import BASIC, KEYS, dashed, flat, group_of, known
+from fedgc.config.requirements import Requirements, requirements
 from fedgc.config.run_config import RunConfig
 
 __all__ = [
@@ -10,10 +11,12 @@ __all__ = [
     "KEYS",
     "NAME",
     "TASK",
+    "Requirements",
     "RunConfig",
     "Value",
     "dashed",
     "flat",
     "group_of",
     "known",
+    "requirements",
 ]

@@ -27,6 +27,7 @@ from fedgc.flower.departure import GRACE_KEY, GRACE_S, Departure
 from fedgc.flower.heartbeat import ENVIRONMENT, HeartbeatWriter
 from fedgc.flower.masked_client import MaskedClient, site_of
 from fedgc.flower.message_work import MessageWork
+from fedgc.flower.must_fit import must_fit_client
 from fedgc.large_vectors import Scratch
 from fedgc.links import identity
 from fedgc.links.frames import Invitation
@@ -132,6 +133,8 @@ def _serve(client: _Client, invitation: Invitation) -> RecordDict:
     with ExitStack() as stack:
         stack.callback(lambda: loop.engine.close(complete=opened.complete))
         stack.enter_context(closing(heart))
+        if not is_script:
+            must_fit_client(client.config, loop.engine.size, client.caches)
         link = stack.enter_context(opened)
         ended = loop.serve(link, client.who.client)
         loop.engine.keep()

@@ -81,7 +81,7 @@ def server_app(task: Task | None = None) -> ServerApp:
             strategy = FedGC(chosen, config, recording.sink, memory)
             strategy.summary()
             gc.freeze()  # excludes imported objects: a collection over them would pause a round
-            strategy.start(grid)
+            strategy.run(grid, recording.sink)
 
     return app
 

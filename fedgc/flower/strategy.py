@@ -10,7 +10,7 @@ import os
 import queue
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
@@ -27,6 +27,7 @@ from fedgc.flower.app_config import run_name
 from fedgc.flower.cache_folders import full_name
 from fedgc.flower.driver import Driver, Evaluate, Job, Save, ServerModel
 from fedgc.flower.initialize import Events, announced_model
+from fedgc.flower.must_fit import must_fit_server
 from fedgc.flower.recording import name_of_run, recorded
 from fedgc.flower.scoring import Parts, Scoring
 from fedgc.flower.signals import before_signals, why_stopped
@@ -164,17 +165,23 @@ class FedGC(Strategy):
         if timeout is not None:
             self.config = replace(self.config, deadline_s=float(timeout))
         self._check_configs(train_config, evaluate_config)
+        configs = (train_config, evaluate_config)
         if self._sink is not None:
-            return self._run(grid, self._sink, initial_arrays, (train_config, evaluate_config), evaluate_fn)
+            return self._run(grid, self._sink, initial_arrays, configs, evaluate_fn)()
         run = self._memory.run or self.config.run or run_name(grid.run.override_config, sys.path)
         run = run or name_of_run(self.config, grid.run.run_id)
         with Store.open() as store:
             speeds = store.speeds(self.config.workload)
         self._memory = replace(self._memory, run=run, speeds=speeds)
         with recorded(self.config, run, grid.run.run_id) as recording:
-            return self._run(
-                grid, recording.sink, initial_arrays, (train_config, evaluate_config), evaluate_fn
-            )
+            return self._run(grid, recording.sink, initial_arrays, configs, evaluate_fn)()
+
+    def run(self, grid: Grid, sink: Sink) -> None:
+        """Run all rounds, as `start` does, without a result: the final model is in the last checkpoint.
+
+        Flower's result holds the model in other forms, which takes as much memory as several models.
+        """
+        self._run(grid, sink, None, (None, None), None)
 
     def _check_configs(self, *configs: ConfigRecord | None) -> None:
         for name, given in zip(("train_config", "evaluate_config"), configs, strict=True):
@@ -195,10 +202,13 @@ class FedGC(Strategy):
         arrays: ArrayRecord | None,
         configs: tuple[ConfigRecord | None, ConfigRecord | None],
         evaluate_fn: EvaluateFn | None,
-    ) -> Result:
+    ) -> Callable[[], Result]:
+        """Run all rounds; return a function that makes the result."""
         if self.config.client_app == "stock":
-            return self._start_stock(grid, sink, arrays, configs, evaluate_fn)
-        return self._start_fedgc(grid, sink, arrays, evaluate_fn)
+            stock = self._start_stock(grid, sink, arrays, configs, evaluate_fn)
+            return lambda: stock.result
+        driver = self._start_fedgc(grid, sink, arrays, evaluate_fn)
+        return lambda: _result(driver)
 
     def _start_stock(
         self,
@@ -207,7 +217,7 @@ class FedGC(Strategy):
         arrays: ArrayRecord | None,
         configs: tuple[ConfigRecord | None, ConfigRecord | None],
         evaluate_fn: EvaluateFn | None,
-    ) -> Result:
+    ) -> StockDriver:
         if arrays is None:
             common = CommonModel(self._with_task(), self.config)
             arrays = _record(common.state(common.first()))
@@ -226,7 +236,7 @@ class FedGC(Strategy):
         with before_signals(lambda name: sink.stopped(why_stopped(name))):
             over = driver.drive()
         _end(over.reason, complete=over.complete)
-        return driver.result
+        return driver
 
     def _with_task(self) -> Task:
         if self._task is None:
@@ -235,7 +245,7 @@ class FedGC(Strategy):
 
     def _start_fedgc(
         self, grid: Grid, sink: Sink, arrays: ArrayRecord | None, evaluate_fn: EvaluateFn | None
-    ) -> Result:
+    ) -> Driver:
         name = full_name(self._memory.run, grid.run.run_id)
         with self._connected(grid, name, sink) as connected:
             model = self._model(connected)
@@ -244,7 +254,7 @@ class FedGC(Strategy):
             end = driver.drive(connected.links)
             connected.end = self._explained(end, connected.grid_loop, begun=driver.begun)
         _end(connected.end.reason, complete=connected.end.complete)
-        return _result(driver)
+        return driver
 
     def score(self, grid: Grid) -> Mapping[str, Any]:
         """Have the clients score the model in the memory's checkpoint, without training.
@@ -304,16 +314,24 @@ class FedGC(Strategy):
             task = self._with_task()
             task.allow(self.config.placement)
             made = CommonModel(task, self.config)
+            self._must_fit(made.size)
             connected.links.expect(made.size)
             connected.open_links()
             return made
         connected.open_links()
         resumed = self._memory.resume
         if resumed is None:
-            return announced_model(self.config, connected.events, connected.links)
+            first = announced_model(self.config, connected.events, connected.links)
+            self._must_fit(first.size)
+            return first
         announced = AnnouncedModel(Layout.read(resumed.layout), resumed.model)
         connected.links.expect(announced.size)
         return announced
+
+    def _must_fit(self, numbers: int) -> None:
+        folder = runs_folder(self.config.checkpoint_dir, os.environ)
+        resumes = self._memory.resume is not None
+        must_fit_server(self.config, numbers, folder, resumes=resumes)
 
     def _job(
         self,

@@ -1,0 +1,41 @@
+"""The memory that is available to this process, and the room on a disk."""
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+MEMINFO: Final = Path("/proc/meminfo")
+CGROUP: Final = Path("/sys/fs/cgroup")  # of a container, version 2
+
+
+def available_memory(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int | None:
+    """Return the bytes that can be used without swapping, within a container's limit; None if not known."""
+    found = [each for each in (_of_machine(meminfo), _of_container(cgroup)) if each is not None]
+    return min(found, default=None)
+
+
+def free_disk(folder: Path) -> int | None:
+    """Return the free bytes of the disk with this folder, which may not exist yet; None if not known."""
+    there = next((each for each in (folder, *folder.absolute().parents) if each.exists()), None)
+    with suppress(OSError):
+        return shutil.disk_usage(there).free if there is not None else None
+    return None
+
+
+def _of_machine(meminfo: Path) -> int | None:
+    with suppress(OSError, ValueError):
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    return None
+
+
+def _of_container(cgroup: Path) -> int | None:
+    """Return the limit less what is used and cannot be taken back."""
+    with suppress(OSError, ValueError):
+        limit, used = (int((cgroup / name).read_text()) for name in ("memory.max", "memory.current"))
+        lines = (line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+        files = sum(int(value) for name, value in lines if name in {"inactive_file", "active_file"})
+        return max(0, limit - used + files)
+    return None

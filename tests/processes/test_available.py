@@ -1,0 +1,43 @@
+"""Test what memory and disk are found, by files as the system writes them."""
+
+from pathlib import Path
+
+import pytest
+
+from fedgc.processes.available import available_memory, free_disk
+
+MEMINFO = "MemTotal:       24684084 kB\nMemFree:         1000000 kB\nMemAvailable:    2000000 kB\n"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    (tmp_path / "meminfo").write_text(MEMINFO)
+    return tmp_path
+
+
+def limited(folder: Path, limit: str) -> None:
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text("700000000\n")
+    (folder / "memory.stat").write_text("anon 1\ninactive_file 100000000\nactive_file 50000000\nfile 9\n")
+
+
+def test_memory_of_machine_is_known(machine: Path):
+    assert available_memory(machine / "meminfo", machine) == 2_048_000_000
+
+
+def test_limit_of_container_counts_without_files(machine: Path):
+    limited(machine, "1000000000")
+    assert available_memory(machine / "meminfo", machine) == 450_000_000
+
+
+def test_container_without_limit_has_the_memory_of_the_machine(machine: Path):
+    limited(machine, "max")
+    assert available_memory(machine / "meminfo", machine) == 2_048_000_000
+
+
+def test_memory_is_unknown_on_another_system(tmp_path: Path):
+    assert available_memory(tmp_path / "none", tmp_path) is None
+
+
+def test_disk_of_folder_that_is_not_there_is_that_of_its_parent(tmp_path: Path):
+    assert (free_disk(tmp_path / "a" / "b") or 0) > 0

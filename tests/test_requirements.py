@@ -1,0 +1,53 @@
+"""Test what a run needs: it grows with the state, the codec and the rule, and memory not with clients."""
+
+import pytest
+
+from fedgc.config import RunConfig, requirements
+from fedgc.errors import Unusable
+
+GIGABYTE = 250_000_000  # numbers
+PLAIN = requirements(RunConfig(), GIGABYTE, 3)
+
+
+def needs(clients: int = 3, **settings):
+    return requirements(RunConfig(**settings), GIGABYTE, clients)
+
+
+def test_memory_does_not_grow_with_clients():
+    many = needs(clients=1000)
+    assert (many.server_memory, many.client_memory) == (PLAIN.server_memory, PLAIN.client_memory)
+    assert many.server_disk < 2 * PLAIN.server_disk
+
+
+def test_rule_that_collects_needs_disk_for_every_client():
+    assert needs(clients=1000, aggregator="median").server_scratch > 1000 * PLAIN.model
+    assert needs(clients=1000, aggregator="weighted-mean").server_scratch == 2 * PLAIN.model
+
+
+@pytest.mark.parametrize(("rule", "models"), [("sgd", 0), ("nesterov", 1), ("adam", 2)])
+def test_state_of_optimizer_is_counted(rule: str, models: int):
+    found = needs(server_optimizer=rule)
+    assert found.server_memory - PLAIN.server_memory == 3 * models * PLAIN.model
+    assert found.checkpoints == (1 + models) * PLAIN.checkpoints
+
+
+def test_codec_shortens_uploads_and_costs_memory():
+    found = needs(codec="int8")
+    assert found.up < 0.3 * PLAIN.up
+    assert found.down == PLAIN.down
+    assert found.client_memory > PLAIN.client_memory
+
+
+def test_evaluation_on_the_server_needs_a_module():
+    assert PLAIN.server_memory - needs(evaluate_every=0).server_memory == PLAIN.model
+    assert needs(script="train.py").server_memory == needs(evaluate_every=0).server_memory
+
+
+def test_run_without_checkpoints_or_momentum_needs_less():
+    assert needs(keep_checkpoints=0).checkpoints == 0
+    assert PLAIN.client_memory - needs(shared_momentum="off").client_memory == PLAIN.model
+
+
+def test_coded_work_is_refused():
+    with pytest.raises(Unusable, match="saw open coded work, needed open local work"):
+        needs(work="coded")
