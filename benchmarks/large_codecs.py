@@ -7,7 +7,8 @@ were chosen on another seed. `python -m benchmarks codecs` also times every code
     topk_bytes_ratio   bytes of top-k over those of plain float32
     topk_loss_gap      final loss of top-k over that of plain float32, less 1: of the means over seeds
     topk_over_int4     final loss of top-k over that of 4 bits at no fewer bytes
-    topk_over_published   the same beside SparseLoCo as published
+    topk_over_published   the same beside SparseLoCo as published, at no fewer bytes
+    topk_over_diloco   the same beside DiLoCo, in float32
 """
 
 import os
@@ -34,8 +35,8 @@ from fedgc.training.local_update import Residual, with_error_feedback
 SEEDS: Final = (0, 1, 2)
 STEPS: Final = 400  # local steps of each client
 PACKED: Final = 25_000_000  # numbers of a timed vector: 100 MB
-TOP_K: Final = "top-k share=0.03125"
-TIMED: Final = ("bf16", "int8", "int4", TOP_K, "top-k share=0.015625")
+TOP_K: Final = "top-k share=0.25"
+TIMED: Final = ("bf16", "int8", "int4", TOP_K, "top-k", "top-k share=0.015625")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +63,11 @@ class Trained:
 
 
 PLAIN: Final = Arm("float32", "float32")
-OURS: Final = Arm("top-k", TOP_K, 5)
-INT4: Final = Arm("int4, fewer rounds", "int4", 50)
-PUBLISHED: Final = Arm("SparseLoCo as published", "published 128", 5)
-ARMS: Final = (PLAIN, OURS, INT4, PUBLISHED)
+OURS: Final = Arm("top-k", TOP_K, 40, {"server_learning_rate": 1.3})
+INT4: Final = Arm("int4, no fewer bytes", "int4", 100)
+PUBLISHED: Final = Arm("SparseLoCo as published", "published 256", 20)
+DILOCO: Final = Arm("DiLoCo", "float32", 10, {"server_optimizer": "nesterov", "server_learning_rate": 0.7})
+ARMS: Final = (PLAIN, OURS, INT4, PUBLISHED, DILOCO)
 
 
 def train(arm: Arm, seed: int, steps: int = STEPS, shape: Shape | None = None) -> Trained:
@@ -107,7 +109,8 @@ def bench_codecs(*, quick: bool = False) -> Report:
 def figures_of(means: Mapping[Arm, tuple[float, int]]) -> Mapping[str, float]:
     """Return the figures from the mean loss and the bytes of each arm.
 
-    >>> figures = figures_of({PLAIN: (2.0, 1000), OURS: (2.01, 15), INT4: (2.5, 16), PUBLISHED: (2.2, 20)})
+    >>> means = {PLAIN: (2.0, 1000), OURS: (2.01, 15), INT4: (2.5, 16), PUBLISHED: (2.2, 20), DILOCO: (2, 9)}
+    >>> figures = figures_of(means)
     >>> round(figures["topk_bytes_ratio"], 3), round(figures["topk_loss_gap"], 3)
     (0.015, 0.005)
     """
@@ -117,6 +120,7 @@ def figures_of(means: Mapping[Arm, tuple[float, int]]) -> Mapping[str, float]:
         "topk_loss_gap": loss / plain - 1,
         "topk_over_int4": loss / means[INT4][0],
         "topk_over_published": loss / means[PUBLISHED][0],
+        "topk_over_diloco": loss / means[DILOCO][0],
     }
 
 
