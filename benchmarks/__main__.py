@@ -41,6 +41,20 @@ def bench_codes(as_json: AsJson = False, quick: Quick = False, save: Save = Fals
     show(measure(quick=quick), as_json=as_json, save=save)
 
 
+@app.command("codecs")
+def bench_codecs(as_json: AsJson = False, quick: Quick = False, save: Save = False) -> None:
+    """Final loss against bytes of every codec on a small transformer, beside DiLoCo and SparseLoCo.
+
+    Example: python -m benchmarks codecs --json
+    """
+    from benchmarks.large_codecs import bench_codecs as measure
+    from benchmarks.large_codecs import lines
+    from benchmarks.printing import show
+
+    report = measure(quick=quick)
+    show(report, as_json=as_json, save=save, lines=lines(report))
+
+
 @app.command("rounds")
 def bench_rounds(
     as_json: AsJson = False,

@@ -23,7 +23,7 @@ from torch.func import functional_call, vmap
 
 from benchmarks.local_rules import LocalSteps
 from benchmarks.streams import Stream
-from fedgc.codecs import EXACT, make_codec, rounding
+from fedgc.codecs import EXACT, make_codec
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.messages import Continue, Repair, Reveal, Work
@@ -181,10 +181,10 @@ class Stacked:
         if command.wire == EXACT:
             return update
         codec, stamp = make_codec(command.wire), (command.round, command.attempt, command.client)
-        whole, self._rests[command.client] = with_error_feedback(
+        data, self._rests[command.client] = with_error_feedback(
             update, codec, stamp, self._rests.get(command.client)
         )
-        return codec.decode(codec.encode(whole, rounding(*stamp)), whole.size)
+        return codec.decode(data, update.size)
 
     def close(self) -> None:
         """Release all state."""

@@ -1,10 +1,10 @@
 """Codecs: number formats for vectors on the wire."""
 
-from fedgc.codecs.codec import Codec
+from fedgc.codecs.codec import Bytes, Codec
 from fedgc.codecs.formats import EPSILON, Wire, pack, packed_bytes, rounding, shapes, shortest_wire, unpack
 from fedgc.codecs.make import EXACT, codec_summaries, make_codec, share_of
 
 __all__ = [
-    "EPSILON", "EXACT", "Codec", "Wire", "codec_summaries", "make_codec", "pack",
+    "EPSILON", "EXACT", "Bytes", "Codec", "Wire", "codec_summaries", "make_codec", "pack",
     "packed_bytes", "rounding", "shapes", "share_of", "shortest_wire", "unpack",
 ]  # fmt: skip

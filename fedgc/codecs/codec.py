@@ -1,6 +1,7 @@
 """The interface of a codec: how the numbers of an update are encoded."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,6 +32,8 @@ class Codec(ABC):
     """A description of the codec for `fedgc config`, in a few words."""
     fixed: ClassVar[bool] = True
     """Whether every vector of one length has the same number of bytes, which is then `largest`."""
+    decay: float = 1.0
+    """The factor by which the encoding error is multiplied before it is added to the next update."""
 
     @abstractmethod
     def encode(self, vector: NDArray[np.float32], rng: np.random.Generator) -> Bytes:
@@ -47,6 +50,13 @@ class Codec(ABC):
 
         The bytes come from another process. Any exception refuses the update by name.
         """
+
+    def tiles(self, data: Bytes, size: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Return the `size` numbers a tile at a time, each with the position of its first number.
+
+        A tile is valid until the next one. Override this where `decode` would double the memory of a vector.
+        """
+        yield 0, self.decode(data, size)
 
     @abstractmethod
     def largest(self, size: int) -> int:

@@ -7,6 +7,7 @@ and rounds. int4 is only for the updates of local work, whose clients use error 
 """
 
 import zlib
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from fedgc.errors import BadSetting, BadVector
 
 GROUP: Final = 1024  # numbers per scale: 0.4% of overhead at 8 bits
 Vector = np.ndarray[Any, np.dtype[Any]]  # of floats
-TILE: Final = 64 * GROUP  # numbers rounded at a time, so that a large codeword is never held twice
+TILE: Final = 32 * GROUP  # numbers rounded at a time: bounded scratch, within the second-level cache
 
 
 class Wire(StrEnum):
@@ -103,7 +104,7 @@ def pack(piece: Vector, wire: Wire, rng: np.random.Generator) -> NDArray[np.uint
     if wire is Wire.BF16:
         halved = np.empty(single.size, "<u2")
         for at in range(0, single.size, TILE):
-            halved[at : at + TILE] = _to_bf16(single[at : at + TILE])
+            halved[at : at + TILE] = to_bf16(single[at : at + TILE])
         return halved.view(np.uint8)
     return _to_levels(single, wire, rng)
 
@@ -114,54 +115,104 @@ def unpack(packed: NDArray[np.uint8], wire: Wire, size: int) -> NDArray[np.float
     >>> unpack(np.array([128, 63, 0, 192], np.uint8), Wire.BF16, 2).tolist()
     [1.0, -2.0]
     """
+    if wire is Wire.FLOAT32:
+        _check_bytes(packed, wire, size)
+        return packed.view("<f4")
+    numbers = np.empty(size, np.float32)
+    for _ in _tiles(packed, wire, size, lambda first, end: numbers[first:end]):
+        pass
+    return numbers
+
+
+def unpacked_tiles(
+    packed: NDArray[np.uint8], wire: Wire, size: int
+) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """Return the numbers of one piece, `TILE` at a time, with the position of the first of each tile.
+
+    A tile is overwritten by the next one.
+    """
+    room = np.empty(min(TILE, size), np.float32)
+    return _tiles(packed, wire, size, lambda first, end: room[: end - first])
+
+
+def _tiles(
+    packed: NDArray[np.uint8], wire: Wire, size: int, room: Callable[[int, int], NDArray[np.float32]]
+) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """Write each tile where `room` says, and return it."""
+    _check_bytes(packed, wire, size)
+    halves = np.empty(2 * min(TILE, size), np.int8)
+    scales = packed[: 4 * _groups(size, wire)].view("<f4")
+    for first in range(0, size, TILE):
+        tile = room(first, min(first + TILE, size))
+        at = scales.nbytes + first * _BITS[wire] // 8
+        data = packed[at : at + -(-tile.size * _BITS[wire] // 8)]
+        if wire is Wire.FLOAT32:
+            tile[...] = data.view("<f4")
+        elif wire is Wire.BF16:
+            np.left_shift(data.view("<u2"), 16, out=tile.view("<u4"), dtype="<u4")
+        else:
+            _from_levels(data, wire, tile, halves)
+            _scale(tile, scales[first // GROUP :])
+        yield first, tile
+
+
+def _check_bytes(packed: NDArray[np.uint8], wire: Wire, size: int) -> None:
     if packed.shape != (packed_bytes(size, wire),) or packed.dtype != np.uint8:
         raise BadVector(
             f"{packed.dtype} {packed.shape} came: {packed_bytes(size, wire)} bytes hold {size} numbers"
         )
-    if wire is Wire.FLOAT32:
-        return packed.view("<f4")
-    if wire is Wire.BF16:
-        bits = packed.view("<u2").astype("<u4")
-        bits <<= 16
-        return bits.view("<f4")
-    groups, whole = -(-size // GROUP), size // GROUP
-    scales = packed[: 4 * groups].view("<f4")
-    numbers = _from_levels(packed[4 * groups :], wire, size)
-    numbers[: whole * GROUP].reshape(whole, GROUP)[:] *= scales[:whole, None]
-    numbers[whole * GROUP :] *= scales[whole:].sum()  # the last group, if it is shorter
-    return numbers
 
 
-def _to_bf16(single: NDArray[np.float32]) -> NDArray[np.uint16]:
+def to_bf16(single: NDArray[np.float32]) -> NDArray[np.uint16]:
     """Drop the lower half of each number, rounded to the nearest, ties to even."""
     bits = single.view("<u4")
-    halved = (bits + (0x7FFF + (bits >> 16 & 1))) >> 16
+    halved = bits >> 16
+    halved &= 1
+    halved += 0x7FFF
+    halved += bits
+    halved >>= 16
     # the carry would turn the largest NaN into a number: a NaN keeps its upper half and one set bit
-    return np.where(np.isnan(single), bits >> 16 | 0x40, halved).astype("<u2")
+    if (odd := np.isnan(single)).any():
+        halved[odd] = bits[odd] >> 16 | 0x40
+    return halved.astype("<u2")
 
 
 def _to_levels(single: NDArray[np.float32], wire: Wire, rng: np.random.Generator) -> NDArray[np.uint8]:
     """Write the scales of all groups, then the rounded numbers."""
-    if not np.isfinite(single).all():
-        raise BadVector(f"NaN or Inf has no {wire} form")
     groups, top = _groups(single.size, wire), _TOP[wire]
     packed = np.empty(packed_bytes(single.size, wire), np.uint8)
     scales = packed[: 4 * groups].view("<f4")
+    room = min(TILE, -(-single.size // GROUP) * GROUP)
+    padded, scratch, levels = np.empty(room, np.float32), np.empty(room, np.float32), np.empty(room, np.int8)
     for first in range(0, single.size, TILE):
         part = single[first : first + TILE]
         count = -(-part.size // GROUP)
-        padded = np.zeros(count * GROUP, np.float32)
-        padded[: part.size] = part
-        rows = padded.reshape(count, GROUP)
-        scale = np.abs(rows).max(axis=1) / np.float32(top)
+        rows, absolute = (each[: count * GROUP].reshape(count, GROUP) for each in (padded, scratch))
+        padded[: part.size], padded[part.size :] = part, 0
+        scale = np.abs(rows, out=absolute).max(axis=1)
+        if not np.isfinite(scale).all():
+            raise BadVector(f"NaN or Inf has no {wire} form")
+        scale /= np.float32(top)
         scales[first // GROUP : first // GROUP + count] = scale
-        np.divide(rows, scale[:, None], out=rows, where=scale[:, None] > 0)
-        padded[: part.size] += rng.random(part.size, np.float32)
-        np.clip(np.floor(padded, out=padded), -top, top, out=padded)
-        folded = _folded(padded[: part.size].astype(np.int8), wire)
+        scale[scale == 0] = 1
+        rows /= scale[:, None]
+        numbers = padded[: part.size]
+        numbers += _noise(rng, scratch[: part.size])
+        np.clip(np.floor(numbers, out=numbers), -top, top, out=numbers)
+        levels[: part.size] = numbers
+        folded = _folded(levels[: part.size], wire)
         at = 4 * groups + first * _BITS[wire] // 8
         packed[at : at + folded.size] = folded
     return packed
+
+
+def _noise(rng: np.random.Generator, numbers: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Fill `numbers` with noise between 0 and 1, in steps of 2^-16: a quarter of the time of `rng.random`."""
+    words = rng.bit_generator.random_raw(-(-numbers.size // 4)).view(np.uint16)
+    numbers[...] = words[: numbers.size]
+    numbers += np.float32(0.5)
+    numbers *= np.float32(2.0**-16)
+    return numbers
 
 
 def _folded(levels: NDArray[np.int8], wire: Wire) -> NDArray[np.uint8]:
@@ -170,14 +221,28 @@ def _folded(levels: NDArray[np.int8], wire: Wire) -> NDArray[np.uint8]:
         return levels.view(np.uint8)
     halves = np.zeros(levels.size + levels.size % 2, np.uint8)
     halves[: levels.size] = levels.view(np.uint8) & 0x0F
-    halves[::2] |= halves[1::2] << 4
-    return halves[::2]
+    pairs = halves.view("<u2")
+    folded: NDArray[np.uint8] = (pairs | pairs >> 4).astype(np.uint8)
+    return folded
 
 
-def _from_levels(packed: NDArray[np.uint8], wire: Wire, size: int) -> NDArray[np.float32]:
+def _from_levels(
+    data: NDArray[np.uint8], wire: Wire, numbers: NDArray[np.float32], halves: NDArray[np.int8]
+) -> None:
+    """Write the levels in `data` into `numbers`; `halves` is room for twice as many."""
     if wire is Wire.INT8:
-        return packed.view(np.int8).astype(np.float32)
-    halves = np.empty(2 * packed.size, np.int8)
-    halves[::2] = (packed << 4).view(np.int8) >> 4  # an arithmetic shift restores the sign
-    halves[1::2] = packed.view(np.int8) >> 4
-    return halves[:size].astype(np.float32)
+        numbers[...] = data.view(np.int8)
+        return
+    np.left_shift(data, 4, out=halves[: 2 * data.size : 2].view(np.uint8))
+    halves[1 : 2 * data.size : 2] = data.view(np.int8)
+    signed = np.right_shift(halves[: 2 * data.size], 4, out=halves[: 2 * data.size])  # restores the sign
+    numbers[...] = signed[: numbers.size]
+
+
+def _scale(numbers: NDArray[np.float32], scales: NDArray[np.float32]) -> None:
+    """Multiply each group by its scale, in place."""
+    whole = numbers.size // GROUP
+    rows = numbers[: whole * GROUP].reshape(whole, GROUP)
+    rows *= scales[:whole, None]
+    if numbers.size > whole * GROUP:
+        numbers[whole * GROUP :] *= scales[whole]

@@ -1,12 +1,13 @@
 """The shipped codecs: float32, bf16, and 8 or 4 bits with a scale for each group of numbers."""
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgc.codecs.codec import Bytes, Codec
-from fedgc.codecs.formats import Wire, pack, packed_bytes, unpack
+from fedgc.codecs.formats import Wire, pack, packed_bytes, unpack, unpacked_tiles
 
 
 class _Format(Codec):
@@ -21,6 +22,10 @@ class _Format(Codec):
     def decode(self, data: Bytes, size: int) -> NDArray[np.float32]:
         """Return the numbers."""
         return unpack(data, self.wire, size)
+
+    def tiles(self, data: Bytes, size: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Return the numbers a tile at a time."""
+        return unpacked_tiles(data, self.wire, size)
 
     def largest(self, size: int) -> int:
         """Return the bytes of `size` numbers."""

@@ -212,13 +212,15 @@ class ClientLoop:
     def _deliver(self, session: Session, answer: Answer) -> None:
         """Send what the server asked for."""
         command, vector = answer.command, answer.vector
+        stream = StreamId("codeword", command.round, command.attempt)
         if self._site is not None:
-            stream = StreamId("codeword", command.round, command.attempt)
             session.offer_packed(stream, self._site.masked_answer(answer, self.engine.start))
             return
         if answer.report is not None:
             session.send(answer.report)
-        if vector is not None:
+        if answer.encoded is not None:
+            session.offer_packed(stream, answer.encoded)
+        elif vector is not None:
             session.offer(command.round, command.attempt, vector, command.wire)
 
     def _handle_masked(

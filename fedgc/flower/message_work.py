@@ -118,7 +118,9 @@ class MessageWork:
             return
         if answer.report is not None:
             self.lines.append(answer.report)
-        if answer.vector is not None:
+        if answer.encoded is not None:
+            self._offer(stream, answer.encoded)
+        elif answer.vector is not None:
             self._enclose(stream, answer.vector, command.wire)
 
     def _enclose(self, stream: StreamId, vector: Readable, wire: str) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from fedgc.codecs import EXACT, make_codec, rounding
+from fedgc.codecs import make_codec
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed, Refused
 from fedgc.history import RoundRow
@@ -238,7 +238,11 @@ class OneForEach:
         """Return the client's update as decoded by the server."""
         if isinstance(command, Repair):
             raise EdgeFailed(f"training: {command.client} was asked for a repair, needed local work")
-        return _decoded(_vector_of(self._engine(command.client).answer(command), command), command)
+        engine = self._engine(command.client)
+        answer = engine.answer(command)
+        if answer is not None and answer.encoded is not None:
+            return make_codec(command.wire).decode(answer.encoded, engine.size)
+        return _vector_of(answer, command)
 
     def close(self) -> None:
         """Release all state."""
@@ -270,15 +274,6 @@ def _stepped(engine: Engine, steps: int) -> Report:
     if not isinstance(report, Report) or report.steps != steps:
         raise EdgeFailed(f"training: saw no local work of {steps} steps, needed some")
     return report
-
-
-def _decoded(update: Vector, command: Reveal) -> Vector:
-    """Return an update as the server decodes it."""
-    if command.wire == EXACT:
-        return update
-    codec = make_codec(command.wire)
-    sent = codec.encode(update, rounding(command.round, command.attempt, command.client))
-    return codec.decode(sent, update.size)
 
 
 def engines_of(job: Job, folder: Path) -> Engines:

@@ -112,8 +112,11 @@ class CacheFiles:
 
     def put_residual(self, rest: Residual) -> None:
         """Write the error-feedback residual, or raise EdgeFailed."""
-        parts = {"before": torch.from_numpy(rest.before), "after": torch.from_numpy(rest.after)}
-        self._write("rest", {"stamp": list(rest.stamp), **parts})
+        before, after = (
+            None if each is None else torch.from_numpy(each) for each in (rest.before, rest.after)
+        )
+        stamp = None if rest.stamp is None else list(rest.stamp)
+        self._write("rest", {"stamp": stamp, "before": before, "after": after})
 
     def residual(self) -> Residual | None:
         """Return the saved residual, or None if it cannot be read."""
@@ -122,10 +125,12 @@ class CacheFiles:
     def _saved_residual(self) -> Residual | None:
         read: Any = next((_checked(path) for path in self._files("rest")), None)
         try:
-            number, attempt, client = read["stamp"]
-            return Residual(
-                (number, attempt, client), *(np.array(read[name].numpy()) for name in ("before", "after"))
-            )
+            stamp, before = read["stamp"], read["before"]
+            if stamp is not None:
+                number, attempt, client = stamp
+                stamp = (number, attempt, client)
+            before = None if before is None else np.array(before.numpy())
+            return Residual(stamp, before, np.array(read["after"].numpy()))
         except (TypeError, KeyError, AttributeError, ValueError):
             return None
 

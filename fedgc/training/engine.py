@@ -18,6 +18,7 @@ from typing import Final
 
 import numpy as np
 
+from fedgc.codecs import Bytes
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, EdgeFailed, FedgcError
 from fedgc.large_vectors import Readable
@@ -58,8 +59,9 @@ class Answer:
 
     command: Reveal | Repair
     report: Report | None  # to be sent before the vector
-    vector: Readable | None  # None without any step; it is read until the round is closed
+    vector: Readable | None  # None without any step, or if it is encoded; read until the round is closed
     weight: int = 0  # samples behind the mean update that a masked exchange asks for
+    encoded: Bytes | None = None  # the update of local work by the codec of the command
 
 
 EngineEvent = Progress | Report | Failed | Scored | Answer

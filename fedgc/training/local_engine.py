@@ -150,6 +150,9 @@ class LocalEngine(Engine):
 
     def _close(self, command: Close) -> None:
         super()._close(command)
+        if self._residual is not None:
+            counted = command.outcome in ("synced", "approximate")
+            self._residual = self._residual.closed(command.round, counted=counted)
         if not self._queued:
             self._loop.rest()
 
@@ -246,13 +249,13 @@ class LocalEngine(Engine):
             if command.kind == "masked":
                 raise BadMessage("update: saw no local step since the common model, needed at least one")
             return Answer(command, report, None)
-        update: Readable = MeanUpdate(self._models[work.version], vector)
-        if command.wire != EXACT:
-            stamp = (command.round, command.attempt, command.client)
-            update, self._residual = with_error_feedback(
-                update[:], make_codec(command.wire), stamp, self._residual
-            )
-        return Answer(command, report, update, report.samples)
+        update = MeanUpdate(self._models[work.version], vector)
+        if command.wire == EXACT:
+            return Answer(command, report, update, report.samples)
+        stamp = (command.round, command.attempt, command.client)
+        codec = make_codec(command.wire)
+        data, self._residual = with_error_feedback(update[:], codec, stamp, self._residual)
+        return Answer(command, report, None, encoded=data)
 
     def _last_report(self, work: Work) -> Report | None:
         """Return the report of a client that leaves, once the loop is at the end of its step."""

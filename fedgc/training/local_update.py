@@ -1,7 +1,7 @@
 """Error feedback for lossy codecs (Karimireddy et al., arXiv 1901.09847), and the name of local work.
 
-The compression error of an update is added to the next update. To know it, the client encodes the update here
-with the same random numbers (a function of round, attempt and client) that its link uses.
+The compression error of an update is added to the next update, times the codec's decay (SparseLoCo, Sarfi et
+al., arXiv 2508.15706). Round, attempt and client seed the codec, so a repeated request gives the same bytes.
 """
 
 import json
@@ -11,9 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from fedgc.codecs import Codec, rounding
+from fedgc.codecs import Bytes, Codec, rounding
 from fedgc.training.flat import Vector
 
+BLOCK: Final = 1 << 16  # numbers of one step of a loop over a vector
 LOCAL_TRAJECTORY: Final = -1  # the number of the single trajectory of local work
 
 
@@ -42,21 +43,44 @@ def chunk_names(name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Residual:
-    """The error-feedback residual before and after the update of this stamp."""
+    """The error-feedback residual after an update, and before it while its round is open."""
 
-    stamp: tuple[int, int, str]  # round, attempt, client
-    before: Vector
+    stamp: tuple[int, int, str] | None  # round, attempt, client of the update; None once its round is closed
+    before: Vector | None  # None without an earlier update, or once the round is closed
     after: Vector
+
+    def closed(self, round_: int, *, counted: bool) -> "Residual | None":
+        """Return the residual when a round is over: an update that was not counted is taken back."""
+        if self.stamp is None or self.stamp[0] != round_:
+            return self
+        rest = self.after if counted else self.before
+        return None if rest is None else Residual(None, None, rest)
 
 
 def with_error_feedback(
     update: Vector, codec: Codec, stamp: tuple[int, int, str], last: Residual | None
-) -> tuple[Vector, Residual]:
-    """Return the update plus the residual, and the next residual.
+) -> tuple[Bytes, Residual]:
+    """Return the update plus the residual as bytes of the codec, and the next residual.
 
-    With the stamp of `last`, the residual before that update is used, so a repeated request gives the same.
+    `update` is overwritten with the residual, tile by tile: no other vector of its size is made. With the
+    stamp of `last`, the residual before that update is used, so a repeated request gives the same.
     """
-    before = np.zeros_like(update) if last is None else last.before if last.stamp == stamp else last.after
-    corrected = update + before
-    decoded = codec.decode(codec.encode(corrected, rounding(*stamp)), corrected.size)
-    return corrected, Residual(stamp, before, corrected - decoded)
+    before = None if last is None else last.before if last.stamp == stamp else last.after
+    if before is not None and before.size != update.size:
+        before = None  # of another model, from the client cache
+    if before is not None:
+        _add(update, before, codec.decay)
+    data = codec.encode(update, rounding(*stamp))
+    if np.may_share_memory(data, update):
+        data = data.copy()
+    for first, decoded in codec.tiles(data, update.size):
+        update[first : first + decoded.size] -= decoded
+    return data, Residual(stamp, before, update)
+
+
+def _add(update: Vector, residual: Vector, factor: float) -> None:
+    """Add `factor * residual` to the update, in place."""
+    scratch = np.empty(min(BLOCK, update.size), np.float32)
+    for first in range(0, update.size, BLOCK):
+        part = update[first : first + BLOCK]
+        part += np.multiply(residual[first : first + BLOCK], np.float32(factor), out=scratch[: part.size])

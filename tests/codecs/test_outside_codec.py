@@ -18,7 +18,7 @@ CODEC = '''
 import numpy as np
 from fedgc.codecs import Codec
 
-class TopK(Codec):
+class Largest(Codec):
     """Sends the largest numbers with their positions."""
 
     summary = "the share of the numbers that are largest"
@@ -52,7 +52,7 @@ STREAM = StreamId("codeword", 1, 0)
 
 @pytest.fixture(autouse=True)
 def outside(tmp_path, monkeypatch):
-    install(tmp_path / "site", monkeypatch, "ward_codecs", CODEC, {f"{GROUP}:top-k": "TopK"})
+    install(tmp_path / "site", monkeypatch, "ward_codecs", CODEC, {f"{GROUP}:largest": "Largest"})
     make_codec.cache_clear()
     yield
     make_codec.cache_clear()
@@ -72,13 +72,13 @@ def trained(**changes):
 
 
 def test_simulated_run_sends_fewer_bytes_with_outside_codec():
-    plain, sparse = trained(), trained(codec="top-k share=0.25")
+    plain, sparse = trained(), trained(codec="largest share=0.25")
     assert sparse.points[-1].sent == pytest.approx(0.5 * plain.points[-1].sent, rel=0.2)
     assert (sparse.model != plain.model).any()
 
 
 def test_error_feedback_sends_rounding_error_later():
-    plain, sparse = trained(rounds=40), trained(rounds=40, codec="top-k share=0.25")
+    plain, sparse = trained(rounds=40), trained(rounds=40, codec="largest share=0.25")
     start = trained(rounds=1).model
     assert np.linalg.norm(sparse.model - plain.model) < 0.5 * np.linalg.norm(plain.model - start)
 
@@ -87,7 +87,7 @@ def received(data: np.ndarray, numbers: int) -> np.ndarray:
     """Return the vector that a server decodes from these bytes."""
     sent = Source(data)
     source = Outgoing(offer_of(STREAM, sent), sent, 64)
-    sink = Incoming(source.offer, Form(numbers, "top-k share=0.25"), Scratch())
+    sink = Incoming(source.offer, Form(numbers, "largest share=0.25"), Scratch())
     while (piece := source.next_piece()) is not None:
         sink.accept(piece)
         source.acknowledge(sink.received)
@@ -97,7 +97,7 @@ def received(data: np.ndarray, numbers: int) -> np.ndarray:
 def test_vectors_of_any_size_are_decoded():
     vector = np.random.default_rng(0).normal(size=100).astype(np.float32)
     for numbers in (vector, np.where(np.arange(100) < 3, vector, np.float32(0)).astype(np.float32)):
-        data = shortened(numbers, "top-k share=0.25", STREAM, "me")
+        data = shortened(numbers, "largest share=0.25", STREAM, "me")
         arrived = received(data, 100)
         assert data.nbytes <= 200
         largest = np.sort(np.abs(numbers))[-25]
@@ -107,8 +107,8 @@ def test_vectors_of_any_size_are_decoded():
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (np.full(16, 255, np.uint8), "codec top-k share=0.25 cannot read it: index"),
-        (np.full(13, 7, np.uint8), "codec top-k share=0.25 cannot read it"),
+        (np.full(16, 255, np.uint8), "codec largest share=0.25 cannot read it: index"),
+        (np.full(13, 7, np.uint8), "codec largest share=0.25 cannot read it"),
         (np.zeros(900, np.uint8), "saw 900 bytes, needed 1 to 800"),
     ],
 )
@@ -119,11 +119,11 @@ def test_invalid_bytes_are_refused_by_name(data, says):
 
 def test_codec_is_documented_and_options_are_checked():
     says = next(says for name, _, says in RunConfig.explained() if name == "links.codec")
-    assert "top-k: the share of the numbers that are largest" in says
+    assert "largest: the share of the numbers that are largest" in says
     for wrong, told in (
-        ("top-k share=x", "setting links.codec: saw share='x', needed float"),
-        ("top-k bits=3", "setting links.codec: saw 'bits', needed share, the options of codec top-k"),
-        ("top-l", "did you mean top-k"),
+        ("largest share=x", "setting links.codec: saw share='x', needed float"),
+        ("largest bits=3", "setting links.codec: saw 'bits', needed share, the options of codec largest"),
+        ("largst", "did you mean largest"),
     ):
         with pytest.raises(BadSetting, match=told):
             config(codec=wrong)
@@ -133,5 +133,5 @@ def test_codec_is_documented_and_options_are_checked():
     "changes", [{"work": "coded"}, {"secrecy": "masked", "federation": "all.fed", "gate": "every"}]
 )
 def test_codec_is_refused_with_coded_or_masked_updates(changes):
-    with pytest.raises(BadSetting, match=r"setting links\.codec: saw top-k, needed"):
-        config(codec="top-k", **changes)
+    with pytest.raises(BadSetting, match=r"setting links\.codec: saw largest, needed"):
+        config(codec="largest", **changes)

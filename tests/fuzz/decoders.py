@@ -150,7 +150,7 @@ def _links() -> Iterator[Decoder]:
     yield Decoder("packet", together, _packet_of)
     yield Decoder("model of a packet", [array], _model_of)
     yield Decoder("codeword of an answer", [array], _codeword_of)
-    for codec in ("float32", "bf16", "int8", "int4"):
+    for codec in ("float32", "bf16", "int8", "int4", "top-k share=0.1, block=20"):
         yield Decoder(f"codec {codec}", [_encoded(codec)], lambda data, codec=codec: _decoded(data, codec))
     for ring in (8, 16, 32):
         words = bytes(NUMBERS * ring // 8)

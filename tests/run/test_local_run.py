@@ -229,7 +229,10 @@ def test_gap_stays_within_hard_limit():
             "setting optimizer.shared-momentum: saw 1.1, needed above 0 and at most 1",
         ),
         ({"gate_budget": 0.01}, "gate drift: saw a budget of 0.01 of all checks with max_gap 32"),
-        ({"codec": "int3"}, "setting links.codec: saw 'int3', needed one of bf16, float32, int4, int8"),
+        (
+            {"codec": "int3"},
+            "setting links.codec: saw 'int3', needed one of bf16, float32, int4, int8, top-k",
+        ),
         ({"quorum": 0.0}, "setting timing.quorum: saw 0.0, needed above 0"),
     ],
 )

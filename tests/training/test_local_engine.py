@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedgc.codecs import Wire, pack, rounding, unpack
+from fedgc.codecs import make_codec, rounding
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage
 from fedgc.messages import Close, Continue, Failed, Kept, Report, Reveal, Scored, Take, Validate, Work
@@ -35,6 +35,12 @@ def reveal(round=1, wire="float32") -> Reveal:
 def update(engine, command: Reveal) -> tuple[Report | None, np.ndarray | None]:
     answer = engine.answer(command)
     return answer.report, answer.vector if answer.vector is None else answer.vector[:]
+
+
+def encoded(engine, command: Reveal) -> tuple[Report | None, np.ndarray]:
+    """Return the report, and the update as the server decodes it."""
+    answer = engine.answer(command)
+    return answer.report, make_codec(command.wire).decode(answer.encoded, engine.size)
 
 
 def steps(engine, count: int) -> None:
@@ -373,17 +379,18 @@ def test_rounding_error_is_in_next_update(bench, small):
         engine.handle(local(bench, round=number))
         bench.drain(engine)
         exact = walked(bench, small, PLAIN, 3)
-        _, way = update(engine, reveal(number, "int4"))
-        again = update(engine, reveal(number, "int4"))[1]
-        np.testing.assert_array_equal(way, again)
-        sent += unpack(pack(way, Wire.INT4, rounding(number, 0, "me")), Wire.INT4, way.size)
+        _, decoded = encoded(engine, reveal(number, "int4"))
+        again = encoded(engine, reveal(number, "int4"))[1]
+        np.testing.assert_array_equal(decoded, again)
+        sent += decoded
         true += exact
         engine.handle(Close("me", number, "synced", frees=True))
     one = np.abs(walked(bench, small, PLAIN, 3)).max() / 7
     assert np.abs(sent - true).max() < 1.5 * one, "no more than one rounding is ever owed"
 
 
-def test_other_process_continues_with_rounding_error(bench, small, tmp_path_factory):
+@pytest.mark.parametrize("wire", ["int8", "top-k share=0.1"])
+def test_other_process_continues_with_rounding_error(bench, small, tmp_path_factory, wire):
     cache = tmp_path_factory.mktemp("cache")
     first = bench.engine(small, PLAIN, files=CacheFiles(cache))
     first.handle(local(bench, target=6))
@@ -394,15 +401,42 @@ def test_other_process_continues_with_rounding_error(bench, small, tmp_path_fact
     assert second.kept() == tuple(Kept(0, chunk, 4) for chunk in CHUNKS)
     second.handle(local(bench, target=6))
     bench.drain(second)
-    report, way = update(second, reveal(wire="int8"))
+    report, decoded = encoded(second, reveal(wire=wire))
     assert report.steps == 6
-    np.testing.assert_array_equal(way, walked(bench, small, PLAIN, 6))
     second.keep()
     third = bench.engine(small, PLAIN, files=CacheFiles(cache))
     third.handle(local(bench, target=6))
-    np.testing.assert_array_equal(update(third, reveal(wire="int8"))[1], way)
-    _, later = update(third, replace(reveal(wire="int8"), attempt=1))
-    assert (later != way).any()
+    np.testing.assert_array_equal(encoded(third, reveal(wire=wire))[1], decoded)
+    _, later = encoded(third, replace(reveal(wire=wire), attempt=1))
+    left = walked(bench, small, PLAIN, 6) - decoded
+    corrected = walked(bench, small, PLAIN, 6) + np.float32(make_codec(wire).decay) * left
+    np.testing.assert_array_equal(later, through(corrected, wire, attempt=1))
+
+
+def through(update: np.ndarray, wire: str, round=1, attempt=0) -> np.ndarray:
+    """Return an update as the server decodes it, without error feedback."""
+    codec = make_codec(wire)
+    return codec.decode(codec.encode(update, rounding(round, attempt, "me")), update.size)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "is_owed"),
+    [("synced", True), ("approximate", True), ("aborted", False), ("empty", False)],
+    ids=["synced", "approximate", "aborted", "empty"],
+)
+def test_update_of_unexchanged_round_leaves_no_residual(bench, small, outcome, is_owed):
+    engine = bench.engine(small, PLAIN)
+    engine.handle(local(bench))
+    bench.drain(engine)
+    _, decoded = encoded(engine, reveal(wire="int4"))
+    engine.handle(Close("me", 1, outcome, frees=False))
+    engine.handle(local(bench, round=2, target=4))
+    bench.drain(engine)
+    _, later = encoded(engine, reveal(2, "int4"))
+    update = walked(bench, small, PLAIN, 4, pauses=(3,))
+    if is_owed:
+        update = update + (walked(bench, small, PLAIN, 3) - decoded)
+    np.testing.assert_array_equal(later, through(update, "int4", round=2))
 
 
 def test_keep_reports_only_unfinished_local_work(bench, small):
