@@ -21,7 +21,7 @@ def test_small_array_is_in_memory(tmp_path: Path):
     assert not (tmp_path / "new").exists()
 
 
-def test_large_array_is_in_a_file_that_goes_with_it(tmp_path: Path):
+def test_large_array_is_in_file_that_goes_with_it(tmp_path: Path):
     array = Scratch(tmp_path / "new", in_memory_bytes=1000).empty(1001)
     array[:] = np.arange(1001) % 251
     assert array.sum() == (np.arange(1001) % 251).sum()
@@ -32,7 +32,7 @@ def test_large_array_is_in_a_file_that_goes_with_it(tmp_path: Path):
     assert mappings(tmp_path) == 0
 
 
-def test_view_keeps_the_room_of_its_array(tmp_path: Path):
+def test_view_keeps_room_of_its_array(tmp_path: Path):
     view = Scratch(tmp_path, in_memory_bytes=0).empty(4000).view(np.float32)[10:20]
     view[:] = 7.0
     assert view.tolist() == [7.0] * 10
@@ -57,7 +57,7 @@ def test_every_number_is_in_one_tile(threaded: int, monkeypatch: pytest.MonkeyPa
     assert (counts == 1).all()
 
 
-def test_error_in_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch):
+def test_error_in_thread_is_raised(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(large_vectors, "THREADED", 1)
 
     def fail(tile: slice) -> None:

@@ -38,7 +38,7 @@ def test_codec_shortens_uploads_and_costs_memory():
     assert found.client_memory > PLAIN.client_memory
 
 
-def test_evaluation_on_the_server_needs_a_module():
+def test_evaluation_on_server_needs_module():
     assert PLAIN.server_memory - needs(evaluate_every=0).server_memory == PLAIN.model
     assert needs(script="train.py").server_memory == needs(evaluate_every=0).server_memory
 

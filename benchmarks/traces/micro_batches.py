@@ -63,9 +63,7 @@ def _columns(path: Path) -> list[list[Any]]:
     try:
         parquet, arrow = import_module("pyarrow.parquet"), import_module("pyarrow")
     except ImportError as error:
-        raise EdgeFailed(
-            f"trace {path.name}: parquet needs pyarrow (pip install 'fedgc[parquet]')"
-        ) from error
+        raise EdgeFailed(f"trace {path.name}: parquet needs pyarrow (pip install pyarrow)") from error
     content = read_bytes(path)
     try:
         table = parquet.read_table(io.BytesIO(content), columns=list(COLUMNS))

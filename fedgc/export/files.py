@@ -47,9 +47,7 @@ def _parquet(table: Table, path: Path) -> Path:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError as error:
-        raise Unusable(
-            f"export parquet: saw no pyarrow ({error}), needed it: pip install 'fedgc[parquet]'"
-        ) from error
+        raise Unusable(f"export parquet: saw no pyarrow ({error}), needed it: pip install pyarrow") from error
     kinds = {str: pa.string(), int: pa.int64(), float: pa.float64()}
     schema = pa.schema([(column.name, kinds[column.kind]) for column in table.columns])
     with _whole(path) as unfinished, parquet.ParquetWriter(unfinished, schema) as writer:

@@ -33,7 +33,7 @@ def log_run(
         from mlflow import MlflowClient
     except ImportError as error:
         raise Unusable(
-            f"export mlflow: saw no mlflow ({error}), needed it: pip install 'fedgc[mlflow]'"
+            f"export mlflow: saw no mlflow ({error}), needed it: pip install mlflow-skinny"
         ) from error
     try:
         return _logged(MlflowClient(tracking_uri=tracking), run, rounds, scored or {})

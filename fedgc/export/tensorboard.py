@@ -19,7 +19,7 @@ def write_events(
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
     except ImportError as error:
         raise Unusable(
-            f"export tensorboard: saw no tensorboard ({error}), needed it: pip install 'fedgc[tensorboard]'"
+            f"export tensorboard: saw no tensorboard ({error}), needed it: pip install tensorboard"
         ) from error
     own = folder / run.run
     if own.exists() and any(own.iterdir()):

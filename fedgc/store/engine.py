@@ -291,6 +291,6 @@ def _line(error: object) -> str:
 
 def _without_driver(url: URL, error: Exception) -> str:
     if isinstance(error, ImportError):
-        extra = " (pip install 'fedgc[postgresql]')" if url.get_backend_name() == "postgresql" else ""
+        extra = " (pip install 'psycopg[binary]')" if url.get_backend_name() == "postgresql" else ""
         return f"saw no driver for {url.drivername} ({_line(error)}), needed its package{extra}"
     return f"saw {_line(error)}, needed an address that SQLAlchemy knows"

@@ -22,7 +22,7 @@ def memory(model: str, size: int, **bytes_: int) -> dict:
     }
 
 
-def test_figures_count_models_above_the_tiny_run():
+def test_figures_count_models_above_tiny_run():
     rows = [
         memory(TINY, 4, server=200, client=220, alone=210),
         memory("0.1", 100, server=450, client=720, alone=410),
@@ -53,7 +53,7 @@ def test_bad_sizes_are_refused(text: str):
         sizes_of(text)
 
 
-def test_model_of_the_benchmark_has_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_model_of_benchmark_has_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / f"{MODULE}.py").write_text(_models({"0.05": 50_000_000}))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, MODULE, raising=False)
@@ -61,7 +61,7 @@ def test_model_of_the_benchmark_has_its_size(tmp_path: Path, monkeypatch: pytest
     assert sum(4 * each.numel() for each in task.model().parameters()) == 50_000_000
 
 
-def test_watch_sees_the_peak_and_no_mapped_files(tmp_path: Path):
+def test_watch_sees_peak_and_no_mapped_files(tmp_path: Path):
     (tmp_path / "file").write_bytes(bytes(40 * MEGABYTE))
     program = (
         "import mmap, sys; file = open('file', 'r+b'); held = mmap.mmap(file.fileno(), 0);"

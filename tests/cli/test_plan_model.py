@@ -60,7 +60,7 @@ def test_plan_with_given_line_has_seconds_and_bytes():
     assert found["server"]["memory_bytes"] > 3 * found["model_bytes"]
 
 
-def test_plan_takes_the_lines_that_the_store_has_measured():
+def test_plan_takes_lines_that_store_has_measured():
     with Store.open() as store:
         store.write(Begun(1000.0, "one", RunConfig().table()))
         store.write(Appended(1100.0, "one", measured_round()))
@@ -76,7 +76,7 @@ def test_plan_without_measured_line_has_no_seconds():
     assert "--uplink-mb-s" in found["round"]["lines"]
 
 
-def test_plan_follows_the_settings():
+def test_plan_follows_settings():
     plain, short = asked(), asked("--set", "links.codec=int8")
     assert short["round"]["up_bytes"] < 0.3 * plain["round"]["up_bytes"]
 

@@ -69,7 +69,7 @@ def test_bytes_are_near_entropy_of_positions(share, least):
     assert codec.largest(4096) < best + kept * 0.6 / 8 + 4, "at most 0.6 bits a position above the entropy"
 
 
-def test_two_magnitudes_lose_at_most_a_fifth_of_sent_energy():
+def test_two_magnitudes_lose_at_most_fifth_of_sent_energy():
     vector = normal(4096 * 40)
     codec = TopK()
     decoded = codec.decode(codec.encode(vector, RNG), vector.size)

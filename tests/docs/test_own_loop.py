@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "trainer"
 PAGE = (ROOT / "docs" / "how-to" / "own-loop.md").read_text()
-DIFF = re.compile(r"`(\w+\.py)` differs in (\w+) lines[^`]*```diff\n(.*?)```", re.DOTALL)
+DIFF = re.compile(r"`(\w+\.py)`\s+differs\s+in\s+(\w+)\s+lines[^`]*```diff\n(.*?)```", re.DOTALL)
 DIFFS = {name: (said, diff) for name, said, diff in DIFF.findall(PAGE)}
 WORDS = {"four": 4, "five": 5}
 MOST_CHANGED = 5

@@ -183,7 +183,7 @@ def test_vector_that_is_computed_is_read_once_and_in_parts() -> None:
 
 
 @given(at=st.integers(0, 416))
-def test_new_process_continues_an_upload_with_its_checksum(at: int) -> None:
+def test_new_process_continues_upload_with_its_checksum(at: int) -> None:
     vector = some(100)
     sink = incoming(outgoing(vector, 64).offer, Form(100))
     every = bytes(Source(vector).read(0, 400 + CHECKSUM_BYTES))
@@ -195,7 +195,7 @@ def test_new_process_continues_an_upload_with_its_checksum(at: int) -> None:
     np.testing.assert_array_equal(sink.finish(), vector)
 
 
-def test_large_vector_is_received_into_a_file(tmp_path: Path) -> None:
+def test_large_vector_is_received_into_file(tmp_path: Path) -> None:
     source = outgoing(some(1000), 512)
     sink = Incoming(source.offer, Form(1000), Scratch(tmp_path / "scratch", in_memory_bytes=100))
     send_all(source, sink)

@@ -30,7 +30,7 @@ def test_limit_of_container_counts_without_files(machine: Path):
     assert available_memory(machine / "meminfo", machine) == 450_000_000
 
 
-def test_container_without_limit_has_the_memory_of_the_machine(machine: Path):
+def test_container_without_limit_has_memory_of_machine(machine: Path):
     limited(machine, "max")
     assert available_memory(machine / "meminfo", machine) == 2_048_000_000
 

@@ -35,19 +35,19 @@ def test_written_vector_is_read_back_and_used_by_module():
 
 
 @given(first=st.integers(0, 40), last=st.integers(0, 40))
-def test_view_reads_any_part_of_the_vector(first: int, last: int):
+def test_view_reads_any_part_of_vector(first: int, last: int):
     flat = FlatModel(normalized())
     np.testing.assert_array_equal(flat.view()[first:last], flat.read()[first:last])
 
 
-def test_view_is_of_the_tensors_as_they_are():
+def test_view_is_of_tensors_as_they_are():
     flat = FlatModel(nn.Linear(2, 1))
     view = flat.view()
     flat.write(np.arange(3, dtype=np.float32))
     assert (view.size, view[:].tolist(), view[1:2].tolist()) == (3, [0, 1, 2], [1])
 
 
-def test_view_of_half_precision_has_the_float32_copies():
+def test_view_of_half_precision_has_float32_copies():
     flat = FlatModel(nn.Linear(2, 1).to(torch.bfloat16))
     flat.write(np.float32([1.001, 2.001, 3.001]))
     np.testing.assert_array_equal(flat.view()[:], np.float32([1.001, 2.001, 3.001]))

@@ -278,7 +278,7 @@ def test_offer_with_digest_is_refused_in_session() -> None:
     assert hog.client in room.sessions.peers
 
 
-def test_full_disk_fails_one_upload_and_not_the_next(tmp_path: Path) -> None:
+def test_full_disk_fails_one_upload_and_not_next(tmp_path: Path) -> None:
     room = Room(2)
     unlucky, honest = room.clients
     (tmp_path / "file").touch()
