@@ -1,7 +1,12 @@
 """Test the comparison of examples/hospitals: its scene, what counts, and figures from rows made by hand."""
 
+import json
 import math
+import subprocess
+import sys
 from dataclasses import replace
+
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -137,3 +142,21 @@ def test_reported_seeds_are_not_tuned_on(monkeypatch):
     assert seeds == {"tuned": set(TUNING_SEEDS), "reported": set(range(5))}
     assert of.figures["target_points"] == 94.0
     assert of.seeds == list(range(5))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_command_shows_gain_over_waiting_and_dropping():
+    said = subprocess.run(
+        [sys.executable, "-m", "examples.hospitals", "--quick", "--json"],
+        capture_output=True, text=True, timeout=850, check=True, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    found = json.loads(said.stdout)
+    figures = found["figures"]
+    assert {row["arm"] for row in found["rows"]} == {WAITS, DEADLINE, OURS}
+    assert figures["time_over_wait_all"]["most"] < 1 / 3
+    assert figures["slow_site_over_dropping_points"] > 20
+    assert figures["slow_site_gap_points"] > -4
+    assert figures["bytes_over_deadline"]["most"] < 1 / 2
+    assert figures["coverage_by_data"][DEADLINE] < 0.55 < 0.95 < figures["coverage_by_data"][OURS]
+    assert figures["coverage_by_sites"][DEADLINE] > 0.8
