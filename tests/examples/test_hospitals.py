@@ -5,7 +5,6 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
-
 from pathlib import Path
 
 import numpy as np
