@@ -15,7 +15,10 @@ from examples.federation import words_of
 
 FOLDER = Path(__file__).parent
 LIMIT_S = 1200.0
-OPTIONS = {"plugs": ("--random", "10")}  # without a page
+OPTIONS = {  # of those that do more or less than one result in a few minutes
+    "hospitals": ("--quick",),
+    "plugs": ("--random", "10"),
+}
 
 
 def names() -> list[str]:

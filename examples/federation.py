@@ -147,12 +147,15 @@ def outside(figures: Mapping[str, Figure], bands: Bands) -> list[str]:
     return found
 
 
-def words_of(figures: Mapping[str, Figure]) -> str:
-    """Return figures in one line."""
-    return ", ".join(
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in figures.items()
-    )
+def words_of(figures: Mapping[str, object]) -> str:
+    """Return figures in one line; of figures by name, each."""
+    words = []
+    for name, value in figures.items():
+        if isinstance(value, Mapping):
+            words += [words_of({f"{name} {each}": number}) for each, number in value.items()]
+        else:
+            words.append(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}")
+    return ", ".join(words)
 
 
 def main(example: Callable[[Path], Result], bands: Bands, about: str) -> None:

@@ -14,9 +14,10 @@ from examples.__main__ import command_of, names
 pytestmark = [pytest.mark.contract, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 ROOT = Path(__file__).parents[2]
+TESTED_APART = ("hospitals",)  # a benchmark: it has figures with reaches, and no bands
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", [name for name in names() if name not in TESTED_APART])
 def test_example_has_figures_within_its_bands(name: str):
     done = subprocess.run(
         command_of(name),

@@ -36,6 +36,11 @@ def test_figures_outside_their_bands_are_named(figures, wrong):
     assert outside(figures, {"a": (0, 1), "b": (2, 2)}) == wrong
 
 
+def test_figures_are_one_line_also_by_name():
+    figures = {"rounds": 3, "share": {"a": 0.25, "b": None}}
+    assert federation.words_of(figures) == "rounds 3, share a 0.25, share b None"
+
+
 def command(monkeypatch: pytest.MonkeyPatch, words: str, example, bands) -> None:
     monkeypatch.setattr(sys, "argv", ["example", *shlex.split(words)])
     federation.main(example, bands, "tried")
