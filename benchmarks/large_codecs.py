@@ -16,7 +16,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from typing import Any, Final
@@ -46,7 +46,7 @@ class Arm:
     name: str
     codec: str  # of the product, or `published KEPT`
     local_steps: int = 10
-    server: Mapping[str, Any] = field(default_factory=dict)
+    server: tuple[tuple[str, Any], ...] = ()  # settings of its optimizer
 
     def made(self) -> Codec:
         """Return the codec."""
@@ -63,10 +63,12 @@ class Trained:
 
 
 PLAIN: Final = Arm("float32", "float32")
-OURS: Final = Arm("top-k", TOP_K, 40, {"server_learning_rate": 1.3})
+OURS: Final = Arm("top-k", TOP_K, 40, (("server_learning_rate", 1.3),))
 INT4: Final = Arm("int4, no fewer bytes", "int4", 100)
 PUBLISHED: Final = Arm("SparseLoCo as published", "published 256", 20)
-DILOCO: Final = Arm("DiLoCo", "float32", 10, {"server_optimizer": "nesterov", "server_learning_rate": 0.7})
+DILOCO: Final = Arm(
+    "DiLoCo", "float32", 10, (("server_optimizer", "nesterov"), ("server_learning_rate", 0.7))
+)
 ARMS: Final = (PLAIN, OURS, INT4, PUBLISHED, DILOCO)
 
 
@@ -74,7 +76,7 @@ def train(arm: Arm, seed: int, steps: int = STEPS, shape: Shape | None = None) -
     """Train for this many local steps of each client, in rounds of `arm.local_steps`."""
     shape = shape or Shape()
     clients, codec, model = Clients(shape, seed, steps), arm.made(), first_model(shape, seed)
-    server = ServerOptimizer(RunConfig(**arm.server), model.size)
+    server = ServerOptimizer(RunConfig(**dict(arm.server)), model.size)
     residuals: dict[int, Residual] = {}
     size = 0
     for number in range(steps // arm.local_steps):
