@@ -1,17 +1,19 @@
 """Large vectors: read by slices, and received into files so that the system can take back their memory.
 
 The files have no name. A file needs as much room on the disk as the vector has bytes, and all of it is
-reserved when the array is made. The room is free again once nothing refers to the array, also if the process
-is killed. Where the disk is quick or there is memory left, the array is as quick as memory.
+reserved when the array is made. The room serves the next array once nothing refers to this one, and is free
+when the process has ended, however it did. Where there is memory left, the array is as quick as memory.
 """
 
 import math
 import mmap
 import os
 import tempfile
+import weakref
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -24,6 +26,7 @@ TILE: Final = 1 << 15  # numbers: the tiles of some vectors stay in the cache
 SUMMED: Final = 1 << 13  # numbers summed in single precision; BLAS sums so few in one thread
 THREADED: Final = 1 << 22  # numbers of a vector that is worth threads
 MOST_THREADS: Final = 8  # then memory is the limit
+MOST_SPARE: Final = 4
 IN_MEMORY_BYTES: Final = 16 * 2**20  # a smaller array is not worth a file
 
 
@@ -92,29 +95,47 @@ def _squared(values: NDArray[np.float32]) -> float:
     return float(wide @ wide)
 
 
-@dataclass(frozen=True, slots=True)
 class Scratch:
     """A folder for arrays that are larger than `in_memory_bytes`.
+
+    The files of a few arrays that are done with serve again: their pages are there already.
 
     >>> Scratch().empty(3).shape
     (3,)
     """
 
-    folder: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
-    in_memory_bytes: int = IN_MEMORY_BYTES
+    def __init__(self, folder: Path | None = None, in_memory_bytes: int = IN_MEMORY_BYTES) -> None:
+        """By default the folder is that of temporary files."""
+        self._folder = folder or Path(tempfile.gettempdir())
+        self._in_memory_bytes = in_memory_bytes
+        self._spare: deque[mmap.mmap] = deque(maxlen=MOST_SPARE)
 
     def empty(self, size_bytes: int) -> NDArray[np.uint8]:
         """Return an array of so many bytes, or raise EdgeFailed if the disk has no room for it."""
-        if size_bytes <= self.in_memory_bytes:
+        if size_bytes <= self._in_memory_bytes:
             return np.empty(size_bytes, np.uint8)
+        mapped = self._spare_of(size_bytes) or self._mapped(size_bytes)
+        array = np.frombuffer(mapped, np.uint8)
+        weakref.finalize(array, self._spare.append, mapped).atexit = False  # views keep the array
+        return array
+
+    def _spare_of(self, size_bytes: int) -> mmap.mmap | None:
+        """Take a spare file; those of another size are given up."""
+        while self._spare:
+            with suppress(IndexError):  # another thread was quicker
+                if len(mapped := self._spare.pop()) == size_bytes:
+                    return mapped
+        return None
+
+    def _mapped(self, size_bytes: int) -> mmap.mmap:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with tempfile.TemporaryFile(dir=self.folder) as file:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with tempfile.TemporaryFile(dir=self._folder) as file:
                 _reserve(file.fileno(), size_bytes)
-                return np.frombuffer(mmap.mmap(file.fileno(), size_bytes), np.uint8)
+                return mmap.mmap(file.fileno(), size_bytes)
         except OSError as error:
             raise EdgeFailed(
-                f"no room for a vector of {size_bytes} bytes in {self.folder}: {error.strerror or error}"
+                f"no room for a vector of {size_bytes} bytes in {self._folder}: {error.strerror or error}"
             ) from error
 
 

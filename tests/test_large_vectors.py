@@ -8,7 +8,7 @@ import pytest
 
 from fedgc import large_vectors
 from fedgc.errors import EdgeFailed
-from fedgc.large_vectors import Scratch, in_tiles, squared_length
+from fedgc.large_vectors import MOST_SPARE, Scratch, in_tiles, squared_length
 
 
 def mappings(folder: Path) -> int:
@@ -21,15 +21,46 @@ def test_small_array_is_in_memory(tmp_path: Path):
     assert not (tmp_path / "new").exists()
 
 
-def test_large_array_is_in_file_that_goes_with_it(tmp_path: Path):
+def test_large_array_is_in_file_without_name(tmp_path: Path):
     array = Scratch(tmp_path / "new", in_memory_bytes=1000).empty(1001)
     array[:] = np.arange(1001) % 251
     assert array.sum() == (np.arange(1001) % 251).sum()
     assert list((tmp_path / "new").iterdir()) == []
     assert mappings(tmp_path) == 1
-    del array
+
+
+def test_file_serves_again_when_no_view_is_left(tmp_path: Path):
+    scratch = Scratch(tmp_path, in_memory_bytes=1000)
+    first = scratch.empty(4000).view(np.float32)[10:20]
+    first[:] = 7.0
+    second = scratch.empty(4000)
+    second[:] = 1
+    assert (mappings(tmp_path), first.tolist()) == (2, [7.0] * 10)
+    del first
     gc.collect()
-    assert mappings(tmp_path) == 0
+    third = scratch.empty(4000)
+    assert mappings(tmp_path) == 2
+    third[:] = 2
+    assert (second == 1).all()
+
+
+def test_files_of_another_size_are_given_up(tmp_path: Path):
+    scratch = Scratch(tmp_path, in_memory_bytes=1000)
+    scratch.empty(2000)
+    gc.collect()
+    assert mappings(tmp_path) == 1
+    array = scratch.empty(8000)
+    gc.collect()
+    assert (array.size, mappings(tmp_path)) == (8000, 1)
+
+
+def test_few_spare_files_are_kept(tmp_path: Path):
+    scratch = Scratch(tmp_path, in_memory_bytes=1000)
+    arrays = [scratch.empty(5000) for _ in range(MOST_SPARE + 3)]
+    assert mappings(tmp_path) == len(arrays)
+    arrays.clear()
+    gc.collect()
+    assert mappings(tmp_path) == MOST_SPARE
 
 
 def test_view_keeps_room_of_its_array(tmp_path: Path):
