@@ -25,7 +25,7 @@ def free_disk(folder: Path) -> int | None:
 
 
 def release_memory() -> None:
-    """Give freed memory back to the system, where the C library keeps it: the tensors of a model that is gone."""
+    """Give freed memory back to the system, where the C library keeps it, as of small tensors."""
     with suppress(OSError, AttributeError, TypeError):  # another C library than glibc
         ctypes.CDLL(None).malloc_trim(0)
 
