@@ -20,7 +20,7 @@ NUMBER_BYTES: Final = 4
 SERVER_MODELS: Final = 3.3  # the model, the one before while it is still sent or saved, the sum; buffers
 CLIENT_MODELS: Final = 0.5  # buffers of pieces
 LEAD_MODELS: Final = 1.0  # of shared momentum
-CODEC_MODELS: Final = 5.0  # error feedback: the residuals, and the update as it is encoded
+CODEC_MODELS: Final = 3.0  # error feedback: two residuals, and the encoded update
 SCRIPT_MODELS: Final = 2.0  # shared with the script
 STATE_MODELS: Final[Mapping[str, int]] = MappingProxyType(
     {"sgd": 0, "nesterov": 1, "adagrad": 1, "rmsprop": 1, "adam": 2, "adamw": 2}

@@ -44,6 +44,7 @@ from fedgc.links.quotas import Quotas
 from fedgc.links.session.server import Listener
 from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Layout, LinkEvent, Stop
+from fedgc.processes.available import release_memory
 from fedgc.run.initialization import Initialization
 from fedgc.run.machine import Finished
 from fedgc.secagg import Federation
@@ -251,6 +252,7 @@ class FedGC(Strategy):
             model = self._model(connected)
             job = self._job(model, sink, name, arrays, evaluate_fn)
             driver = Driver(job, time.monotonic, LOG, connected.events.queue)
+            release_memory()  # of the module that gave the first vector
             end = driver.drive(connected.links)
             connected.end = self._explained(end, connected.grid_loop, begun=driver.begun)
         _end(connected.end.reason, complete=connected.end.complete)

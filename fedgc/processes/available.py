@@ -1,5 +1,6 @@
 """The memory that is available to this process, and the room on a disk."""
 
+import ctypes
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,12 @@ def free_disk(folder: Path) -> int | None:
     with suppress(OSError):
         return shutil.disk_usage(there).free if there is not None else None
     return None
+
+
+def release_memory() -> None:
+    """Give freed memory back to the system, where the C library keeps it, as of small tensors."""
+    with suppress(OSError, AttributeError, TypeError):  # another C library than glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _of_machine(meminfo: Path) -> int | None:

@@ -1,10 +1,12 @@
 """Test what memory and disk are found, by files as the system writes them."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from fedgc.processes.available import available_memory, free_disk
+from benchmarks.memory_watch import resident_bytes
+from fedgc.processes.available import available_memory, free_disk, release_memory
 
 MEMINFO = "MemTotal:       24684084 kB\nMemFree:         1000000 kB\nMemAvailable:    2000000 kB\n"
 
@@ -41,3 +43,13 @@ def test_memory_is_unknown_on_another_system(tmp_path: Path):
 
 def test_disk_of_folder_that_is_not_there_is_that_of_its_parent(tmp_path: Path):
     assert (free_disk(tmp_path / "a" / "b") or 0) > 0
+
+
+def test_freed_memory_goes_back_to_the_system():
+    held = [bytearray(b"x" * 50_000) for _ in range(2000)]  # too small for mappings of their own
+    last = bytearray(b"x" * 50_000)  # keeps the end of the heap
+    before = resident_bytes(os.getpid())
+    held.clear()
+    release_memory()
+    assert before - resident_bytes(os.getpid()) > 50_000_000
+    assert len(last) == 50_000
