@@ -95,7 +95,7 @@ def test_invalid_mlflow_location_gives_one_line(told, tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["pyarrow", "tensorboard", "mlflow"])
-def test_missing_package_is_named_with_its_extra(told, tmp_path: Path, monkeypatch, name: str):
+def test_missing_package_is_named(told, tmp_path: Path, monkeypatch, name: str):
     for loaded in [each for each in sys.modules if each.split(".")[0] == name]:
         monkeypatch.setitem(sys.modules, loaded, None)
     monkeypatch.setitem(sys.modules, name, None)
@@ -104,6 +104,6 @@ def test_missing_package_is_named_with_its_extra(told, tmp_path: Path, monkeypat
         "tensorboard": lambda: write_events(told.run(), told.rounds(), tmp_path / "out"),
         "mlflow": lambda: log_run(told.run(), told.rounds(), str(tmp_path / "out")),
     }[name]
-    with pytest.raises(Unusable, match=r"pip install 'fedgc\["):
+    with pytest.raises(Unusable, match=f"pip install {name}"):
         write()
     assert not (tmp_path / "out").exists()

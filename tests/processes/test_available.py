@@ -45,7 +45,7 @@ def test_disk_of_folder_that_is_not_there_is_that_of_its_parent(tmp_path: Path):
     assert (free_disk(tmp_path / "a" / "b") or 0) > 0
 
 
-def test_freed_memory_goes_back_to_the_system():
+def test_freed_memory_goes_back_to_system():
     held = [bytearray(b"x" * 50_000) for _ in range(2000)]  # too small for mappings of their own
     last = bytearray(b"x" * 50_000)  # keeps the end of the heap
     before = resident_bytes(os.getpid())
