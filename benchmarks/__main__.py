@@ -245,6 +245,26 @@ def bench_preempt(
     show(measure(QUICK_DEPARTURES if quick else departures), as_json=as_json, save=save)
 
 
+@app.command("fleet")
+def bench_fleet(
+    as_json: AsJson = False,
+    clients: Annotated[str, typer.Option(help="Numbers of clients, with commas.")] = "10,100,1000",
+    quick: Quick = False,
+    save: Save = False,
+) -> None:
+    """What one server spends on each of many clients, and what a stop of 15 seconds costs.
+
+    Example: python -m benchmarks fleet --clients 100,1000,3000 --json
+    """
+    from dataclasses import replace
+
+    from benchmarks.fleet import QUICK, USUAL, fleets_of
+    from benchmarks.fleet import bench_fleet as measure
+    from benchmarks.printing import show
+
+    show(measure(QUICK if quick else replace(USUAL, clients=fleets_of(clients))), as_json=as_json, save=save)
+
+
 @app.command("soak")
 def bench_soak(
     as_json: AsJson = False,

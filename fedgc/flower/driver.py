@@ -62,7 +62,8 @@ from fedgc.training import AnnouncedModel, CommonModel, ServerOptimizer
 from fedgc.training.round_sum import RoundSum
 from fedgc.tuner import Tuner
 
-PRESENT_S: Final = 0.25  # between two live summaries
+PRESENT_S: Final = 0.25  # between two live summaries,
+PRESENT_EACH_S: Final = 0.001  # and this for each client: a summary names all of them
 LONGEST_WAIT_S: Final = 0.25
 RELEASES: Final = ("synced", "approximate")  # outcomes that reveal a sum
 KEYS_S: Final = 60.0  # timeout of each half of key agreement: one packet and its answer, over any link
@@ -447,14 +448,16 @@ class Driver:
 
     def _by_name(self, text: str, link: Link) -> str:
         """Replace the identities of clients in a text by their names, except in the path of a log."""
-        for client, name in (self._live.names | {each: link.name(each) for each in link.clients()}).items():
-            text = re.sub(rf"(?<!/){re.escape(client)}", (name or client).replace("\\", r"\\"), text)
+        for client in (self._live.names.keys() | link.clients()) if text else ():
+            if client in text:  # most texts name no client, and there may be thousands
+                name = link.name(client) or self._live.names.get(client) or client
+                text = re.sub(rf"(?<!/){re.escape(client)}", name.replace("\\", r"\\"), text)
         return text
 
     def _show(self, link: Link) -> None:
         now = self._clock()
-        if now - self._shown >= PRESENT_S:
-            self._shown = now
+        if now >= self._shown:
+            self._shown = now + max(PRESENT_S, PRESENT_EACH_S * len(self._live.names))
             self._job.sink.present(self._live.of(self._run, link, now, over=self.finished is not None))
 
 

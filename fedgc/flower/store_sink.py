@@ -13,7 +13,7 @@ from typing import Final
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError
 from fedgc.flower.json_lines import Lines
-from fedgc.flower.sink import Live, Sink
+from fedgc.flower.sink import Data, Live, LiveClient, Sink
 from fedgc.history import BestModel, RoundRow
 from fedgc.store.liveness import SERVER, this_process
 from fedgc.store.reading import BEST
@@ -102,7 +102,12 @@ class StoreSink(Sink):
                 self._put(Seen(self._wall(), each.client, each.name, link=each.link))
         until = live.until + self._offset_s if live.until is not None else None
         live = replace(live, since=live.since + self._offset_s, until=until)
-        self._put(Present(self._wall(), self._run, asdict(live) | self._process))
+        state = {
+            **_fields(live),
+            "clients": [_fields(each) for each in live.clients],
+            "data": _fields(live.data),
+        }
+        self._put(Present(self._wall(), self._run, state | self._process))
 
     def evaluated(self, round_: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of the model after a round."""
@@ -139,3 +144,8 @@ class StoreSink(Sink):
         for (kind, who), count in many:
             what = f"{count} times in this run, {AUDITED} of them on record"
             self._put(Audited(self._wall(), kind, who, what, self._run))
+
+
+def _fields(value: Live | LiveClient | Data) -> dict[str, object]:
+    """Return the fields of a value; unlike `asdict` it copies nothing."""
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}

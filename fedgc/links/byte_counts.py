@@ -5,7 +5,7 @@ lines of a packet and of its answer, count as control.
 """
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 KEPT_ROUNDS: Final = 64  # rows of older rounds are dropped
@@ -23,8 +23,14 @@ class Amounts:
     refused: int = 0
 
     def __add__(self, other: "Amounts") -> "Amounts":
-        names = self.__dataclass_fields__
-        return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})
+        return Amounts(
+            self.up_bytes + other.up_bytes,
+            self.down_bytes + other.down_bytes,
+            self.control_bytes + other.control_bytes,
+            self.upload_s + other.upload_s,
+            self.download_s + other.download_s,
+            self.refused + other.refused,
+        )
 
 
 class Accounts:

@@ -14,7 +14,7 @@ Index w is a client, as in the plan.
 """
 
 import math
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Set
 from typing import Final
 
 from fedgc.round.roster import Roster
@@ -61,9 +61,10 @@ class StalledClients:
         self._since.pop(w, None)
         self._stalled.pop(w, None)
 
-    def is_stalled(self, w: int) -> bool:
-        """Whether a client is not counted on."""
-        return w in self._stalled
+    @property
+    def clients(self) -> Set[int]:
+        """The clients that are not counted on."""
+        return self._stalled.keys()
 
     def found(self, now: float, loading: Container[str], units: Callable[[int], int]) -> list[int]:
         """Return the clients that are now stalled, of those with `units` left to do."""

@@ -217,9 +217,11 @@ class Run:
         keys = self._key_agreement
         if keys is not None and keys.knows(self.version) and keys.is_spent:
             return self._finish(f"round {self.number - 1}: {SPENT}", complete=False)
-        able = self._able()
         least, wanted = self._needed()
         late = isinstance(event, Tick) and event.now >= self._gather_until
+        if len(self._present) < wanted and not late:  # looking at every client takes as long as a join
+            return []
+        able = self._able()
         if len(able) >= wanted:
             return self._begin(event.now) if keys is None else self._keyed(keys, event.now)
         if late:

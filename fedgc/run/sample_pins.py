@@ -22,6 +22,11 @@ class SamplePins:
         self._pins = pins
         self._owners: dict[str, str] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether every client counts for what it announces."""
+        return not self._pins
+
     def of(self, client: str) -> int | None:
         """Return the samples that a client counts for; None: those that it announces."""
         mine = (pin for name, pin in self._pins.items() if self._owners.get(name) == client)

@@ -106,7 +106,8 @@ class SessionTable:
         self._models: dict[int, tuple[Offer, Source]] = {}
         self._ready: dict[Stub, Numbers] = {}
         self._slots: Slots[Stub] = Slots(config.upload_slots)
-        self._begun: dict[Stub, float] = {}
+        self._asked: dict[str, set[StreamId]] = {}  # of each client: what has a slot or waits for one
+        self._begun: dict[str, dict[StreamId, float]] = {}  # when each client's uploads got their first slot
         self._uploads: dict[Stub, _Upload] = {}
         self._accounts: dict[str, Accounts] = {}
         self._names: dict[str, str] = {}
@@ -153,7 +154,7 @@ class SessionTable:
     def forget(self, client: str, stream: StreamId) -> None:
         """Free the slot of a codeword that is summed or not wanted: another may come."""
         self._ready.pop((client, stream), None)
-        self._grant(self._slots.free((client, stream)))
+        self._release((client, stream))
 
     def accounts(self, client: str) -> Accounts:
         """Return the byte accounts of a client."""
@@ -210,7 +211,7 @@ class SessionTable:
     def resume(self, peer: Peer) -> None:
         """Queue the uploads again that were under way when the last stream broke."""
         for stream in peer.waiting():
-            self._grant(self._slots.ask((peer.client, stream), first=stream in peer.flow.incoming))
+            self._ask(peer, stream, first=stream in peer.flow.incoming)
 
     def left(self, peer: Peer, stream: object, later: Callable[[float, Callable[[], None]], Timer]) -> None:
         """Handle the end of a stream; its client may come back within the grace time."""
@@ -231,6 +232,7 @@ class SessionTable:
         if timer := self._timers.pop(peer.client, None):
             timer.cancel()
         self._give_up_unwanted(peer)
+        self._begun.pop(peer.client, None)
         peer.flow.withdraw(lambda _: True)  # the peer is known by its token for as long as its message is out
         self._emit(Lost(self._around.clock(), peer.client))
 
@@ -313,9 +315,9 @@ class SessionTable:
             if peer.offered(offer):
                 number, attempt = offer.stream.number, offer.stream.attempt
                 self._emit(Offered(self._around.clock(), peer.client, number, attempt))
-                self._grant(self._slots.ask((peer.client, offer.stream)))
+                self._ask(peer, offer.stream)
         except BadVector as error:
-            if (peer.client, offer.stream) in self._slots.held():  # another offer of it was valid
+            if offer.stream in self._asked.get(peer.client, ()):  # another offer of it was valid
                 self._give_up_codeword(peer, offer.stream, error)
             else:
                 peer.drop(offer.stream)
@@ -342,9 +344,8 @@ class SessionTable:
         stream, now = incoming.offer.stream, self._around.clock()
         stub = (peer.client, stream)
         self._ready[stub], norm = peer.finished(stream)
-        seconds = now - self._begun.get(stub, now)
+        seconds = now - self._begun.get(peer.client, {}).pop(stream, now)
         peer.flow.accounts.add(Amounts(upload_s=seconds), stream.number)
-        self._begun.pop(stub, None)
         self._uploads.pop(stub, None)
         size = incoming.size_bytes
         self._emit(Codeword(now, peer.client, stream.number, stream.attempt, seconds, size, norm))
@@ -362,15 +363,27 @@ class SessionTable:
 
     # ---- slots
 
+    def _ask(self, peer: Peer, stream: StreamId, *, first: bool = False) -> None:
+        self._asked.setdefault(peer.client, set()).add(stream)
+        self._grant(self._slots.ask((peer.client, stream), first=first))
+
+    def _release(self, stub: Stub) -> None:
+        client, stream = stub
+        asked = self._asked.get(client, set())
+        asked.discard(stream)
+        if not asked:
+            self._asked.pop(client, None)
+        self._grant(self._slots.free(stub))
+
     def _grant(self, stubs: list[Stub]) -> None:
         for client, stream in stubs:
             peer = self.peers.get(client)
             if peer is not None and self._granted(peer, stream):
                 now = self._around.clock()
-                self._begun.setdefault((client, stream), now)
+                self._begun.setdefault(client, {}).setdefault(stream, now)
                 self._uploads[client, stream] = _Upload(now, now, peer.flow.incoming[stream].received)
             else:
-                self._grant(self._slots.free((client, stream)))
+                self._release((client, stream))
 
     def _granted(self, peer: Peer, stream: StreamId) -> bool:
         try:
@@ -382,9 +395,9 @@ class SessionTable:
         return False
 
     def _free(self, stub: Stub) -> None:
-        self._begun.pop(stub, None)
+        self._begun.get(stub[0], {}).pop(stub[1], None)
         self._uploads.pop(stub, None)
-        self._grant(self._slots.free(stub))
+        self._release(stub)
 
     def free_stalled(self, limit_s: float) -> None:
         """Take the slot from uploads that are stalled or too slow.
@@ -417,10 +430,10 @@ class SessionTable:
         A complete one keeps its slot until it is summed or its round is over.
         """
         wanted = (*peer.waiting(), *peer.whole) if peer.stream is not None else ()
-        for stub in self._slots.held():
-            if stub[0] == peer.client and stub[1] not in wanted:
-                self._grant(self._slots.free(stub))
-        for stub in [each for each in self._begun if each[0] == peer.client]:
-            if stub[1] not in peer.waiting():
-                del self._begun[stub]
-                self._uploads.pop(stub, None)
+        for stream in tuple(self._asked.get(peer.client, ())):
+            if stream not in wanted:
+                self._release((peer.client, stream))
+        begun = self._begun.get(peer.client, {})
+        for stream in begun.keys() - set(peer.waiting()):
+            del begun[stream]
+            self._uploads.pop((peer.client, stream), None)

@@ -5,7 +5,7 @@ are complete (and summed) at half the time. First come, first served; a client w
 upload goes first when it is back.
 """
 
-from collections import deque
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -24,27 +24,27 @@ class Slots(Generic[Name]):
     """
 
     count: int
-    _waiting: deque[Name] = field(default_factory=deque)
+    _waiting: OrderedDict[Name, None] = field(default_factory=OrderedDict)  # the next one first
     _sending: set[Name] = field(default_factory=set)
 
     def ask(self, name: Name, *, first: bool = False) -> list[Name]:
         """Join the queue; return the names that may begin now."""
         if name not in self._sending and name not in self._waiting:
-            (self._waiting.appendleft if first else self._waiting.append)(name)
+            self._waiting[name] = None
+            self._waiting.move_to_end(name, last=not first)
         return self._admit()
 
     def free(self, name: Name) -> list[Name]:
         """Leave the slot or the queue; return the names that may begin now."""
         self._sending.discard(name)
-        if name in self._waiting:
-            self._waiting.remove(name)
+        self._waiting.pop(name, None)
         return self._admit()
 
     def turn(self, name: Name) -> list[Name]:
         """Go to the end of the queue if another waits; return the names that may begin now."""
         if name in self._sending and self._waiting:
             self._sending.discard(name)
-            self._waiting.append(name)
+            self._waiting[name] = None
         return self._admit()
 
     @property
@@ -59,6 +59,6 @@ class Slots(Generic[Name]):
     def _admit(self) -> list[Name]:
         begins = []
         while self._waiting and len(self._sending) < self.count:
-            begins.append(self._waiting.popleft())
+            begins.append(self._waiting.popitem(last=False)[0])
             self._sending.add(begins[-1])
         return begins

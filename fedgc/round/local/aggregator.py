@@ -70,7 +70,7 @@ class WeightedMean(Aggregator):
         """Ask a client again for the update that it owes; one that lost its steps owes none."""
         w = self._roster.w[event.client]
         steps = self._reports.kept(w, event)
-        self._reports.enter(w, event, steps, event.now).able = True
+        self._reports.enter(w, event, steps, event.now, owes=True)
         if not steps:
             self.lost(w)
         if w not in self._owing:
@@ -92,7 +92,7 @@ class WeightedMean(Aggregator):
         """Leave out the clients that owe an update, and return them."""
         late = tuple(self._owing)
         for w in late:
-            self._reports.clients[w].able = False
+            self._reports.give_up(w)
         self._owing.clear()
         return late
 

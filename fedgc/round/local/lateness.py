@@ -49,7 +49,9 @@ class UpdateLateness:
             self._came, self._slowest_s = came, now - self._begun
         if not self._roster.plan.gives_up_late or came <= len(owing):
             return math.inf
-        return max(math.inf if w in self._offered else self._due(w) for w in owing)
+        if not self._offered.isdisjoint(owing):
+            return math.inf
+        return max(map(self._due, owing))
 
     def is_overdue(self, w: int, now: float) -> bool:
         """Whether a client has had the time that it would have without an offer."""

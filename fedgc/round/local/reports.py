@@ -1,8 +1,10 @@
 """The reports of local steps: how far each client is from the common model."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Final
+
+import numpy as np
 
 from fedgc.messages import Command, Continue, Joined, Progress, Report, Work
 from fedgc.round.roster import Roster
@@ -27,8 +29,10 @@ class StepReports:
         self.roster: Final = roster
         self.clients: Final[dict[int, LocalState]] = {}
         self.collecting = False
+        self._staying: set[int] = set()
+        self._arrived: set[int] = set()
         holds, chunks = roster.plan.placement.holds, roster.plan.chunks
-        self.held: Final = [[chunk for c, chunk in enumerate(chunks) if row[c]] for row in holds]
+        self.held: Final = [[chunks[c] for c in np.flatnonzero(held_c)] for held_c in holds]
         self.samples: Final = [sum(chunk.samples for chunk in held) for held in self.held]
         self.pinned: Final = {
             roster.w[each]: n for each, n in roster.assignment.pinned.items() if each in roster.w
@@ -36,11 +40,40 @@ class StepReports:
         # A client trains to the target, or ahead of it as far as its work says, and no further
         self.most_steps: Final = max(roster.assignment.target, roster.assignment.most_steps)
 
-    def enter(self, w: int, event: Joined, steps: int, since: float) -> LocalState:
-        """Enter a client with the steps that it has kept."""
+    def enter(self, w: int, event: Joined, steps: int, since: float, *, owes: bool = False) -> LocalState:
+        """Enter a client with the steps that it has kept; one that `owes` its update can send it."""
         state = self.clients[w] = LocalState(steps, steps, since)
-        state.able = self._loads(w, event)
+        state.able = owes or self._loads(w, event)
+        self._note(w)
         return state
+
+    def remove(self, w: int) -> None:
+        """Forget a lost client."""
+        self.clients.pop(w, None)
+        self._note(w)
+
+    def leaves(self, w: int) -> None:
+        """Expect no more steps of a client."""
+        self.clients[w].leaves = True
+        self._note(w)
+
+    def failed(self, w: int) -> None:
+        """Count nothing of a client, which discards its steps."""
+        self.clients[w].steps = 0
+        self.give_up(w)
+
+    def give_up(self, w: int) -> None:
+        """Expect nothing more of a client."""
+        self.clients[w].able = False
+        self._note(w)
+
+    def _note(self, w: int) -> None:
+        """Sort a client whose state has changed; every report asks for the totals."""
+        state = self.clients.get(w)
+        stays = state is not None and state.able and not state.leaves
+        (self._staying.add if stays else self._staying.discard)(w)
+        arrived = state is not None and stays and state.steps >= self.roster.assignment.target
+        (self._arrived.add if arrived else self._arrived.discard)(w)
 
     def weight(self, w: int) -> int:
         """Return the samples that a client counts for."""
@@ -50,14 +83,15 @@ class StepReports:
         """Return the live clients that can train."""
         return [w for w in sorted(self.clients) if self.clients[w].able]
 
-    def staying(self) -> list[int]:
-        """Return those that train: the others are leaving."""
-        return [w for w in self.able() if not self.clients[w].leaves]
+    @property
+    def staying(self) -> Set[int]:
+        """Those that train: the others are leaving."""
+        return self._staying
 
-    def arrived(self) -> list[int]:
-        """Return those that have reached the target."""
-        target = self.roster.assignment.target
-        return [w for w in self.staying() if self.clients[w].steps >= target]
+    @property
+    def arrived(self) -> Set[int]:
+        """Those that have reached the target."""
+        return self._arrived
 
     def heard(self, event: Progress | Report) -> list[Command]:
         """Enter the steps that a client reports, or refuse the report."""
@@ -120,6 +154,7 @@ class StepReports:
         state, statistics = self.clients[w], self.roster.statistics
         state.steps, state.report = event.steps, event
         statistics.steps[w] = max(0, event.steps - state.before)
+        self._note(w)
         if self.collecting:
             statistics.finished[w] = event.steps
         if event.steps:

@@ -62,14 +62,14 @@ class LocalScheduler(Scheduler):
     def lost(self, w: int) -> None:
         """Stop waiting for a lost client."""
         self._stalled.gone(w)
-        self._reports.clients.pop(w, None)
+        self._reports.remove(w)
 
     def leaves(self, w: int) -> bool:
         """Stop waiting for a leaving client's next steps; those that it has done count."""
         state = self._reports.clients.get(w)
         if state is None or not state.able:
             return False
-        state.leaves = True
+        self._reports.leaves(w)
         return state.steps > 0
 
     def failed(self, w: int, event: Failed) -> str:  # noqa: ARG002  without one chunk it cannot train
@@ -77,7 +77,7 @@ class LocalScheduler(Scheduler):
         state = self._reports.clients.get(w)
         if state is None or not state.able:
             return "it was reported before"
-        state.able, state.steps = False, 0  # it discards its steps
+        self._reports.failed(w)
         return ""
 
     def heard(self, event: Progress | Report) -> list[Command]:
@@ -99,10 +99,10 @@ class LocalScheduler(Scheduler):
 
         Clients that are leaving do not count for the quorum; if there is no other, nothing more comes.
         """
-        if not self._reports.staying():
+        if not self._reports.staying:
             done = any(self._reports.clients[w].steps for w in self._reports.able())
             return Supply.ENOUGH if done else Supply.IMPOSSIBLE
-        enough = len(self._reports.arrived()) >= max(1, self._quorum(len(self._awaited())))
+        enough = len(self._reports.arrived) >= max(1, self._quorum(self._counted_on))
         return Supply.ENOUGH if enough else Supply.SOME
 
     def reports(self) -> Reports:
@@ -125,13 +125,13 @@ class LocalScheduler(Scheduler):
     @property
     def awaited(self) -> Collection[int]:
         """The clients that can train, make progress and have not reached the target."""
-        return set(self._awaited()) - set(self._reports.arrived())
+        return self._reports.staying - self._reports.arrived - self._stalled.clients
 
     @property
     def progress(self) -> tuple[int, int, int]:
         """Return (clients that have reached the target, clients, the quorum)."""
-        able = len(self._awaited())
-        return len(self._reports.arrived()), able, self._quorum(able)
+        able = self._counted_on
+        return len(self._reports.arrived), able, self._quorum(able)
 
     @property
     def summary(self) -> WorkSummary:
@@ -154,9 +154,10 @@ class LocalScheduler(Scheduler):
             self._roster.statistics.finished[w] = each.steps
         return WeightedMean(self._reports, self._roster.plan.wire)
 
-    def _awaited(self) -> list[int]:
-        """Return the clients that the quorum is a share of."""
-        return [w for w in self._reports.staying() if not self._stalled.is_stalled(w)]
+    @property
+    def _counted_on(self) -> int:
+        """The number of clients that the quorum is a share of."""
+        return len(self._reports.staying) - len(self._stalled.clients & self._reports.staying)
 
     def _quorum(self, able: int) -> int:
         return math.ceil(self._roster.plan.quorum * able)

@@ -1,0 +1,272 @@
+"""`python -m benchmarks fleet`: what one server spends on each of many clients, and a stop of it.
+
+The sessions of all clients are in one process, made by the client code of fedgc. They do not train: each
+answers work at once, with a constant update of 100 kB. Driver, listener, store and checkpoints are in another
+process, as in a ServerApp, but invitations do not travel through Flower. The settings are the defaults, but
+every round is exchanged.
+
+    server_ms_per_client   by clients: processor time of the server for a client in a round, median
+    growth                 by clients: the same, over that with 100 clients
+    growth_3000_over_100   the same with 3000
+    gather_cpu_s           processor time of the server until 1000 clients are in
+    mb_per_client          memory of the server with the most clients above that with none, for each
+    back_after_stop_s      the server is stopped (SIGSTOP) for 15 s: from its end to that of the first round
+                           that begins after it and counts all clients
+    lost_after_stop        clients that were lost, or whose session has ended, by then
+    failed_after_stop      most clients that failed in one of these rounds
+    rounds_lost_after_stop  of these rounds, how many made no model
+    churn_memory_slope     growth of the server's memory in percent per 100 rounds, while a fifth of the
+                           clients leave and come again in each round
+"""
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from benchmarks.fleet_clients import Crowd, serve_all
+from benchmarks.fleet_server import Place, serve
+from benchmarks.report import Figure, Report, Value, machine
+from benchmarks.soak_processes import Sample, slope_percent
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting, EdgeFailed
+
+Rows = list[dict[str, Value]]
+
+WAIT_S: Final = 240.0  # for the next row
+FIRST: Final = 1  # practice rounds
+FEW: Final = 100
+MANY: Final = 1000
+MOST: Final = 3000
+CHURN_EVERY: Final = 5  # rounds in which each client leaves once
+MADE: Final = ("synced", "approximate")  # outcomes with a new model
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The size of the benchmark; the server is stopped with the most clients."""
+
+    clients: tuple[int, ...]
+    rounds: int
+    stop_s: float
+    churn_clients: int
+    churn_rounds: int
+
+
+USUAL: Final = Size((10, FEW, MANY), rounds=6, stop_s=15.0, churn_clients=FEW, churn_rounds=50)
+QUICK: Final = Size((4, 20), rounds=3, stop_s=3.0, churn_clients=0, churn_rounds=0)
+
+
+def fleets_of(text: str) -> tuple[int, ...]:
+    """Return the numbers of clients of a list.
+
+    >>> fleets_of("100,10")
+    (10, 100)
+    """
+    try:
+        clients = tuple(sorted(int(each) for each in text.split(",")))
+    except ValueError:
+        clients = ()
+    if not clients or not all(1 <= each <= 10_000 for each in clients):
+        raise BadSetting(f"--clients: saw {text!r}, needed numbers of 1 to 10000, such as 10,100")
+    return clients
+
+
+def bench_fleet(size: Size) -> Report:
+    """Measure fleets of these sizes, the smallest first."""
+    rows: Rows = [{"what": "load", "load_1m": os.getloadavg()[0]}]
+    for clients in size.clients:
+        rows += _measured(clients, size, stop_s=size.stop_s if clients == size.clients[-1] else 0.0)
+    if size.churn_rounds:
+        rows += _churned(size)
+    return Report(figures(rows), rows, machine())
+
+
+def _measured(clients: int, size: Size, *, stop_s: float) -> Rows:
+    """Return the rows of some rounds, and of those after a stop of the server."""
+    with _fleet(f"fleet-{clients}", clients) as fleet:
+        try:
+            fleet.rounds(FIRST + size.rounds)
+            if stop_s:
+                fleet.stop_for(stop_s)
+        except EdgeFailed as error:
+            fleet.rows.append({"what": "failed", "clients": clients, "reason": str(error)})
+    return fleet.rows
+
+
+def _churned(size: Size) -> Rows:
+    with _fleet("churn", size.churn_clients, CHURN_EVERY, size.churn_rounds) as fleet:
+        try:
+            fleet.rounds(size.churn_rounds)
+        except EdgeFailed as error:
+            fleet.rows.append({"what": "failed", "clients": size.churn_clients, "reason": str(error)})
+    return fleet.rows
+
+
+# ---- one fleet
+
+
+@dataclass(slots=True)
+class Fleet:
+    """A server and its clients, each in a process, and what the server has told."""
+
+    name: str
+    clients: int
+    server: Any  # a process
+    pipe: Connection  # to it
+    crowd: Connection  # to the clients
+    rows: Rows = field(default_factory=list)
+
+    def rounds(self, count: int) -> None:
+        """Wait for so many more rounds."""
+        while count:
+            count -= self.next()["what"] == "round"
+
+    def next(self) -> dict[str, Value]:
+        """Return the next thing that the server tells."""
+        try:
+            if not self.pipe.poll(WAIT_S):
+                raise EdgeFailed(f"{self.name}: saw no round within {WAIT_S:g} s")
+            told: dict[str, Value] = self.pipe.recv()
+        except EOFError as error:
+            raise EdgeFailed(f"{self.name}: the server has ended") from error
+        self.rows.append({"fleet": self.name, "clients": self.clients, **told})
+        return told
+
+    def stop_for(self, seconds: float) -> None:
+        """Stop the server, and wait until a round counts all clients again."""
+        os.kill(self.server.pid, signal.SIGSTOP)
+        time.sleep(seconds)
+        os.kill(self.server.pid, signal.SIGCONT)
+        continued_s, back = time.monotonic(), False
+        about: dict[str, Value] = {"fleet": self.name, "clients": self.clients, "stop_s": seconds}
+        self.rows.append({"what": "stop", **about, "at_s": continued_s})
+        while not back and time.monotonic() < continued_s + WAIT_S:
+            told = self.next()
+            back = number(told["began_s"]) >= continued_s and told["counted"] == self.clients
+        self.crowd.send("count")
+        self.rows.append({"what": "after stop", **about, "ended": self.crowd.recv(), "back": back})
+
+
+@contextmanager
+def _fleet(name: str, clients: int, leaves_every: int = 0, rounds: int = 0) -> Iterator[Fleet]:
+    """Start a server and its clients; end both."""
+    config = RunConfig(
+        gate="every",
+        rounds=10**6,
+        min_clients=clients,
+        start_timeout_s=WAIT_S,
+        evaluate_every=0,
+        link="session",
+    )
+    again = clients * rounds // leaves_every if leaves_every else 0
+    context = get_context("spawn")
+    pipes, crowd_pipes = context.Pipe(), context.Pipe()
+    with tempfile.TemporaryDirectory(prefix="fedgc-bench-") as folder:
+        environment = {"FEDGC_DB": str(Path(folder) / "fedgc.db"), "XDG_STATE_HOME": folder}
+        place = Place(config, clients + again, environment)
+        server = context.Process(target=serve, args=(place, pipes[1]), daemon=True)
+        server.start()
+        pipes[1].close()  # so that its end is noticed
+        crowd = None
+        try:
+            invitations = pipes[0].recv()
+            fleet = Fleet(name, clients, server, pipes[0], crowd_pipes[0])
+            fleet.next()
+            about = Crowd(config, clients, leaves_every)
+            crowd = context.Process(target=serve_all, args=(about, invitations, crowd_pipes[1]), daemon=True)
+            crowd.start()
+            yield fleet
+            pipes[0].send("over")
+            server.join(WAIT_S)
+        finally:
+            for process in filter(None, (crowd, server)):
+                process.kill()
+                process.join()
+
+
+# ---- figures
+
+
+def figures(rows: Sequence[Mapping[str, Value]]) -> dict[str, Figure]:
+    """Return the named figures, None where nothing was measured."""
+    fleets = {str(row["fleet"]): int(number(row["clients"])) for row in rows if row["what"] == "ready"}
+    spent = {n: _ms_per_client(rows, name, n) for name, n in fleets.items() if name != "churn"}
+    few = spent.get(FEW)
+    growth = {n: each / few if each and few else None for n, each in spent.items()}
+    return {
+        "server_ms_per_client": {str(n): each for n, each in spent.items()},
+        "growth": {str(n): each for n, each in growth.items()},
+        f"growth_{MOST}_over_{FEW}": growth.get(MOST),
+        "gather_cpu_s": _gather_cpu_s(rows),
+        "mb_per_client": _mb_per_client(rows, max(spent, default=0)),
+        **_after_stop(rows),
+        "churn_memory_slope": _churn_slope(rows),
+    }
+
+
+def _of(rows: Sequence[Mapping[str, Value]], fleet: str, what: str) -> list[Mapping[str, Value]]:
+    return [row for row in rows if (row.get("fleet"), row["what"]) == (fleet, what)]
+
+
+def _steady(rows: Sequence[Mapping[str, Value]], fleet: str) -> list[Mapping[str, Value]]:
+    """Return the rounds of a fleet before the server is stopped."""
+    stops = [number(row["at_s"]) for row in _of(rows, fleet, "stop")]
+    end = min(stops, default=float("inf"))
+    return [row for row in _of(rows, fleet, "round") if number(row["at_s"]) < end]
+
+
+def _ms_per_client(rows: Sequence[Mapping[str, Value]], fleet: str, clients: int) -> float | None:
+    rounds = _steady(rows, fleet)[FIRST - 1 :]
+    spent = [number(after["cpu_s"]) - number(before["cpu_s"]) for before, after in pairwise(rounds)]
+    return 1000.0 * median(spent) / clients if spent else None
+
+
+def _gather_cpu_s(rows: Sequence[Mapping[str, Value]]) -> float | None:
+    name = f"fleet-{MANY}"
+    gathered, ready = _of(rows, name, "gathered"), _of(rows, name, "ready")
+    return number(gathered[0]["cpu_s"]) - number(ready[0]["cpu_s"]) if gathered else None
+
+
+def _mb_per_client(rows: Sequence[Mapping[str, Value]], clients: int) -> float | None:
+    name = f"fleet-{clients}"
+    rounds, ready = _steady(rows, name), _of(rows, name, "ready")
+    if not rounds:
+        return None
+    return (number(rounds[-1]["memory"]) - number(ready[0]["memory"])) / clients / 1e6
+
+
+def _after_stop(rows: Sequence[Mapping[str, Value]]) -> dict[str, float | None]:
+    names = ("back_after_stop_s", "lost_after_stop", "failed_after_stop", "rounds_lost_after_stop")
+    stops, over = ([row for row in rows if row["what"] == what] for what in ("stop", "after stop"))
+    if not (stops and over):
+        return dict.fromkeys(names)
+    began = number(stops[0]["at_s"])
+    after = [row for row in _of(rows, str(stops[0]["fleet"]), "round") if number(row["at_s"]) >= began]
+    back = number(after[-1]["at_s"]) - began if over[0]["back"] else None
+    lost = sum(number(row["lost"]) for row in after) + number(over[0]["ended"])
+    failed = max((number(row["failed"]) for row in after), default=0.0)
+    gone = sum(row["outcome"] not in MADE for row in after)
+    return dict(zip(names, (back, lost, failed, gone), strict=True))
+
+
+def _churn_slope(rows: Sequence[Mapping[str, Value]]) -> float | None:
+    life = [
+        Sample(number(row["at_s"]), int(number(row["round"])), number(row["memory"]), 0)
+        for row in _of(rows, "churn", "round")
+    ]
+    return slope_percent([life]) if life else None
+
+
+def number(value: Value) -> float:
+    """Return a value of a row as a number."""
+    return float(value or 0.0)

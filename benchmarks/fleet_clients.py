@@ -1,0 +1,122 @@
+"""The clients of the fleet benchmark: many sessions in one process, which do not train.
+
+Each answers work at once, with a constant update. One thread serves all of them in turn; each session has the
+threads of the product.
+"""
+
+import random
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Final
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from benchmarks.fleet_server import LAYOUT, NUMBERS
+from fedgc.config import RunConfig
+from fedgc.links.frames import Invitation
+from fedgc.links.identity import Identity
+from fedgc.links.session.client import Session, Terms
+from fedgc.messages import Announced, Close, Continue, Held, Joined, Report, Reveal, ToClient, Work
+from fedgc.sim.owned import end_with_the_parent
+from fedgc.training import Vector
+
+SAMPLES: Final = 10
+STEP_S: Final = 0.01  # that a client claims for a step
+IDLE_S: Final = 0.01  # between two looks at all sessions
+UPDATE: Final[Vector] = np.full(NUMBERS, 1e-3, np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """How many clients there are, and in how many rounds each leaves once and comes again (0: in none)."""
+
+    config: RunConfig
+    clients: int
+    leaves_every: int = 0
+
+
+class _Client:
+    """One client, with a new session for each invitation."""
+
+    def __init__(self, number: int, crowd: Crowd) -> None:
+        self._number, self._crowd = number, crowd
+        self._who = Identity(Ed25519PrivateKey.generate())
+        self._open = ExitStack()
+        self._session: Session | None = None
+        self._work: Work | None = None
+
+    def come(self, invitation: Invitation) -> None:
+        """Open a session and join."""
+        config, name = self._crowd.config, f"client-{self._number}"
+        piece_bytes, client = config.piece_kb * 1024, self._who.client
+        terms = Terms(config.grace_s, piece_bytes, NUMBERS, time.monotonic, random.random, name)
+        self._session = session = self._open.enter_context(Session(invitation, self._who, terms))
+        session.send(Announced(0.0, client, LAYOUT))
+        session.send(Joined(0.0, client, True, (Held(f"part-{self._number}", SAMPLES),)))
+
+    def leave(self) -> None:
+        """End the session and wait for its end."""
+        self._session = None
+        self._open.close()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its session has ended."""
+        return self._session is not None and bool(self._session.ended)
+
+    def follow(self) -> ToClient | None:
+        """Carry out the next command, if there is one."""
+        session = self._session
+        if session is None or session.ended or (command := session.receive(0.0)) is None:
+            return None
+        match command:
+            case Work():
+                session.fresh_model(command.version)
+                self._work = command
+                session.send(self._report(command.round, command.target))
+            case Continue():
+                session.send(self._report(command.round, command.target))
+            case Reveal() if self._work is not None:
+                session.send(self._report(command.round, self._work.target))
+                session.offer(command.round, command.attempt, UPDATE, command.wire)
+            case _:
+                pass
+        return command
+
+    def _report(self, round_: int, steps: int) -> Report:
+        return Report(0.0, self._who.client, round_, steps, SAMPLES, STEP_S * steps, 1.0, 1.0)
+
+    def leaves_after(self, command: Close) -> bool:
+        """Whether it is its turn to leave after this round."""
+        every = self._crowd.leaves_every
+        return every > 0 and (command.round + self._number) % every == 0
+
+
+def serve_all(crowd: Crowd, invitations: Sequence[Invitation], pipe: Connection) -> None:
+    """Serve all clients until the benchmark says anything; then tell how many sessions have ended by then."""
+    end_with_the_parent()
+    waiting = deque(invitations)
+    clients = [_Client(number, crowd) for number in range(crowd.clients)]
+    for client in clients:
+        client.come(waiting.popleft())
+    while not pipe.poll(0.0 if _turn(clients, waiting) else IDLE_S):
+        pass
+    pipe.send(sum(client.is_lost for client in clients))
+    pipe.recv()
+
+
+def _turn(clients: Sequence[_Client], waiting: deque[Invitation]) -> bool:
+    """Let every client carry out its next command; return whether any had one."""
+    acted = False
+    for client in clients:
+        command = client.follow()
+        acted = acted or command is not None
+        if isinstance(command, Close) and client.leaves_after(command) and waiting:
+            client.leave()
+            client.come(waiting.popleft())
+    return acted

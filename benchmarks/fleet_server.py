@@ -1,0 +1,114 @@
+"""The server of the fleet benchmark: a driver, a listener and a store in one process, as in a ServerApp."""
+
+import gc
+import os
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks.memory_watch import resident_bytes
+from fedgc.config import RunConfig
+from fedgc.flower.driver import Driver, Job
+from fedgc.flower.recording import Recording, recorded
+from fedgc.flower.sink import Sink
+from fedgc.flower.sinks import Sinks
+from fedgc.history import RoundRow, Speeds
+from fedgc.links.links import Links
+from fedgc.links.log import LOG
+from fedgc.links.quotas import Quotas
+from fedgc.links.session.server import Listener
+from fedgc.links.session.sessions import Surroundings
+from fedgc.messages import Layout, LinkEvent, Stop, TensorSpec
+from fedgc.sim.owned import end_with_the_parent
+from fedgc.store import checkpoint
+from fedgc.store.engine import runs_folder
+from fedgc.training import AnnouncedModel
+
+RUN: Final = "fleet"
+NUMBERS: Final = 25_000  # of a vector: 100 kB
+KEPT_CHECKPOINTS: Final = 3
+FLUSH_S: Final = 10.0
+LAYOUT: Final = Layout((TensorSpec("weights", "float32", (NUMBERS,)),), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the server's process needs: its settings, how many sessions it invites, its environment."""
+
+    config: RunConfig
+    invitations: int
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+class _Told(Sink):
+    """Tells the benchmark of every round, with the processor time and the memory of the process."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+
+    def chose(self, round_: int, basis: Any, reason: str) -> None:  # noqa: ANN401, ARG002  the sink's interface
+        if round_ == 1:
+            self._pipe.send({"what": "gathered", **_spent()})
+
+    def append(self, row: RoundRow) -> None:
+        failures = [each.failure for each in row.clients if each.failure]
+        about = {
+            "round": row.round,
+            "outcome": row.outcome,
+            "began_s": row.started,
+            "counted": sum(each.counted > 0 for each in row.clients),
+            "lost": failures.count("lost"),
+            "failed": len(failures),
+        }
+        self._pipe.send({"what": "round", **about, **_spent()})
+
+
+def _spent() -> dict[str, float]:
+    return {"at_s": time.monotonic(), "cpu_s": time.process_time(), "memory": resident_bytes(os.getpid())}
+
+
+def serve(place: Place, pipe: Connection) -> None:
+    """Serve until the benchmark says anything."""
+    end_with_the_parent()
+    os.environ.update(place.environment)
+    events: SimpleQueue[LinkEvent] = SimpleQueue()
+    links = Links(events.put, LOG)
+    with recorded(place.config, RUN, 1) as recording:
+        quotas = Quotas(place.config.lines_per_s, place.config.bytes_per_s)
+        audit = recording.sink.audited
+        around = Surroundings(time.monotonic, os.urandom, time.time, LOG, audit, quotas)
+        listener = Listener(place.config, RUN, NUMBERS, links.heard("session"), around)
+        links.add({"session": listener})
+        driver = Driver(_job(place, recording, pipe), time.monotonic, LOG, events)
+        gc.freeze()
+        listener.start()
+        pipe.send([listener.invite() for _ in range(place.invitations)])
+        pipe.send({"what": "ready", **_spent()})
+        Thread(target=_stopped, args=(pipe, events), daemon=True).start()
+        driver.drive(links)
+        listener.close("the benchmark is over", complete=True)
+    pipe.send({"what": "over", **_spent()})
+
+
+def _job(place: Place, recording: Recording, pipe: Connection) -> Job:
+    model = AnnouncedModel(LAYOUT, np.zeros(NUMBERS, np.float32))
+    sink = Sinks(recording.sink, [_Told(pipe)])
+    folder = runs_folder("", os.environ) / RUN
+    return Job(model, place.config, sink, Speeds(), partial(_save, folder, recording), name=RUN)
+
+
+def _save(folder: Path, recording: Recording, made: checkpoint.Checkpoint) -> None:
+    recording.keeper.flush(FLUSH_S)
+    checkpoint.save(folder, made, KEPT_CHECKPOINTS)
+
+
+def _stopped(pipe: Connection, events: "SimpleQueue[LinkEvent]") -> None:
+    pipe.recv()
+    events.put(Stop(time.monotonic(), "the benchmark is over", complete=True))
