@@ -344,9 +344,8 @@ class SessionTable:
         stream, now = incoming.offer.stream, self._around.clock()
         stub = (peer.client, stream)
         self._ready[stub], norm = peer.finished(stream)
-        seconds = now - self._begun.get(peer.client, {}).pop(stream, now)
+        seconds = now - self._ended_upload(stub, now)
         peer.flow.accounts.add(Amounts(upload_s=seconds), stream.number)
-        self._uploads.pop(stub, None)
         size = incoming.size_bytes
         self._emit(Codeword(now, peer.client, stream.number, stream.attempt, seconds, size, norm))
 
@@ -395,9 +394,18 @@ class SessionTable:
         return False
 
     def _free(self, stub: Stub) -> None:
-        self._begun.get(stub[0], {}).pop(stub[1], None)
-        self._uploads.pop(stub, None)
+        self._ended_upload(stub)
         self._release(stub)
+
+    def _ended_upload(self, stub: Stub, unknown: float = 0.0) -> float:
+        """Forget an upload, and return when it got its first slot."""
+        client, stream = stub
+        begun = self._begun.get(client, {})
+        since = begun.pop(stream, unknown)
+        if not begun:
+            self._begun.pop(client, None)
+        self._uploads.pop(stub, None)
+        return since
 
     def free_stalled(self, limit_s: float) -> None:
         """Take the slot from uploads that are stalled or too slow.
@@ -433,7 +441,5 @@ class SessionTable:
         for stream in tuple(self._asked.get(peer.client, ())):
             if stream not in wanted:
                 self._release((peer.client, stream))
-        begun = self._begun.get(peer.client, {})
-        for stream in begun.keys() - set(peer.waiting()):
-            del begun[stream]
-            self._uploads.pop((peer.client, stream), None)
+        for stream in self._begun.get(peer.client, {}).keys() - set(peer.waiting()):
+            self._ended_upload((peer.client, stream))
