@@ -8,7 +8,7 @@ import pytest
 from tests.contract.test_script_and_client_settings import fedgc
 from tests.docs.test_convert import script, write_readings
 
-pytestmark = [pytest.mark.contract, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.contract, pytest.mark.slow, pytest.mark.timeout(600)]
 ROWS = {"north": 120, "south": 80}
 
 

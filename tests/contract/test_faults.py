@@ -580,6 +580,7 @@ def memory(pid: int | None, what: str) -> int:
 # ---- a server that dies in its rounds, leases that end, a stop
 
 
+@pytest.mark.slow  # on a busy machine clients also train chunks of others in the resumed round
 @pytest.mark.parametrize("fault", [Fault.SERVER_KILLED_WORKING], ids=named_after)
 def test_fault_finished_work_counts_after_server_resume(ongoing: Ongoing, fault: Fault) -> None:
     before = ongoing.gathered()

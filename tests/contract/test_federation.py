@@ -172,6 +172,7 @@ def test_client_without_session_works_over_messages(two_links: TwoLinks) -> None
     assert log.count("joins over the messages link") == 1
 
 
+@pytest.mark.slow
 def test_run_with_busy_clients_names_other_run(two_links: TwoLinks) -> None:
     federation = two_links.federation
     assert federation.wait(two_links.flower_run, WAIT_S) == "finished:completed", two_links.log()

@@ -106,6 +106,7 @@ def mean(scores: list[Score], name: str) -> float:
     return sum(each.samples * each.metrics[name] for each in scores) / TOTAL
 
 
+@pytest.mark.slow  # quick tests follow the best model, and score it, without processes
 def test_best_model_is_kept_exported_and_scored_again(sites: Federation, script: str, tmp_path: Path) -> None:
     run, folder = "best", tmp_path / "runs"
     chosen = {"best": "score", "best_patience": 2, "rounds": 20, "keep_checkpoints": 1}
