@@ -30,7 +30,7 @@ def test_figure_without_data_is_null():
     assert {each for name, each in found.items() if name not in ("server_ms_per_client", "growth")} == {None}
 
 
-def test_cost_is_median_of_rounds_after_the_first():
+def test_cost_is_median_of_rounds_after_first():
     found = figures(fleet(100, 9.0, 9.2, 9.3, 9.5) + fleet(1000, 9.0, 13.0, 17.0, 23.0))
     assert found["server_ms_per_client"] == pytest.approx({"100": 2.0, "1000": 4.0})
     assert found["growth"] == pytest.approx({"100": 1.0, "1000": 2.0})
