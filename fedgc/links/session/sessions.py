@@ -344,7 +344,7 @@ class SessionTable:
         stream, now = incoming.offer.stream, self._around.clock()
         stub = (peer.client, stream)
         self._ready[stub], norm = peer.finished(stream)
-        seconds = now - self._begun.get(peer.client, {}).pop(stream, now)
+        seconds = now - self._take_begun(stub, now)
         peer.flow.accounts.add(Amounts(upload_s=seconds), stream.number)
         self._uploads.pop(stub, None)
         size = incoming.size_bytes
@@ -395,7 +395,7 @@ class SessionTable:
         return False
 
     def _free(self, stub: Stub) -> None:
-        self._begun.get(stub[0], {}).pop(stub[1], None)
+        self._take_begun(stub, 0.0)
         self._uploads.pop(stub, None)
         self._release(stub)
 
@@ -433,7 +433,15 @@ class SessionTable:
         for stream in tuple(self._asked.get(peer.client, ())):
             if stream not in wanted:
                 self._release((peer.client, stream))
-        begun = self._begun.get(peer.client, {})
-        for stream in begun.keys() - set(peer.waiting()):
-            del begun[stream]
+        for stream in self._begun.get(peer.client, {}).keys() - set(peer.waiting()):
+            self._take_begun((peer.client, stream), 0.0)
             self._uploads.pop((peer.client, stream), None)
+
+    def _take_begun(self, stub: Stub, default: float) -> float:
+        """Return when an upload got its first slot, and forget it."""
+        client, stream = stub
+        begun = self._begun.get(client, {})
+        at = begun.pop(stream, default)
+        if not begun:
+            self._begun.pop(client, None)
+        return at
