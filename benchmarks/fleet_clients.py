@@ -1,7 +1,7 @@
 """The clients of the fleet benchmark: many sessions in one process, which do not train.
 
 Each answers work at once, with a constant update. One thread serves all of them in turn; each session has the
-threads of the product.
+threads of the product. As one process stands for many machines, it opens few sessions at the same time.
 """
 
 import random
@@ -27,7 +27,10 @@ from fedgc.training import Vector
 
 SAMPLES: Final = 10
 STEP_S: Final = 0.01  # that a client claims for a step
-IDLE_S: Final = 0.01  # between two looks at all sessions
+IDLE_S: Final = 0.01  # between two looks at all sessions,
+IDLE_EACH_S: Final = 0.0003  # and this for each of them: a look takes time from their threads
+OPENING: Final = 20  # sessions that may wait for the server's first answer
+OPENED_S: Final = 30.0
 UPDATE: Final[Vector] = np.full(NUMBERS, 1e-3, np.float32)
 
 
@@ -63,6 +66,11 @@ class _Client:
         """End the session and wait for its end."""
         self._session = None
         self._open.close()
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether the server has not answered yet."""
+        return self._session is not None and not self._session.reached
 
     @property
     def is_lost(self) -> bool:
@@ -102,12 +110,21 @@ def serve_all(crowd: Crowd, invitations: Sequence[Invitation], pipe: Connection)
     end_with_the_parent()
     waiting = deque(invitations)
     clients = [_Client(number, crowd) for number in range(crowd.clients)]
-    for client in clients:
+    for at, client in enumerate(clients):
         client.come(waiting.popleft())
-    while not pipe.poll(0.0 if _turn(clients, waiting) else IDLE_S):
+        _wait_for(clients[max(0, at - OPENING)])
+    idle_s = IDLE_S + IDLE_EACH_S * len(clients)
+    while not pipe.poll(0.0 if _turn(clients, waiting) else idle_s):
         pass
     pipe.send(sum(client.is_lost for client in clients))
     pipe.recv()
+
+
+def _wait_for(client: _Client) -> None:
+    """Wait until the server has answered a client."""
+    end = time.monotonic() + OPENED_S
+    while client.is_opening and time.monotonic() < end:
+        time.sleep(IDLE_S)
 
 
 def _turn(clients: Sequence[_Client], waiting: deque[Invitation]) -> bool:
