@@ -1,10 +1,10 @@
 """The client side of a session: a thread that keeps one gRPC stream open while the engine works.
 
 The engine's thread receives commands and sends events; the session's thread carries them. A broken stream is
-opened again with the resume ticket, after a jittered pause that doubles. If the listener stays away for
-longer than the grace time, the session ends, so that the SuperNode is free for other runs. One that is silent
-but does not break connections may be suspended, and has `SUSPENDED` grace times: it counts its own from when
-it notices broken streams. One that answers is busy, not away, however long it takes to admit a client.
+opened again with the resume ticket, after a jittered pause that doubles. If the listener says nothing for
+`AWAY` times the grace time, the session ends, so that the SuperNode is free for other runs. A listener that
+answers is busy, not away, however long it takes to admit a client. A listener waits for the grace time only,
+but counts it from when it notices that a stream is broken.
 """
 
 import contextlib
@@ -45,13 +45,15 @@ from fedgc.links.identity import Identity
 from fedgc.links.pieces import Form, Incoming, Source, Vector, offer_of, shortened
 from fedgc.links.session.certificate import fingerprint
 from fedgc.links.session.flow import Flow
-from fedgc.links.session.options import OPENING_QUIET, QUIET, SILENCE, client_options, ping_s
+from fedgc.links.session.options import PINGS, QUIET, SILENCE, client_options, ping_s
 from fedgc.messages import WIRE_VERSION, Close, ToClient, Validate, Work
 
 GOODBYE_S: Final = 2.0  # minimum for a goodbye to arrive; the listener answers by closing the stream
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
-SUSPENDED: Final = 3.0  # grace times
+AWAY: Final = (
+    3.0  # grace times: a listener that was suspended for longer than one still waits for its clients
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,6 @@ class Session:
         self._contact = terms.clock()
         self._lease_end: float | None = None
         self._reached = self._complete = False
-        self._silent = False  # the listener did not break the last stream, but said nothing on it
         self._ended = ""
         self._thread = threading.Thread(target=self._keep_open, name="fedgc-session", daemon=True)
 
@@ -212,8 +213,7 @@ class Session:
         self._changed.notify_all()
 
     def _watch(self) -> None:
-        away, limit_s = self._terms.clock() - self._contact, self._terms.grace_s
-        limit_s *= SUSPENDED if self._silent else 1.0
+        away, limit_s = self._terms.clock() - self._contact, AWAY * self._terms.grace_s
         if self._lease_end is None and self._terms.connect_s is not None:
             limit_s = self._terms.connect_s
         if not self._stream.open and away > limit_s:
@@ -267,8 +267,8 @@ class Session:
                         for frame in wire.split(message):
                             self._arrived(stream, frame)
                     was_open = was_open or stream.open
-            except grpc.RpcError as error:  # a broken stream: try again until the grace time is over
-                self._silent = error.code() is grpc.StatusCode.CANCELLED  # by our own watcher
+            except grpc.RpcError:
+                pass  # a broken stream: try again until the grace time is over
             except Refused as error:  # a server that breaks the protocol: no new stream helps
                 self.end(str(error))
                 self._drain(stream)
@@ -293,12 +293,12 @@ class Session:
     def _ping(self, stream: _Stream) -> None:
         """Ping; close the stream when the session ends, or after too long a silence.
 
-        A stream that is not open yet has longer: a busy listener opens one after the other.
+        A stream that is not open yet has the whole grace time: a busy listener opens one after the other.
         """
         grace_s = self._terms.grace_s
         with self._changed:
             quiet = 0
-            while not (self._ended or stream.over) and quiet < (QUIET if stream.open else OPENING_QUIET):
+            while not (self._ended or stream.over) and quiet < (QUIET if stream.open else PINGS):
                 self._flow.ping()
                 self._changed.notify_all()
                 before = stream.heard
