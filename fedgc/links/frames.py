@@ -31,8 +31,7 @@ from fedgc.messages import (
 FRAME_LIMIT: Final = 8 * 2**20  # bytes; gRPC refuses a longer one by its announced length
 LINE_LIMIT: Final = 1 << 20  # of a line: a hello that names 20,000 chunks
 HELLO_LIMIT: Final = 65_536
-BATCH_BYTES: Final = 256 * 1024  # frames join a message until it is as long,
-BATCH_FRAMES: Final = 1024  # or of so many: a peer must not make many objects of few bytes
+BATCH_BYTES: Final = 256 * 1024  # frames join a message until it is as long
 METHOD: Final = "/fedgc.Session/Open"
 STAMPED: Final = frozenset({"now", "client"})
 
@@ -295,15 +294,13 @@ def split(message: bytes) -> tuple[bytes, ...]:
     """Return the frames of a gRPC message, or raise BadMessage."""
     if message[:1] != _BATCH:
         return (message,)
-    frames, at = list[bytes](), 1
+    frames, at = [], 1
     while at < len(message):
         start = at + _LENGTH.size
         size = _LENGTH.unpack_from(message, at)[0] if start <= len(message) else 0
         at = start + size
         if not size or at > len(message):
             raise BadMessage(f"a batch of {len(message)} bytes: saw a frame of {size}, needed one that fits")
-        if len(frames) == BATCH_FRAMES:
-            raise BadMessage(f"a batch: saw more than {BATCH_FRAMES} frames, needed at most as many")
         frames.append(message[start:at])
     return tuple(frames)
 

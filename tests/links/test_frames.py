@@ -349,9 +349,3 @@ def test_frames_of_message_are_split_equal(frames: list[bytes]) -> None:
 def test_corrupt_batch_is_rejected(message: bytes) -> None:
     with pytest.raises(BadMessage, match="a batch of"):
         wire.split(message)
-
-
-def test_batch_of_too_many_frames_is_rejected() -> None:
-    assert len(wire.split(wire.join([b"L"] * wire.BATCH_FRAMES))) == wire.BATCH_FRAMES
-    with pytest.raises(BadMessage, match="saw more than"):
-        wire.split(wire.join([b"L"] * (wire.BATCH_FRAMES + 1)))

@@ -85,10 +85,7 @@ class Flow:
         """Return the frames that are ready as one message, or None."""
         frames: list[bytes] = []
         size = 0
-        while size < wire.BATCH_BYTES and len(frames) < wire.BATCH_FRAMES:
-            frame = self.next_frame()
-            if frame is None:
-                break
+        while size < wire.BATCH_BYTES and (frame := self.next_frame()) is not None:
             frames.append(frame)
             size += len(frame)
         return wire.join(frames) if frames else None
