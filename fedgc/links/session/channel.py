@@ -45,15 +45,12 @@ class Channel:
         """Whether a line has not been sent on this stream."""
         return self._next < len(self._kept)
 
-    def next_frame(self, unheard: int = 1) -> bytes | None:
-        """Return the next frame that was not sent on this stream, if there is one.
-
-        It is an acknowledgement if no line waits and so many received lines are not acknowledged.
-        """
+    def next_frame(self) -> bytes | None:
+        """Return the next frame that was not sent on this stream, if there is one."""
         if self.waits:
             self._next += 1
             return self._kept[self._next - 1][1]
-        if self.heard - self._sent >= unheard:
+        if self._sent < self.heard:
             self._sent = self.heard
             return wire.encode(wire.Heard(self.heard))
         return None

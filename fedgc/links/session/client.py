@@ -262,10 +262,9 @@ class Session:
             watcher.start()
             was_open = False
             try:
-                for message in stream.call:
+                for frame in stream.call:
                     with guarded("a frame of the server"):
-                        for frame in wire.split(message):
-                            self._arrived(stream, frame)
+                        self._arrived(stream, frame)
                     was_open = was_open or stream.open
             except grpc.RpcError:
                 pass  # a broken stream: try again until the grace time is over
@@ -319,7 +318,7 @@ class Session:
                     if stream.opening:
                         frame = stream.opening.popleft()
                     elif stream.open and (self._flow.channel.waits or not self._ended):
-                        frame = self._flow.next_message()
+                        frame = self._flow.next_frame()
                     if frame is None and self._ended:
                         return
                     if frame is None:

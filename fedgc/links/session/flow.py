@@ -1,9 +1,7 @@
 """The send queue and the receive state of one end of a session, without I/O.
 
-Lines go first, so that a command waits for at most one piece; then acknowledgements; then pieces. What is
-short and ready together travels together, and lines are acknowledged at every ping, or when several have
-come: each message costs the server more than the line in it. Both ends are alike except that a client's
-codeword waits for a grant, while a model flows once it is announced.
+Lines go first, so that a command waits for at most one piece; then acknowledgements; then pieces. Both ends
+are alike except that a client's codeword waits for a grant, while a model flows once it is announced.
 """
 
 from collections.abc import Callable
@@ -16,8 +14,6 @@ from fedgc.links.pieces import Incoming, Outgoing, Source
 from fedgc.links.session.channel import Channel
 
 Count = Callable[[int], Amounts]
-
-UNHEARD: Final = 16  # received lines that need not be acknowledged before the next ping
 
 
 class Flow:
@@ -81,18 +77,9 @@ class Flow:
                 del table[stream]
         self._resting = {stream for stream in self._resting if not unwanted(stream)}
 
-    def next_message(self) -> bytes | None:
-        """Return the frames that are ready as one message, or None."""
-        frames: list[bytes] = []
-        size = 0
-        while size < wire.BATCH_BYTES and (frame := self.next_frame()) is not None:
-            frames.append(frame)
-            size += len(frame)
-        return wire.join(frames) if frames else None
-
     def next_frame(self) -> bytes | None:
         """Return the next frame to send, counted, or None."""
-        frame = self.channel.next_frame(1 if self._pings else UNHEARD)
+        frame = self.channel.next_frame()
         if frame is None and self._acks:
             frame = wire.encode(Ack(*self._acks.popitem()))
         if frame is None and self._pings:
