@@ -1,10 +1,8 @@
 """The client side of a session: a thread that keeps one gRPC stream open while the engine works.
 
 The engine's thread receives commands and sends events; the session's thread carries them. A broken stream is
-opened again with the resume ticket, after a jittered pause that doubles. If the listener says nothing for
-`AWAY` times the grace time, the session ends, so that the SuperNode is free for other runs. A listener that
-answers is busy, not away, however long it takes to admit a client. A listener waits for the grace time only,
-but counts it from when it notices that a stream is broken.
+opened again with the resume ticket, after a jittered pause that doubles. If the listener stays away for
+longer than the grace time, the session ends, so that the SuperNode is free for other runs.
 """
 
 import contextlib
@@ -45,15 +43,12 @@ from fedgc.links.identity import Identity
 from fedgc.links.pieces import Form, Incoming, Source, Vector, offer_of, shortened
 from fedgc.links.session.certificate import fingerprint
 from fedgc.links.session.flow import Flow
-from fedgc.links.session.options import PINGS, QUIET, SILENCE, client_options, ping_s
+from fedgc.links.session.options import QUIET, SILENCE, client_options, ping_s
 from fedgc.messages import WIRE_VERSION, Close, ToClient, Validate, Work
 
 GOODBYE_S: Final = 2.0  # minimum for a goodbye to arrive; the listener answers by closing the stream
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
-AWAY: Final = (
-    3.0  # grace times: a listener that was suspended for longer than one still waits for its clients
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +71,6 @@ class _Stream:
 
     def __init__(self, now: float) -> None:
         self.heard = now
-        self.answered = False
         self.opening: deque[bytes] = deque()
         self.open = False
         self.over = False
@@ -213,7 +207,7 @@ class Session:
         self._changed.notify_all()
 
     def _watch(self) -> None:
-        away, limit_s = self._terms.clock() - self._contact, AWAY * self._terms.grace_s
+        away, limit_s = self._terms.clock() - self._contact, self._terms.grace_s
         if self._lease_end is None and self._terms.connect_s is not None:
             limit_s = self._terms.connect_s
         if not self._stream.open and away > limit_s:
@@ -273,8 +267,7 @@ class Session:
                 self._drain(stream)
             finally:
                 with self._changed:
-                    if was_open or stream.answered:
-                        self._contact = self._terms.clock()
+                    self._contact = self._terms.clock() if was_open else self._contact
                     stream.open = False
                     stream.over = True
                     self._changed.notify_all()
@@ -290,14 +283,11 @@ class Session:
                 pass
 
     def _ping(self, stream: _Stream) -> None:
-        """Ping; close the stream when the session ends, or after too long a silence.
-
-        A stream that is not open yet has the whole grace time: a busy listener opens one after the other.
-        """
+        """Ping; close the stream when the session ends, or after too long a silence."""
         grace_s = self._terms.grace_s
         with self._changed:
             quiet = 0
-            while not (self._ended or stream.over) and quiet < (QUIET if stream.open else PINGS):
+            while not (self._ended or stream.over) and quiet < QUIET:
                 self._flow.ping()
                 self._changed.notify_all()
                 before = stream.heard
@@ -338,7 +328,7 @@ class Session:
         value = wire.decode(frame, wire.FROM_SERVER, now=now, client=self._who.client)
         with self._changed:
             stream.heard = now
-            self._reached = stream.answered = True
+            self._reached = True
             if isinstance(value, Piece):
                 self._piece(value, len(frame))
             else:
