@@ -614,6 +614,7 @@ def took(row: ClientRow, seconds: list[float]) -> bool:
     return any(isclose(row.busy_s, sum(some)) for some in combinations(seconds, row.finished))
 
 
+@pytest.mark.slow  # in the run with short leases that the test above begins
 def test_run_continues_across_renewed_leases(ongoing: Ongoing) -> None:
     before = ongoing.last()
     eventually(lambda: ongoing.log().count("a session ended: the lease is over") >= 4)
