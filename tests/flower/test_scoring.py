@@ -95,4 +95,4 @@ def test_missing_clients_end_scoring(tmp_path: Path) -> None:
 
 def test_stopped_scoring_ends_with_reason(tmp_path: Path) -> None:
     with pytest.raises(EdgeFailed, match="stopped by hand"):
-        score(tmp_path, norm_of, stop="stopped by hand")
+        score(tmp_path, norm_of, clients=0, stop="stopped by hand")
