@@ -52,10 +52,6 @@ class Slots(Generic[Name]):
         """The names that have a slot."""
         return frozenset(self._sending)
 
-    def held(self) -> tuple[Name, ...]:
-        """Return the names that have a slot or wait for one."""
-        return (*self._sending, *self._waiting)
-
     def _admit(self) -> list[Name]:
         begins = []
         while self._waiting and len(self._sending) < self.count:
