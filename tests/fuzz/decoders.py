@@ -215,7 +215,7 @@ def _utf8(decode: Callable[[str], object]) -> Callable[[bytes], object]:
 def _texts() -> Iterator[Decoder]:
     state = RunState(
         round=3, version=2, gate="{}", chunks=((0, "", "a", 7, "d"), (1, "x", "b", 9, "")), next_chunk=2,
-        step_s=(("x", 0.1),), first_step=4, common_steps=0.0,
+        step_s=(("x", 0.1),), first_step=4, common_steps=0.0, clients=("x", "y"),
     )  # fmt: skip
     written = typed_json.dumps(typed_json.write(state))
     yield Decoder(
