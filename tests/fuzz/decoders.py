@@ -142,6 +142,8 @@ def _links() -> Iterator[Decoder]:
             lambda data, kinds=kinds: frames.decode(data, kinds, now=1.0, client="x"),
             40,
         )
+    batches = [frames.join(seeds[at : at + 3]) for at in range(0, len(seeds), 3)]
+    yield Decoder("batch", batches, frames.split)
     hello = [each for each in seeds if b"Hello" in each]
     yield Decoder("hello", hello, frames.decode_hello)
     lines = [each for each in seeds if each[:1] == b"L"]

@@ -256,9 +256,10 @@ class Session:
             watcher.start()
             was_open = False
             try:
-                for frame in stream.call:
+                for message in stream.call:
                     with guarded("a frame of the server"):
-                        self._arrived(stream, frame)
+                        for frame in wire.split(message):
+                            self._arrived(stream, frame)
                     was_open = was_open or stream.open
             except grpc.RpcError:
                 pass  # a broken stream: try again until the grace time is over
@@ -308,7 +309,7 @@ class Session:
                     if stream.opening:
                         frame = stream.opening.popleft()
                     elif stream.open and (self._flow.channel.waits or not self._ended):
-                        frame = self._flow.next_frame()
+                        frame = self._flow.next_message()
                     if frame is None and self._ended:
                         return
                     if frame is None:

@@ -213,8 +213,8 @@ class Listener:
                 self._sessions.resume(peer)
             tasks.append(asyncio.create_task(self._write(peer, stream, context)))
             tasks.append(asyncio.create_task(self._watch(peer, stream, asyncio.current_task())))
-            while peer.stream is stream and (frame := await context.read()) is not grpc.aio.EOF:
-                self._sessions.arrived(peer, frame)
+            while peer.stream is stream and (message := await context.read()) is not grpc.aio.EOF:
+                self._sessions.arrived(peer, message)
             if peer.over:
                 with contextlib.suppress(TimeoutError):  # it may not read
                     await asyncio.wait_for(tasks[0], self._config.grace_s)
@@ -253,12 +253,12 @@ class Listener:
 
     async def _write(self, peer: Peer, stream: object, context: Any) -> None:  # noqa: ANN401  grpc.aio has no types
         while peer.stream is stream:
-            frame = peer.flow.next_frame()
-            if frame is None:
+            message = peer.flow.next_message()
+            if message is None:
                 peer.wake.clear()
                 await peer.wake.wait()
             else:
-                await context.write(frame)
+                await context.write(message)
         if peer.over:
             await context.write(wire.encode(Denied(peer.over)))
 
