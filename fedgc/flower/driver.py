@@ -65,6 +65,7 @@ from fedgc.tuner import Tuner
 PRESENT_S: Final = 0.25  # between two live summaries,
 PRESENT_EACH_S: Final = 0.001  # and this for each client: a summary names all of them
 LONGEST_WAIT_S: Final = 0.25
+FIELDS_0_2: Final = 8  # of `RunState` in a checkpoint of fedgc 0.2, which does not name the clients
 RELEASES: Final = ("synced", "approximate")  # outcomes that reveal a sum
 KEYS_S: Final = 60.0  # timeout of each half of key agreement: one packet and its answer, over any link
 
@@ -154,7 +155,10 @@ class Driver:
     def _restored(self, checkpoint: Checkpoint) -> RunState:
         self.model = checkpoint.model
         self._optimizer.restore(checkpoint.optimizer)
-        state: RunState = typed.read(RunState, typed.loads(checkpoint.state.encode()), {})
+        written = typed.loads(checkpoint.state.encode())
+        if isinstance(written, list) and len(written) == FIELDS_0_2:
+            written.append([])
+        state: RunState = typed.read(RunState, written, {})
         return state
 
     @property
