@@ -374,8 +374,9 @@ class Driver:
 
     def _checkpoint(self, round_: int, version: int) -> Checkpoint:
         state = typed.dumps(typed.write(self._run.state())).decode()
-        layout = self.common.layout.text() if self._job.config.script else ""
-        return Checkpoint(round_, version, self.model, self._optimizer.state(), state, layout)
+        layout = self.common.layout
+        text = layout.text() if self._job.config.script else ""
+        return Checkpoint(round_, version, self.model, self._optimizer.state(), state, text, layout.shapes)
 
     def _save(self, save: Save, checkpoint: Checkpoint) -> None:
         try:
