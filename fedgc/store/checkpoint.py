@@ -38,7 +38,8 @@ _NUMBERS: Final = np.dtype("<f4")
 class Checkpoint:
     """The run after `round`: the model of `version`, its optimizer, and the run's state as JSON text.
 
-    `layout` names the tensors of the model (`messages.Layout` as text) if no task does.
+    `layout` names the tensors of the model (`messages.Layout` as text) if no task does. `site` holds the
+    orders of a consortium (`run.site_orders` as text), if the run is that of a site.
     """
 
     round: int
@@ -47,6 +48,7 @@ class Checkpoint:
     optimizer: bytes
     state: str
     layout: str = ""
+    site: str = ""
 
     def __post_init__(self) -> None:
         if self.round < 0 or self.version < 0:
@@ -248,6 +250,7 @@ def _write(path: Path, checkpoint: Checkpoint) -> None:
             "optimizer_bytes": len(checkpoint.optimizer),
             "state": checkpoint.state,
             "layout": checkpoint.layout,
+            "site": checkpoint.site,
         }
     ).encode()
     digest = hashlib.sha256()
@@ -309,7 +312,7 @@ def _read_whole(path: Path) -> Checkpoint:
             raise EdgeFailed("saw a content that its SHA-256 does not name, needed the one that was written")
     return Checkpoint(
         int(header["round"]), int(header["version"]), model.astype(np.float32, copy=False), optimizer,
-        str(header["state"]), str(header.get("layout", "")),
+        str(header["state"]), str(header.get("layout", "")), str(header.get("site", "")),
     )  # fmt: skip
 
 
