@@ -228,6 +228,7 @@ def test_run_gives_rows_metrics_summaries_and_checkpoints(tmp_path: Path) -> Non
         assert all(client.link == "session" for client in row.clients)
     assert [checkpoint.version for checkpoint in saved] == [1, 2]
     np.testing.assert_array_equal(saved[-1].model, driver.model)
+    assert saved[-1].shapes == driver.common.layout.shapes
 
 
 def test_run_resumes_from_checkpoint_without_names_of_clients(tmp_path: Path) -> None:
