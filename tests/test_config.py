@@ -278,7 +278,7 @@ WORDS = {
     "gate": st.sampled_from(available("fedgc.gates")), "gate_options": st.just(""),
     "aggregator": st.sampled_from(available("fedgc.aggregators")), "aggregator_options": st.just(""),
     "codec": st.sampled_from(available("fedgc.codecs")),
-    "code": st.just("frame"), "samples": st.just(""),
+    "code": st.just("frame"), "samples": st.just(""), "site_gateway": st.just(""),
 }  # fmt: skip
 
 

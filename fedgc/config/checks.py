@@ -188,3 +188,16 @@ def check_best(config: Settings) -> None:
         raise BadSetting(
             "setting validate.best: saw history.evaluate-every 0, needed at least 1 to choose a best model"
         )
+
+
+def check_site(config: Settings, gate: str, *, always_syncs: bool) -> None:
+    """Raise BadSetting if the settings do not fit the run of a site."""
+    if not config.site_gateway:
+        return
+    for key, seen, needed, is_possible in (
+        ("gate.name", gate, "every, with gate.period 1", always_syncs),
+        ("secrecy", config.secrecy, "open", config.secrecy == "open"),
+        ("client.app", config.client_app, "fedgc", config.client_app == "fedgc"),
+    ):
+        if not is_possible:
+            raise BadSetting(f"setting {key}: saw {seen}, needed {needed} for the fleet of a site")

@@ -77,6 +77,7 @@ class RunConfig(Settings):
         checks.check_aggregator(self)
         checks.check_mixed_ranks(self)
         checks.check_samples(self)
+        checks.check_site(self, self.chosen_gate, always_syncs=self.new_gate().always_syncs)
         self.new_rule()
         make_codec(self.codec)
 

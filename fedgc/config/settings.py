@@ -431,6 +431,13 @@ class Settings:
         "0 or more, or off",
     )
 
+    # Sites
+    site_gateway: str = setting(
+        "site.gateway",
+        "",
+        "file by which the server of a site finds its gateway; the gateway sets it (empty: no site)",
+    )
+
     # History and checkpoints
     evaluate_every: int = setting(
         "history.evaluate-every",

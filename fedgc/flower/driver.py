@@ -23,6 +23,7 @@ from fedgc.flower.live import LiveState
 from fedgc.flower.rollback import Rollback
 from fedgc.flower.round_line import line_of
 from fedgc.flower.sink import Sink
+from fedgc.flower.site import GatewayLine, NewModel, SiteState
 from fedgc.flower.validation import Pin, Validation
 from fedgc.history import BestModel, ClientRow, RoundRow, Speeds
 from fedgc.links import typed_json as typed
@@ -54,6 +55,7 @@ from fedgc.run.initialization import Initialization
 from fedgc.run.machine import Append, Apply, Chose, Finished, Output, Run, RunParts, RunState
 from fedgc.run.sample_pins import SamplePins
 from fedgc.run.sample_shares import SampleShares
+from fedgc.run.site_orders import SiteOrders
 from fedgc.secagg import Federation, RingSum, Terms
 from fedgc.secagg.keys import KEY_BYTES
 from fedgc.secagg.keystream import Strand
@@ -65,6 +67,8 @@ from fedgc.tuner import Tuner
 PRESENT_S: Final = 0.25  # between two live summaries,
 PRESENT_EACH_S: Final = 0.001  # and this for each client: a summary names all of them
 LONGEST_WAIT_S: Final = 0.25
+FIELDS_0_2: Final = 8  # of `RunState` in a checkpoint of fedgc 0.2, which does not name the clients
+GATEWAY_S: Final = 0.02  # between looks at the line of a gateway
 RELEASES: Final = ("synced", "approximate")  # outcomes that reveal a sum
 KEYS_S: Final = 60.0  # timeout of each half of key agreement: one packet and its answer, over any link
 
@@ -89,6 +93,7 @@ class Job:
     evaluate: Evaluate | None = None  # in place of the model's own
     pin: Pin | None = None  # keeps the checkpoint of the best model
     best: BestModel | None = None  # before a resume
+    gateway: GatewayLine | None = None  # of a site
 
 
 class Driver:
@@ -109,6 +114,7 @@ class Driver:
         self._optimizer = ServerOptimizer(job.config, self.common.parameters)
         self.model: Vector = self.common.first() if job.first is None else job.first
         state = self._restored(job.resume) if job.resume else None
+        self._orders = SiteOrders.read(job.resume.site if job.resume else "") if job.gateway else None
         key_agreement = self._key_agreement(job.federation) if job.federation else None
         self._run = Run(
             job.config,
@@ -116,7 +122,7 @@ class Driver:
             size=self.common.size,
             speeds=job.speeds,
             resume=state,
-            parts=RunParts(Tuner(job.config, job.speeds.recent), key_agreement, self._pins),
+            parts=RunParts(Tuner(job.config, job.speeds.recent), key_agreement, self._pins, self._orders),
         )
         self._ring: RingSum | None = None  # masked sum of the present round
         self._mean: Vector | None = None  # unmasked mean of a masked round
@@ -154,7 +160,10 @@ class Driver:
     def _restored(self, checkpoint: Checkpoint) -> RunState:
         self.model = checkpoint.model
         self._optimizer.restore(checkpoint.optimizer)
-        state: RunState = typed.read(RunState, typed.loads(checkpoint.state.encode()), {})
+        written = typed.loads(checkpoint.state.encode())
+        if isinstance(written, list) and len(written) == FIELDS_0_2:
+            written.append([])
+        state: RunState = typed.read(RunState, written, {})
         return state
 
     @property
@@ -173,6 +182,7 @@ class Driver:
         while self.finished is None:
             event = self._next_event()
             self._handle(event, link)
+            self._hear_gateway(link)
             self._collect_evaluations(wait=False)
             self._end_early(link)
             self._show(link)
@@ -186,6 +196,22 @@ class Driver:
         if hint := self._job.config.skips_message(self._skipped, self._over):
             self._log.log(INFO, "%s", hint)
         return self.finished
+
+    def _hear_gateway(self, link: Link) -> None:
+        """Carry out what the consortium of a site asks for through its gateway."""
+        gateway, orders = self._job.gateway, self._orders
+        if gateway is None or orders is None:
+            return
+        samples = self._run.amounts.present.samples
+        site = SiteState(orders, self.model, self._clock(), samples, works=self._run.round is not None)
+        for event in gateway.turn(site, self.common.layout):
+            if isinstance(event, NewModel):
+                self.model = event.model
+                self._optimizer = ServerOptimizer(self._job.config, self.common.parameters)
+                self._handle(event.order, link)
+                self._publish(self._run.version, link)
+            else:
+                self._handle(event, link)
 
     def _handle(self, event: LinkEvent, link: Link) -> None:
         for output in self.guard.outputs(event, lambda: self._heard(event, link)):
@@ -249,7 +275,8 @@ class Driver:
         return getattr(event, "client", "") in self._announcements.refused and not isinstance(event, Lost)
 
     def _next_event(self) -> LinkEvent:
-        return self._event_within(min(self._run.next_tick - self._clock(), LONGEST_WAIT_S))
+        longest_s = LONGEST_WAIT_S if self._job.gateway is None else GATEWAY_S
+        return self._event_within(min(self._run.next_tick - self._clock(), longest_s))
 
     def _event_within(self, wait_s: float) -> LinkEvent:
         if wait_s > 0:
@@ -373,7 +400,9 @@ class Driver:
         state = typed.dumps(typed.write(self._run.state())).decode()
         layout = self.common.layout
         text = layout.text() if self._job.config.script else ""
-        return Checkpoint(round_, version, self.model, self._optimizer.state(), state, text, layout.shapes)
+        site = self._orders.text() if self._orders else ""
+        optimizer = self._optimizer.state()
+        return Checkpoint(round_, version, self.model, optimizer, state, text, site, layout.shapes)
 
     def _save(self, save: Save, checkpoint: Checkpoint) -> None:
         try:

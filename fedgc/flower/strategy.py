@@ -32,6 +32,7 @@ from fedgc.flower.recording import name_of_run, recorded
 from fedgc.flower.scoring import Parts, Scoring
 from fedgc.flower.signals import before_signals, why_stopped
 from fedgc.flower.sink import Sink
+from fedgc.flower.site import gateway_line
 from fedgc.flower.stock_driver import EvaluateFn, StockDriver, StockJob, figures_of
 from fedgc.flower.validation import Pin
 from fedgc.history import BestModel, Speeds
@@ -248,9 +249,12 @@ class FedGC(Strategy):
         self, grid: Grid, sink: Sink, arrays: ArrayRecord | None, evaluate_fn: EvaluateFn | None
     ) -> Driver:
         name = full_name(self._memory.run, grid.run.run_id)
-        with self._connected(grid, name, sink) as connected:
+        with (
+            gateway_line(self.config.site_gateway) as gateway,
+            self._connected(grid, name, sink) as connected,
+        ):
             model = self._model(connected)
-            job = self._job(model, sink, name, arrays, evaluate_fn)
+            job = replace(self._job(model, sink, name, arrays, evaluate_fn), gateway=gateway)
             driver = Driver(job, time.monotonic, LOG, connected.events.queue)
             release_memory()  # of the module that gave the first vector
             end = driver.drive(connected.links)

@@ -44,8 +44,9 @@ INLINE_BYTES: Final = 64 * 2**20  # a larger model is in shards
 class Checkpoint:
     """The run after `round`: the model of `version`, its optimizer, and the run's state as JSON text.
 
-    `layout` names the tensors of the model (`messages.Layout` as text) if no task does. `shapes` are the
-    names and shapes under which a large model is written; a checkpoint that was read has none.
+    `layout` names the tensors of the model (`messages.Layout` as text) if no task does. `site` holds the
+    orders of a consortium (`run.site_orders` as text), if the run is that of a site. `shapes` are the names
+    and shapes under which a large model is written; a checkpoint that was read has none.
     """
 
     round: int
@@ -54,6 +55,7 @@ class Checkpoint:
     optimizer: bytes
     state: str
     layout: str = ""
+    site: str = ""
     shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     def __post_init__(self) -> None:
@@ -301,6 +303,7 @@ def _write(path: Path, checkpoint: Checkpoint) -> None:
             "optimizer_bytes": len(checkpoint.optimizer),
             "state": checkpoint.state,
             "layout": checkpoint.layout,
+            "site": checkpoint.site,
             "shards": shards.fields_of(files),
         }
         _write_file(temporary, header, [model.data] if inline else [], checkpoint.optimizer)
@@ -382,7 +385,7 @@ def _read_whole(path: Path) -> Checkpoint:
     model = shards.read(_tensors(path), files) if files else model
     return Checkpoint(
         int(header["round"]), int(header["version"]), model.astype(np.float32, copy=False), optimizer,
-        str(header["state"]), str(header.get("layout", "")),
+        str(header["state"]), str(header.get("layout", "")), str(header.get("site", "")),
     )  # fmt: skip
 
 

@@ -340,3 +340,24 @@ def _is_made(make: typing.Callable[[int], object], count: int) -> bool:
     except BadMessage:
         return False
     return True
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40).map(lambda data: b"L" + data), min_size=1, max_size=9))
+def test_frames_of_message_are_split_equal(frames: list[bytes]) -> None:
+    assert wire.split(wire.join(frames)) == tuple(frames)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"B\x01", b"B\x00\x00\x00\x00", b"B\x09\x00\x00\x00L", b"B\x01\x00\x00\x00LL"],
+    ids=["no length", "empty frame", "frame cut short", "length cut short"],
+)
+def test_corrupt_batch_is_rejected(message: bytes) -> None:
+    with pytest.raises(BadMessage, match="a batch of"):
+        wire.split(message)
+
+
+def test_batch_of_too_many_frames_is_rejected() -> None:
+    assert len(wire.split(wire.join([b"L"] * wire.BATCH_FRAMES))) == wire.BATCH_FRAMES
+    with pytest.raises(BadMessage, match="saw more than"):
+        wire.split(wire.join([b"L"] * (wire.BATCH_FRAMES + 1)))
