@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from fedgc.aggregators import PLAIN
+from fedgc.aggregators import MIXED_RANKS, PLAIN
 from fedgc.codecs import EXACT
 from fedgc.config.fields import AUTO
 from fedgc.config.pins import parse_pins
@@ -54,6 +54,26 @@ def check_aggregator(config: Settings) -> None:
         raise BadSetting(
             f"setting aggregation.rule: saw {config.aggregator}, needed {PLAIN} or auto with {kind}, {why}"
         )
+
+
+def check_mixed_ranks(config: Settings) -> None:
+    """Raise BadSetting if factors are to be mixed in a way that their products do not follow."""
+    if config.aggregator != MIXED_RANKS:
+        return
+    for key, seen, is_possible, needed in (
+        ("script", config.script or "none", bool(config.script), "a script, whose models have adapters"),
+        ("links.codec", config.codec, config.codec == EXACT, EXACT),
+        ("optimizer.server", config.server_optimizer, config.server_optimizer == "sgd", "sgd"),
+        (
+            "optimizer.server-learning-rate",
+            config.server_learning_rate,
+            config.server_learning_rate == 1,
+            "1",
+        ),
+        ("optimizer.server-momentum", config.server_momentum, not config.server_momentum, "0"),
+    ):
+        if not is_possible:
+            raise BadSetting(f"setting {key}: saw {seen}, needed {needed} with {MIXED_RANKS}")
 
 
 def check_samples(config: Settings) -> None:

@@ -311,6 +311,7 @@ class Driver:
 
     def _publish(self, version: int, link: Link) -> None:
         link.publish(version, self.model)
+        self._sum.begin(self.model, self.common.layout.shapes)
         if self._job.federation is not None:
             self.events.put(Published(self._clock(), version, digest_of(packed(self.model))))
 

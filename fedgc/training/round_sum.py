@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedgc.aggregators import AggregationRule
+from fedgc.aggregators import AggregationRule, Shapes
 from fedgc.codes import RunningSum
 from fedgc.config import RunConfig
 from fedgc.messages import Add
@@ -19,6 +19,11 @@ class RoundSum:
         self._size = size
         self._rule: AggregationRule | None = config.new_rule() if config.work == "local" else None
         self._sum: RunningSum | None = None  # of codewords, once there is one
+
+    def begin(self, model: Vector, shapes: Shapes) -> None:
+        """Note the common model that the next vectors start from, and its tensors."""
+        if self._rule is not None:
+            self._rule.begin(model, shapes)
 
     def add(self, add: Add, vector: Vector) -> None:
         """Add the vector of a client."""
