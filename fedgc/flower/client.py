@@ -37,6 +37,7 @@ from fedgc.links.log import LOG, log_errors_in_one_line
 from fedgc.links.message import packets as packet
 from fedgc.links.message.invitation import RECORD, invited
 from fedgc.links.session.client import Session, Terms
+from fedgc.processes.available import available_memory
 from fedgc.training import CacheFiles, Engine, new_engine, new_script_engine
 from fedgc.training.pace import Pace
 from fedgc.training.script.place import gateway_command
@@ -215,7 +216,7 @@ def _terms(client: _Client, numbers: int) -> Terms:
         name=client.name,
         connect_s=client.config.connect_s,
         uplink_bytes_s=client.uplink_bytes_s,
-        scratch=Scratch(client.spill),
+        scratch=Scratch(client.spill, available=available_memory),
     )
 
 

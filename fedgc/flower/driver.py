@@ -67,6 +67,7 @@ from fedgc.tuner import Tuner
 PRESENT_S: Final = 0.25  # between two live summaries,
 PRESENT_EACH_S: Final = 0.001  # and this for each client: a summary names all of them
 LONGEST_WAIT_S: Final = 0.25
+FIELDS_0_2: Final = 8  # of `RunState` in a checkpoint of fedgc 0.2, which does not name the clients
 GATEWAY_S: Final = 0.02  # between looks at the line of a gateway
 RELEASES: Final = ("synced", "approximate")  # outcomes that reveal a sum
 KEYS_S: Final = 60.0  # timeout of each half of key agreement: one packet and its answer, over any link
@@ -159,7 +160,10 @@ class Driver:
     def _restored(self, checkpoint: Checkpoint) -> RunState:
         self.model = checkpoint.model
         self._optimizer.restore(checkpoint.optimizer)
-        state: RunState = typed.read(RunState, typed.loads(checkpoint.state.encode()), {})
+        written = typed.loads(checkpoint.state.encode())
+        if isinstance(written, list) and len(written) == FIELDS_0_2:
+            written.append([])
+        state: RunState = typed.read(RunState, written, {})
         return state
 
     @property
@@ -393,9 +397,11 @@ class Driver:
 
     def _checkpoint(self, round_: int, version: int) -> Checkpoint:
         state = typed.dumps(typed.write(self._run.state())).decode()
-        layout = self.common.layout.text() if self._job.config.script else ""
+        layout = self.common.layout
+        text = layout.text() if self._job.config.script else ""
         site = self._orders.text() if self._orders else ""
-        return Checkpoint(round_, version, self.model, self._optimizer.state(), state, layout, site)
+        optimizer = self._optimizer.state()
+        return Checkpoint(round_, version, self.model, optimizer, state, text, site, layout.shapes)
 
     def _save(self, save: Save, checkpoint: Checkpoint) -> None:
         try:

@@ -298,7 +298,10 @@ class StockDriver:
         if self._job.save is None or not closed.weight > 0:
             return
         state = typed.dumps(typed.write(replace(self._machine.state(), round=closed.row.round + 1))).decode()
-        made = Checkpoint(closed.row.round, closed.version, self._model, self._optimizer.state(), state)
+        shapes = tuple((name, shape) for name, shape, _ in self._layout.parts)
+        made = Checkpoint(
+            closed.row.round, closed.version, self._model, self._optimizer.state(), state, shapes=shapes
+        )
         try:
             self._job.save(made)
         except FedgcError as error:

@@ -45,7 +45,7 @@ from fedgc.links.quotas import Quotas
 from fedgc.links.session.server import Listener
 from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Layout, LinkEvent, Stop
-from fedgc.processes.available import release_memory
+from fedgc.processes.available import available_memory, release_memory
 from fedgc.run.initialization import Initialization
 from fedgc.run.machine import Finished
 from fedgc.secagg import Federation
@@ -373,7 +373,8 @@ class FedGC(Strategy):
         """Make the links that the settings allow, for the driver and for the grid loop."""
         config, numbers = self.config, 0  # the length of vectors is not known yet
         quotas = Quotas(config.lines_per_s, config.bytes_per_s)
-        scratch = Scratch(runs_folder(config.checkpoint_dir, os.environ) / SCRATCH)
+        folder = runs_folder(config.checkpoint_dir, os.environ) / SCRATCH
+        scratch = Scratch(folder, available=available_memory)
         around = Surroundings(time.monotonic, os.urandom, time.time, LOG, sink.audited, quotas, scratch)
         links = Links(events.put, LOG)
         listener = message_server = None

@@ -186,6 +186,11 @@ class Outgoing:
         """Every byte is acknowledged."""
         return self._acknowledged == self.offer.size
 
+    @property
+    def next_size(self) -> int:
+        """Bytes of the next piece."""
+        return min(self._piece, self.offer.size - self.sent)
+
     def next_piece(self) -> Piece | None:
         """Return the next piece, or None while the window is full or all is sent."""
         if self.sent == self.offer.size or self.sent - self._acknowledged >= WINDOW * self._piece:

@@ -62,23 +62,12 @@ from fedgc.run.given_models import GivenModels
 from fedgc.run.outputs import Append, Apply, Chose, Finished, Output, RunState, basis_of, kind_of
 from fedgc.run.parts import RunParts
 from fedgc.run.planner import PlanRequest
-from fedgc.run.rows import (
-    awaited_in,
-    caused,
-    chunkless,
-    fault_of,
-    fewer_would_do,
-    row_of,
-    too_few,
-    with_coverage,
-)
+from fedgc.run.returns import Returns
+from fedgc.run.rows import awaited_in, caused, chunkless, fault_of, row_of, too_few, with_coverage
 from fedgc.run.site_orders import SiteOrders
 from fedgc.run.speeds import MeasuredSpeeds
 
-__all__ = [
-    "CHECK_BYTES", "Append", "Apply", "Chose", "Finished", "Output", "Run", "RunParts", "RunState",
-    "fewer_would_do",
-]  # fmt: skip
+__all__ = ["CHECK_BYTES", "Append", "Apply", "Chose", "Finished", "Output", "Run", "RunParts", "RunState"]
 
 THIS_RUN: Final = "this run"  # if the run has no name
 OF_KEYS: Final = frozenset({Enrolled, Advert, Deal, Published})  # events for the key agreement only
@@ -124,7 +113,7 @@ class Run:
         self._orders: Mapping[str, tuple[int, ...]] = {}  # of clients that continue
         self._planned_for = self._fleet = None
         self._target = config.round_steps
-        self._carried, self._departures = Carried(), Departures()
+        self._carried, self._departures, self._returns = Carried(), Departures(), Returns()
         self._first_step, self._common_steps = 0, 0.0
         self._given = GivenModels()
         self._fruitless = self._up_bytes = 0  # consecutive rounds; bytes of the current round
@@ -182,10 +171,10 @@ class Run:
             return self.round.next_tick
         key_agreement = self._key_agreement
         if key_agreement is None:
-            return math.inf if self._rests else self._gather_until
+            return math.inf if self._rests else min(self._gather_until, self._returns.until)
         if key_agreement.busy or not key_agreement.knows(self.version):
             return key_agreement.next_tick  # until then only answers change anything
-        return min(self._gather_until, key_agreement.next_tick)
+        return min(self._gather_until, self._returns.until, key_agreement.next_tick)
 
     @property
     def waiting(self) -> Waiting:
@@ -193,8 +182,9 @@ class Run:
         if self.round is not None:
             return self.round.waiting
         able = set(self._able())
-        absent = self._holdings.amounts.by_client.keys() | self._present.keys()
-        return Waiting(frozenset(absent - able), self._gather_until, max(0, self._needed()[1] - len(able)))
+        absent = self._holdings.amounts.by_client.keys() | self._present.keys() | self._returns.missing
+        until = min(self._gather_until, self._returns.until)
+        return Waiting(frozenset(absent - able), until, max(0, self._needed()[1] - len(able)))
 
     @property
     def amounts(self) -> Amounts:
@@ -219,15 +209,17 @@ class Run:
             return self._finish(f"round {self.number - 1}: {SPENT}", complete=False)
         least, wanted = self._needed()
         late = isinstance(event, Tick) and event.now >= self._gather_until
-        if len(self._present) < wanted and not late:  # looking at every client takes as long as a join
+        enough = len(self._present) >= wanted
+        awaited = self._returns.awaited(event.now, self._gather_until, enough=enough)
+        if (awaited or not enough) and not late:  # looking at every client takes as long as a join
             return []
         able = self._able()
         if len(able) >= wanted:
             return self._gathered(event.now)
         if late:
             without = chunkless(self._holdings.present, self._holdings.refused)
-            seen = too_few(self.config.start_timeout_s, wanted, len(able), without)
-            return self._finish(seen + fewer_would_do(len(able), least, wanted), complete=False)
+            seen = too_few(self.config.start_timeout_s, least, wanted, len(able), without)
+            return self._finish(seen, complete=False)
         return []
 
     @property
@@ -445,6 +437,7 @@ class Run:
         """Enter a client and its chunks; a plan leaves out those that differ from what others announce."""
         refused = self._holdings.announced(event.client, event.holds).refused
         self._present[event.client], self._fleet = event, None
+        self._returns.missing.discard(event.client)
         self._carried = self._carried.without(event.client)
         return [Refuse(event.client, self.number, refused)] if refused else []
 
@@ -501,12 +494,14 @@ class Run:
             step_s=tuple(self._speeds.step_s().items()),
             first_step=self._first_step,
             common_steps=self._common_steps,
+            clients=tuple(sorted(self._present.keys() - self._departures.leaving)),
         )
 
     def _resume(self, state: RunState) -> None:
         self.number, self.version = state.round, state.version
         self._first_step, self._common_steps = state.first_step, state.common_steps
         self._gate.read(state.gate)
+        self._returns = Returns(state.clients)
         self._holdings = Holdings(state.chunks, state.next_chunk, most_private=self._most_private)
         for client, step_s in state.step_s:
             self._speeds.worked(client, step_s)

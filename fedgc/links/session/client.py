@@ -2,7 +2,9 @@
 
 The engine's thread receives commands and sends events; the session's thread carries them. A broken stream is
 opened again with the resume ticket, after a jittered pause that doubles. If the listener stays away for
-longer than the grace time, the session ends, so that the SuperNode is free for other runs.
+longer than the grace time, the session ends, so that the SuperNode is free for other runs. One that is silent
+but does not break connections may be suspended, and has `SUSPENDED` grace times: it counts its own from when
+it notices broken streams. One that answers is busy, not away, however long it takes to admit a client.
 """
 
 import contextlib
@@ -43,12 +45,13 @@ from fedgc.links.identity import Identity
 from fedgc.links.pieces import Form, Incoming, Source, Vector, offer_of, shortened
 from fedgc.links.session.certificate import fingerprint
 from fedgc.links.session.flow import Flow
-from fedgc.links.session.options import QUIET, SILENCE, client_options, ping_s
+from fedgc.links.session.options import OPENING_QUIET, QUIET, SILENCE, client_options, ping_s
 from fedgc.messages import WIRE_VERSION, Close, ToClient, Validate, Work
 
 GOODBYE_S: Final = 2.0  # minimum for a goodbye to arrive; the listener answers by closing the stream
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
+SUSPENDED: Final = 3.0  # grace times
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ class _Stream:
 
     def __init__(self, now: float) -> None:
         self.heard = now
+        self.answered = False
         self.opening: deque[bytes] = deque()
         self.open = False
         self.over = False
@@ -98,6 +102,7 @@ class Session:
         self._contact = terms.clock()
         self._lease_end: float | None = None
         self._reached = self._complete = False
+        self._silent = False  # the listener did not break the last stream, but said nothing on it
         self._ended = ""
         self._thread = threading.Thread(target=self._keep_open, name="fedgc-session", daemon=True)
 
@@ -208,6 +213,7 @@ class Session:
 
     def _watch(self) -> None:
         away, limit_s = self._terms.clock() - self._contact, self._terms.grace_s
+        limit_s *= SUSPENDED if self._silent else 1.0
         if self._lease_end is None and self._terms.connect_s is not None:
             limit_s = self._terms.connect_s
         if not self._stream.open and away > limit_s:
@@ -256,18 +262,20 @@ class Session:
             watcher.start()
             was_open = False
             try:
-                for frame in stream.call:
+                for message in stream.call:
                     with guarded("a frame of the server"):
-                        self._arrived(stream, frame)
+                        for frame in wire.split(message):
+                            self._arrived(stream, frame)
                     was_open = was_open or stream.open
-            except grpc.RpcError:
-                pass  # a broken stream: try again until the grace time is over
+            except grpc.RpcError as error:  # a broken stream: try again until the grace time is over
+                self._silent = error.code() is grpc.StatusCode.CANCELLED  # by our own watcher
             except Refused as error:  # a server that breaks the protocol: no new stream helps
                 self.end(str(error))
                 self._drain(stream)
             finally:
                 with self._changed:
-                    self._contact = self._terms.clock() if was_open else self._contact
+                    if was_open or stream.answered:
+                        self._contact = self._terms.clock()
                     stream.open = False
                     stream.over = True
                     self._changed.notify_all()
@@ -283,11 +291,14 @@ class Session:
                 pass
 
     def _ping(self, stream: _Stream) -> None:
-        """Ping; close the stream when the session ends, or after too long a silence."""
+        """Ping; close the stream when the session ends, or after too long a silence.
+
+        A stream that is not open yet has longer: a busy listener opens one after the other.
+        """
         grace_s = self._terms.grace_s
         with self._changed:
             quiet = 0
-            while not (self._ended or stream.over) and quiet < QUIET:
+            while not (self._ended or stream.over) and quiet < (QUIET if stream.open else OPENING_QUIET):
                 self._flow.ping()
                 self._changed.notify_all()
                 before = stream.heard
@@ -308,7 +319,7 @@ class Session:
                     if stream.opening:
                         frame = stream.opening.popleft()
                     elif stream.open and (self._flow.channel.waits or not self._ended):
-                        frame = self._flow.next_frame()
+                        frame = self._flow.next_message()
                     if frame is None and self._ended:
                         return
                     if frame is None:
@@ -328,7 +339,7 @@ class Session:
         value = wire.decode(frame, wire.FROM_SERVER, now=now, client=self._who.client)
         with self._changed:
             stream.heard = now
-            self._reached = True
+            self._reached = stream.answered = True
             if isinstance(value, Piece):
                 self._piece(value, len(frame))
             else:

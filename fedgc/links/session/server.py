@@ -34,7 +34,8 @@ START_S: Final = 30.0
 GOODBYE_S: Final = 2.0  # for goodbyes to arrive; clients answer by closing their streams
 SETTLE_S: Final = 0.05  # gRPC reports the end of cancelled calls to the loop, which must still exist
 SECRET_BYTES: Final = 32
-MOST_UNAUTHENTICATED: Final = 64  # streams without a hello; one more ends the oldest of them
+MOST_UNAUTHENTICATED: Final = 1024  # streams without a hello (50 kB each); one more ends the oldest of them
+NO_HELLO: Final = "no hello in time"
 
 
 class Listener:
@@ -201,9 +202,7 @@ class Listener:
             peer, welcome = await self._admitted(context)
         except (Refused, TimeoutError) as error:
             self._sessions.refusals.count(error)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._config.grace_s):
-                    await context.write(wire.encode(Denied(str(error) or "no hello in time")))
+            await self._turn_away(context, error)
             return
         stream = peer.stream
         tasks: list[asyncio.Task[None]] = []
@@ -213,8 +212,8 @@ class Listener:
                 self._sessions.resume(peer)
             tasks.append(asyncio.create_task(self._write(peer, stream, context)))
             tasks.append(asyncio.create_task(self._watch(peer, stream, asyncio.current_task())))
-            while peer.stream is stream and (frame := await context.read()) is not grpc.aio.EOF:
-                self._sessions.arrived(peer, frame)
+            while peer.stream is stream and (message := await context.read()) is not grpc.aio.EOF:
+                self._sessions.arrived(peer, message)
             if peer.over:
                 with contextlib.suppress(TimeoutError):  # it may not read
                     await asyncio.wait_for(tasks[0], self._config.grace_s)
@@ -226,6 +225,14 @@ class Listener:
             for task in tasks:
                 task.cancel()
             self._sessions.left(peer, stream, self._loop.call_later)
+
+    async def _turn_away(self, context: Any, error: Refused | TimeoutError) -> None:  # noqa: ANN401
+        """Deny a client; one that said no hello in time is not denied: on a busy machine it tries again."""
+        if isinstance(error, TimeoutError):
+            await context.abort(grpc.StatusCode.UNAVAILABLE, NO_HELLO)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.grace_s):
+                await context.write(wire.encode(Denied(str(error))))
 
     @contextlib.asynccontextmanager
     async def _hello_timeout(self) -> AsyncIterator[None]:
@@ -253,12 +260,12 @@ class Listener:
 
     async def _write(self, peer: Peer, stream: object, context: Any) -> None:  # noqa: ANN401  grpc.aio has no types
         while peer.stream is stream:
-            frame = peer.flow.next_frame()
-            if frame is None:
+            message = peer.flow.next_message()
+            if message is None:
                 peer.wake.clear()
                 await peer.wake.wait()
             else:
-                await context.write(frame)
+                await context.write(message)
         if peer.over:
             await context.write(wire.encode(Denied(peer.over)))
 

@@ -252,8 +252,19 @@ class SessionTable:
 
     # ---- incoming frames
 
-    def arrived(self, peer: Peer, frame: bytes) -> None:
-        """Handle a frame; raise BadMessage if the lines are out of step for good."""
+    def arrived(self, peer: Peer, message: bytes) -> None:
+        """Handle the frames of a message; raise BadMessage if the lines are out of step for good."""
+        try:
+            frames = wire.split(message)
+        except BadMessage as error:
+            self._refuse(peer, peer.flow.accounts.round, error)
+            self._exceeds(peer, Spent(lines=1, size_bytes=len(message), refusals=1))
+            return
+        for frame in frames:
+            self._frame(peer, frame)
+        peer.wake.set()
+
+    def _frame(self, peer: Peer, frame: bytes) -> None:
         if self.peers.get(peer.client) is not peer:
             return  # the peer is lost or replaced: later frames do not count
         now = peer.heard_at = self._around.clock()
@@ -265,7 +276,6 @@ class SessionTable:
         except Unexpected as error:
             self._refuse(peer, peer.flow.accounts.round, error)
             self._exceeds(peer, Spent(refusals=1))
-        peer.wake.set()
 
     def _take_in(self, peer: Peer, frame: bytes, now: float) -> None:
         try:

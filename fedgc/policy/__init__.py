@@ -1,0 +1,21 @@
+"""The policy of a site: what its owner allows, checked on the site, and the log of what was done under it."""
+
+from fedgc.policy.audit_log import AuditLog, Entry, verify
+from fedgc.policy.check import (
+    Exchange,
+    Refusal,
+    Request,
+    check,
+    check_exchange,
+    figures_that_leave,
+    loss_leaves,
+)
+from fedgc.policy.hours import Hours
+from fedgc.policy.policy import Policy
+from fedgc.policy.reading import explained, read_policy
+from fedgc.policy.totals import Totals
+
+__all__ = [
+    "AuditLog", "Entry", "Exchange", "Hours", "Policy", "Refusal", "Request", "Totals", "check",
+    "check_exchange", "explained", "figures_that_leave", "loss_leaves", "read_policy", "verify",
+]  # fmt: skip

@@ -1,0 +1,187 @@
+"""What a policy says to a run, an exchange, a figure. Every refusal names its rule."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from fedgc.policy.hours import zone_of
+from fedgc.policy.policy import Policy
+from fedgc.policy.totals import Totals, day_of, midnight_s
+
+LOSS: Final = "loss"  # the name of the training loss among the figures
+NEVER: Final = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a run asks of a site. A digest is empty if the file was not found."""
+
+    run: str
+    task: str  # empty with a script
+    task_digest: str = ""
+    script: str = ""
+    script_digest: str = ""
+    app_digest: str | None = None  # None: not known here
+    masked: bool = False
+    threshold: int = 0
+    n_min: int = 0
+    noise: float = 0.0  # of each release, as a multiple of the record clip; 0: no differential privacy
+    releases: int = 0  # that the run declares
+    weighs_loss: bool = False  # its gate needs the loss of each client
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """An update that is about to leave: its bytes, and those of its run that are not in the totals yet."""
+
+    run: str
+    size_bytes: int = 0
+    unsettled_bytes: int = 0
+    noise: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A rule that a run breaks; `again_s` says in how many seconds it may be allowed (infinite: never)."""
+
+    rule: str
+    text: str
+    again_s: float = NEVER
+
+
+def check(policy: Policy, request: Request, totals: Totals, now: float) -> tuple[Refusal, ...]:
+    """Return the rules that a run breaks; empty if it is allowed now.
+
+    Args:
+        policy: The site's rules.
+        request: What the run asks for.
+        totals: What the site has spent.
+        now: Seconds since 1970.
+    """
+    return (
+        *_code(policy, request),
+        *_secrecy(policy, request),
+        *_privacy(policy, request, totals),
+        *_gate(policy, request),
+        *_limits(policy, totals, now, Exchange(request.run)),
+    )
+
+
+def check_exchange(policy: Policy, exchange: Exchange, totals: Totals, now: float) -> tuple[Refusal, ...]:
+    """Return the rules that one more exchange breaks."""
+    return (*_limits(policy, totals, now, exchange), *_release(policy, exchange, totals))
+
+
+def figures_that_leave(
+    policy: Policy, names: tuple[str, ...], samples: int
+) -> tuple[tuple[str, ...], tuple[Refusal, ...]]:
+    """Return the names of the figures that may leave, and the rules that keep the others."""
+    if names and samples < policy.smallest_group:
+        key = "metrics.smallest-group"
+        text = f"saw figures of {samples} samples, needed at least {policy.smallest_group}"
+        return (), (_refusal(policy, key, text),)
+    allowed = policy.figures
+    if allowed is None:
+        return names, ()
+    kept = [name for name in names if name not in allowed]
+    refusals = (
+        (_refusal(policy, "metrics.names", f"saw {', '.join(kept)}, which may not leave"),) if kept else ()
+    )
+    return tuple(name for name in names if name in allowed), refusals
+
+
+def loss_leaves(policy: Policy, samples: int) -> bool:
+    """Return whether the training loss over so many samples may leave."""
+    return not figures_that_leave(policy, (LOSS,), samples)[1]
+
+
+def _refusal(policy: Policy, key: str, text: str, again_s: float = NEVER) -> Refusal:
+    return Refusal(key, f"{policy.where(key)}: {text}", again_s)
+
+
+def _code(policy: Policy, request: Request) -> Iterator[Refusal]:
+    named = f"{request.script!r}, digest {request.script_digest or 'unknown'}"
+    if request.script and policy.scripts is not None and request.script_digest not in policy.scripts:
+        yield _refusal(policy, "allow.scripts", f"saw the script {named}, needed one that is listed")
+    if not request.script and policy.tasks is not None:
+        is_named = ":" not in request.task and request.task in policy.tasks
+        if not (is_named or request.task_digest in policy.tasks):
+            seen = f"{request.task!r}, digest {request.task_digest or 'unknown'}"
+            yield _refusal(policy, "allow.tasks", f"saw the task {seen}, needed one that is listed")
+    if policy.apps is not None and request.app_digest is not None and request.app_digest not in policy.apps:
+        yield _refusal(
+            policy, "allow.apps", f"saw the app {request.app_digest or 'unknown'}, needed one that is listed"
+        )
+
+
+def _secrecy(policy: Policy, request: Request) -> Iterator[Refusal]:
+    if policy.least_secrecy == "open":
+        return
+    if not request.masked:
+        yield _refusal(policy, "secrecy.least", "saw secrecy = open, needed masked")
+        return
+    for key, seen, needed in (
+        ("secrecy.threshold", request.threshold, policy.threshold),
+        ("secrecy.n-min", request.n_min, policy.n_min),
+    ):
+        if seen < needed:
+            yield _refusal(policy, key, f"saw {seen} in the descriptor, needed at least {needed}")
+
+
+def _privacy(policy: Policy, request: Request, totals: Totals) -> Iterator[Refusal]:
+    """Check that the budget lasts for all releases that the run declares."""
+    if policy.epsilon == NEVER or not request.masked:
+        return
+    if not request.noise:
+        yield _refusal(
+            policy,
+            "privacy.epsilon",
+            "saw a run without differential privacy, needed noise in its descriptor",
+        )
+        return
+    total = totals.epsilon(policy.delta, request.run, request.releases / request.noise**2)
+    if total > policy.epsilon:
+        declared = f"{request.releases} releases with noise {request.noise:g}"
+        yield _refusal(
+            policy, "privacy.epsilon",
+            f"saw a run of {declared}, after which all runs have spent {total:.3g}, "
+            f"needed at most {policy.epsilon:g}",
+        )  # fmt: skip
+
+
+def _release(policy: Policy, exchange: Exchange, totals: Totals) -> Iterator[Refusal]:
+    if policy.epsilon == NEVER or not exchange.noise:
+        return
+    before = totals.privacy.get(exchange.run, 0.0)
+    total = totals.epsilon(policy.delta, exchange.run, before + exchange.noise**-2)
+    if total > policy.epsilon:
+        seen = f"saw {total:.3g} spent by all runs with this update, needed at most {policy.epsilon:g}"
+        yield _refusal(policy, "privacy.epsilon", seen)
+
+
+def _gate(policy: Policy, request: Request) -> Iterator[Refusal]:
+    if request.weighs_loss and policy.figures is not None and LOSS not in policy.figures:
+        text = "saw a gate that needs the loss of each client, which may not leave"
+        yield _refusal(policy, "metrics.names", text)
+
+
+def _limits(policy: Policy, totals: Totals, now: float, exchange: Exchange) -> Iterator[Refusal]:
+    if policy.hours is not None and not policy.hours.closes_s(now):
+        opens_s = policy.hours.opens_s(now)
+        text = f"training is not allowed now; the next window opens in {_span(opens_s)}"
+        yield _refusal(policy, "hours.open", text, opens_s)
+    zone = zone_of(policy.zone)
+    today = totals.on(day_of(now, zone))
+    used = today.bytes + exchange.unsettled_bytes + max(1, exchange.size_bytes)
+    for key, seen, limit in (
+        ("limits.bytes-per-day", used, policy.bytes_per_day),
+        ("limits.exchanges-per-day", today.exchanges + 1, policy.exchanges_per_day),
+    ):
+        if limit is not None and seen > limit:
+            text = f"saw {seen} today, needed at most {limit}"
+            yield _refusal(policy, key, text, midnight_s(now, zone))
+
+
+def _span(seconds: float) -> str:
+    hours, minutes = divmod(int(seconds) // 60, 60)
+    return f"{hours} h {minutes} min"

@@ -1,0 +1,105 @@
+"""Test that a change of an audit log is found, and that limits survive a restart."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from fedgc.errors import EdgeFailed
+from fedgc.policy import AuditLog, Entry, Totals, verify
+
+UTC = ZoneInfo("UTC")
+NOW = 1_700_000_000.0
+
+
+def wall() -> float:
+    return NOW
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> AuditLog:
+    log = AuditLog(tmp_path / "site.audit.jsonl", UTC, wall)
+    log.append(Entry("joined", "north", "ward"))
+    log.append(Entry("exchange", "north", "ward", 1, bytes=500, exchanges=1, secrecy="masked", noise=2.0))
+    log.append(Entry("refused", "north", "ward", rule="limits.bytes-per-day"))
+    return log
+
+
+def test_totals_survive_restart(log: AuditLog):
+    again = AuditLog(log.path, UTC, wall)
+    assert again.totals() == Totals("2023-11-14", 500, 1, {"ward": 0.25})
+    again.append(Entry("exchange", "south", "ward", 2, bytes=100, exchanges=1))
+    assert (again.totals().bytes, verify(log.path, UTC).lines) == (600, 4)
+    assert log.path.stat().st_mode & 0o077 == 0
+
+
+def test_refused_exchange_is_not_logged(log: AuditLog):
+    def never(totals: Totals) -> None:
+        raise EdgeFailed(f"{totals.bytes} bytes")
+
+    with pytest.raises(EdgeFailed, match="500 bytes"):
+        log.append(Entry("exchange", "north", "ward", exchanges=1), never)
+    assert verify(log.path, UTC).lines == 3
+
+
+CHANGES: dict[str, Callable[[list[str]], list[str]]] = {
+    "edited": lambda lines: [lines[0], lines[1].replace("500", "400"), lines[2]],
+    "edited at its end": lambda lines: [*lines[:2], lines[2].replace("north", "south")],
+    "removed": lambda lines: [lines[0], lines[2]],
+    "removed at its end": lambda lines: lines[:2],
+    "removed at its start": lambda lines: lines[1:],
+    "repeated": lambda lines: [*lines, lines[2]],
+    "exchanged": lambda lines: [lines[1], lines[0], lines[2]],
+    "no JSON": lambda lines: [*lines, "nonsense\n"],
+    "no entry": lambda lines: [*lines, "[]\n"],
+    "emptied": lambda _: [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changed_log_is_found(log: AuditLog, change: str):
+    log.path.write_text("".join(CHANGES[change](log.path.read_text().splitlines(keepends=True))))
+    with pytest.raises(EdgeFailed, match=r"^audit log .*site\.audit\.jsonl"):
+        verify(log.path, UTC)
+
+
+def test_cut_log_allows_nothing(log: AuditLog):
+    log.path.write_text("".join(log.path.read_text().splitlines(keepends=True)[:2]))
+    with pytest.raises(EdgeFailed, match="it was cut"):
+        log.totals()
+    log.path.with_name("site.audit.jsonl.head").unlink()
+    with pytest.raises(EdgeFailed, match="no head"):
+        log.append(Entry("joined", "north", "ward"))
+
+
+def test_changed_totals_are_found(log: AuditLog):
+    head = log.path.with_name("site.audit.jsonl.head")
+    about = json.loads(head.read_text())
+    about["totals"]["bytes"] = 0
+    head.write_text(json.dumps(about))
+    with pytest.raises(EdgeFailed, match="totals"):
+        verify(log.path, UTC)
+
+
+def test_log_and_head_cut_together_are_found_by_noted_digest(log: AuditLog):
+    noted = verify(log.path, UTC).digest
+    cut = AuditLog(log.path.with_name("cut.jsonl"), UTC, wall)
+    cut.append(Entry("joined", "north", "ward"))
+    assert verify(cut.path, UTC).lines == 1
+    with pytest.raises(EdgeFailed, match="noted"):
+        verify(cut.path, UTC, noted)
+    log.append(Entry("joined", "north", "ward"))
+    assert verify(log.path, UTC, noted).lines == 4
+
+
+def test_crash_between_line_and_head_is_repaired(log: AuditLog):
+    head = log.path.with_name("site.audit.jsonl.head")
+    before = head.read_text()
+    log.append(Entry("exchange", "north", "ward", 2, bytes=7, exchanges=1))
+    head.write_text(before)
+    with log.path.open("a") as file:
+        file.write('{"at": 17')  # the process ended in the middle of a line
+    log.append(Entry("joined", "south", "ward"))
+    assert (verify(log.path, UTC).lines, log.totals().bytes) == (5, 507)

@@ -1,0 +1,243 @@
+"""Test that whatever breaks a policy, or contradicts it, is refused by the name of the rule."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from fedgc.errors import Unusable
+from fedgc.policy import (
+    Exchange,
+    Hours,
+    Request,
+    Totals,
+    check,
+    check_exchange,
+    explained,
+    figures_that_leave,
+    read_policy,
+)
+from fedgc.policy.digests import app_digest, script_digest, task_digest
+
+APP, TASK, SCRIPT, OTHER = (f"sha256:{letter * 64}" for letter in "abcd")
+MASKED = f"""# what the ward allows
+[allow]
+apps = ["{APP}"]
+tasks = ["digits", "{TASK}"]
+scripts = ["{SCRIPT}"]
+
+[secrecy]
+least = "masked"
+threshold = 3
+n-min = 4
+
+[privacy]
+epsilon = 20.0
+delta = 1e-6
+
+[limits]
+bytes-per-day = 1_000_000
+exchanges-per-day = 10
+
+[hours]
+zone = "Europe/Berlin"
+open = ["Mon-Fri 20:00-06:00"]
+
+[gpu]
+share = 0.5
+"""
+OPEN = """[metrics]
+names = ["accuracy"]
+smallest-group = 20
+"""
+NIGHT = datetime(2026, 11, 24, 20, 0, tzinfo=UTC).timestamp()  # a Tuesday, 21:00 in Berlin
+DAY = "2026-11-24"
+REQUEST = Request(
+    "ward", "digits", "", app_digest=APP, masked=True, threshold=3, n_min=4, noise=8.0, releases=20
+)
+SPENT = Totals(DAY, 999_000, 9, {"before": 1.0})
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    path = tmp_path / "site.toml"
+    path.write_text(MASKED)
+    return path
+
+
+FILES = {  # what is replaced, by what, and the rule that the error names
+    "unknown key": ("threshold = 3", "treshold = 3", "line 9 (secrecy.treshold)"),
+    "unknown section": ("[gpu]", "[gpus]", "line 25 (gpus.share)"),
+    "key outside": ("[allow]\n", "[allow]\n[x]\n", "line 4 (x.apps)"),
+    "bare key": ("# what the ward allows", "apps = 3", "line 1 (apps)"),
+    "no app": (f'apps = ["{APP}"]', "apps = []", "line 3 (allow.apps)"),
+    "short digest": (APP, APP[:-1], "line 3 (allow.apps)"),
+    "large letters": (APP, APP.upper(), "line 3 (allow.apps)"),
+    "task of an app by name": ('"digits"', '"ward:task"', "line 4 (allow.tasks)"),
+    "script by name": (SCRIPT, "train.py", "line 5 (allow.scripts)"),
+    "tasks no list": (f'["digits", "{TASK}"]', '"digits"', "line 4 (allow.tasks)"),
+    "unknown secrecy": ('"masked"', '"hidden"', "line 8 (secrecy.least)"),
+    "open sums": ('least = "masked"', 'least = "open"', "line 9 (secrecy.threshold)"),
+    "two sites": ("n-min = 4", "n-min = 2", "line 10 (secrecy.n-min)"),
+    "n-min below threshold": ("threshold = 3", "threshold = 5", "line 10 (secrecy.n-min)"),
+    "true for a number": ("threshold = 3", "threshold = true", "line 9 (secrecy.threshold)"),
+    "no budget": ("epsilon = 20.0", "epsilon = 0", "line 13 (privacy.epsilon)"),
+    "endless budget": ("epsilon = 20.0", "epsilon = inf", "line 13 (privacy.epsilon)"),
+    "delta alone": ("epsilon = 20.0\n", "", "line 13 (privacy.delta)"),
+    "certain delta": ("delta = 1e-6", "delta = 1.0", "line 14 (privacy.delta)"),
+    "no bytes": ("1_000_000", "0", "line 17 (limits.bytes-per-day)"),
+    "negative exchanges": ("day = 10\n", "day = -1\n", "line 18 (limits.exchanges-per-day)"),
+    "unknown zone": ("Europe/Berlin", "Europe/Bonn", "line 21 (hours.zone)"),
+    "window never opens": ("20:00-06:00", "20:00-20:00", "line 22 (hours.open)"),
+    "no window": ('["Mon-Fri 20:00-06:00"]', "[]", "line 22 (hours.open)"),
+    "25 hours": ("20:00-06:00", "20:00-25:00", "line 22 (hours.open)"),
+    "unknown day": ("Mon-Fri", "Mon-Fry", "line 22 (hours.open)"),
+    "whole GPU and more": ("share = 0.5", "share = 1.5", "line 25 (gpu.share)"),
+    "figures of masked runs": ("[gpu]", '[metrics]\nnames = ["accuracy"]\n[gpu]', "line 25 (metrics.names)"),
+    "not TOML": ("[gpu]", "[gpu", "cannot be read"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mutation", FILES)
+def test_changed_policy_is_refused_by_its_rule(site: Path, mutation: str):
+    before, after, named = FILES[mutation]
+    assert MASKED.count(before) == 1
+    site.write_text(MASKED.replace(before, after))
+    with pytest.raises(Unusable) as refused:
+        read_policy(site)
+    assert named in str(refused.value)
+    assert "\n" not in str(refused.value) or mutation == "not TOML"
+
+
+REQUESTS = {
+    "other app": ({"app_digest": OTHER}, "allow.apps"),
+    "app not found": ({"app_digest": ""}, "allow.apps"),
+    "other task": ({"task": "breast-cancer"}, "allow.tasks"),
+    "task of an app with a shipped name": ({"task": "digits:task"}, "allow.tasks"),
+    "changed task": ({"task": "ward:task", "task_digest": OTHER}, "allow.tasks"),
+    "digest as a name": ({"task": TASK, "task_digest": OTHER}, "allow.tasks"),
+    "changed script": ({"task": "", "script": "train.py", "script_digest": OTHER}, "allow.scripts"),
+    "script not found": ({"task": "", "script": "sh -c ls", "script_digest": ""}, "allow.scripts"),
+    "open run": ({"masked": False}, "secrecy.least"),
+    "small threshold": ({"threshold": 2}, "secrecy.threshold"),
+    "small sums": ({"n_min": 3}, "secrecy.n-min"),
+    "no noise": ({"noise": 0.0}, "privacy.epsilon"),
+    "little noise": ({"noise": 1.0}, "privacy.epsilon"),
+    "many releases": ({"releases": 1000}, "privacy.epsilon"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mutation", REQUESTS)
+def test_changed_run_is_refused_by_its_rule(site: Path, mutation: str):
+    policy, (change, rule) = read_policy(site), REQUESTS[mutation]
+    assert check(policy, REQUEST, SPENT, NIGHT) == ()
+    (refusal,) = check(policy, replace(REQUEST, **change), SPENT, NIGHT)
+    assert refusal.rule == rule
+    assert refusal.text.startswith(f"site.toml, line {policy.lines[rule]} ({rule}): ")
+
+
+STATES = {
+    "noon": (NIGHT - 9 * 3600, SPENT, "hours.open"),
+    "weekend": (NIGHT + 4 * 86400, SPENT, "hours.open"),
+    "bytes of the day": (NIGHT, replace(SPENT, bytes=1_000_000), "limits.bytes-per-day"),
+    "exchanges of the day": (NIGHT, replace(SPENT, exchanges=10), "limits.exchanges-per-day"),
+    "privacy of other runs": (NIGHT, replace(SPENT, privacy={"before": 20.0}), "privacy.epsilon"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_spent_limit_is_refused_by_its_rule(site: Path, state: str):
+    now, totals, rule = STATES[state]
+    (refusal,) = check(read_policy(site), REQUEST, totals, now)
+    assert refusal.rule == rule
+    assert (refusal.again_s < 2 * 86400) is (rule != "privacy.epsilon")
+
+
+def test_listed_task_and_script_are_allowed_by_digest(site: Path):
+    policy = read_policy(site)
+    for change in (
+        {"task": "ward:task", "task_digest": TASK},
+        {"task": "", "script": "train.py", "script_digest": SCRIPT},
+    ):
+        assert check(policy, replace(REQUEST, **change), SPENT, NIGHT) == ()
+
+
+def test_exchange_beyond_limit_is_refused(site: Path):
+    policy = read_policy(site)
+    assert check_exchange(policy, Exchange("ward", 1000, 0, 8.0), SPENT, NIGHT) == ()
+    for exchange, totals, rule in (
+        (Exchange("ward", 1001), SPENT, "limits.bytes-per-day"),
+        (Exchange("ward", 1, 1000), SPENT, "limits.bytes-per-day"),
+        (Exchange("ward", 1), replace(SPENT, exchanges=10), "limits.exchanges-per-day"),
+        (Exchange("ward", 1, 0, 0.3), SPENT, "privacy.epsilon"),
+    ):
+        assert [each.rule for each in check_exchange(policy, exchange, totals, NIGHT)] == [rule]
+    tomorrow = NIGHT + 4 * 3600
+    assert check_exchange(policy, Exchange("ward", 1001), SPENT, tomorrow) == (), "a new day"
+
+
+def test_figures_of_small_groups_and_other_names_stay(site: Path):
+    site.write_text(OPEN)
+    policy = read_policy(site)
+    assert figures_that_leave(policy, ("accuracy",), 20) == (("accuracy",), ())
+    kept, (refusal,) = figures_that_leave(policy, ("accuracy", "age"), 20)
+    assert (kept, refusal.text) == (
+        ("accuracy",), "site.toml, line 2 (metrics.names): saw age, which may not leave",
+    )  # fmt: skip
+    kept, (refusal,) = figures_that_leave(policy, ("accuracy",), 19)
+    assert (kept, refusal.rule) == ((), "metrics.smallest-group")
+    (refusal,) = check(policy, Request("ward", "digits", weighs_loss=True), Totals(), NIGHT)
+    assert refusal.rule == "metrics.names"
+
+
+def test_explanation_names_each_rule_with_its_line(site: Path):
+    said = explained(read_policy(site))
+    assert "site.toml, line 9 (secrecy.threshold): at least 3 sites are needed to remove masks." in said
+    assert len(said) == len(MASKED.split("=")), "a sentence for each rule, and the log"
+
+
+def test_empty_policy_allows_everything(site: Path):
+    site.write_text("")
+    asked = Request("ward", "any:task", app_digest=OTHER)
+    assert check(read_policy(site), asked, SPENT, NIGHT) == ()
+
+
+@pytest.mark.parametrize(
+    ("windows", "open_s", "close_s"),
+    [
+        (["Mon-Sun 00:00-24:00"], 0, float("inf")),
+        (["22:00-06:00", "06:00-22:00"], 0, float("inf")),
+        (["Tue 20:00-24:00", "Wed 00:00-02:00"], 0, 5 * 3600),
+        (["Sun 22:00-24:00", "Mon 00:00-01:00"], 5 * 86400 + 3600, 0),
+        (["Fri-Mon 20:00-21:00"], 3 * 86400 - 3600, 0),
+    ],
+)
+def test_hours_join_windows_and_wrap_weeks(windows: list[str], open_s: float, close_s: float):
+    hours = Hours.of("Europe/Berlin", windows)  # Tuesday, 21:00
+    assert (hours.opens_s(NIGHT), hours.closes_s(NIGHT)) == (open_s, close_s)
+
+
+def test_hours_follow_change_of_clock():
+    before = datetime(2026, 10, 24, 20, 0, tzinfo=UTC).timestamp()  # 22:00 in Berlin; a night of 25 hours
+    hours = Hours.of("Europe/Berlin", ["Sat 22:00-06:00"])
+    assert hours.closes_s(before) == 9 * 3600
+
+
+def test_digests_follow_code_and_not_settings(tmp_path: Path):
+    app = {"client/app.py": b"app = 1", "pyproject.toml": b"rounds = 3", ".info/CONTENT": b"x"}
+    same = app_digest({**app, "pyproject.toml": b"rounds = 4", ".info/CONTENT": b"y"})
+    assert app_digest(app) == same != app_digest({**app, "client/app.py": b"app = 2"})
+    assert app_digest({"a": b"bc"}) != app_digest({"ab": b"c"})
+    (tmp_path / "ward.py").write_text("task = 1")
+    (tmp_path / "train.py").write_text("train()")
+    folders = [str(tmp_path / "none"), str(tmp_path)]
+    task = task_digest("ward:task", folders)
+    assert task != task_digest("ward:other", folders)
+    assert script_digest("train.py", "train.py", folders) == script_digest(" train.py ", "train.py", folders)
+    assert script_digest("sh -c 'x' train.py", "train.py", folders) != script_digest(
+        "train.py", "train.py", folders
+    )
+    (tmp_path / "ward.py").write_text("task = 2")
+    assert task_digest("ward:task", folders) != task
+    assert task_digest("gone:task", folders) == script_digest("sh -c x", "", folders) == ""
