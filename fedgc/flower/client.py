@@ -20,6 +20,7 @@ from typing import Final
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedgc.codecs.model_change import ChangeForm
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, FedgcError
 from fedgc.flower.cache_folders import default_root, open_cache, spilled
@@ -217,6 +218,7 @@ def _terms(client: _Client, numbers: int) -> Terms:
         connect_s=client.config.connect_s,
         uplink_bytes_s=client.uplink_bytes_s,
         scratch=Scratch(client.spill, available=available_memory),
+        changes=ChangeForm(client.config.fragments, client.config.download_codec),
     )
 
 
