@@ -184,10 +184,13 @@ def _client(context: Context, task: Task | None) -> Iterator[_Client]:
 def _opened(context: Context, task: Task | None, name: str) -> Iterator[_Client]:
     config, node = RunConfig.read(context.run_config), context.node_config
     own = {key: each for key, each in node.items() if isinstance(each, str | int | float)}
-    chosen = None if config.script or own.get(SITE) else task or named(config.task, config, own)
     caches = Path(str(node["cache"])) if node.get("cache") else default_root(os.environ)
     with ExitStack() as open_things:
         who = open_things.enter_context(_identity(context))
+        needs_task = not (config.script or own.get(SITE))
+        chosen = (
+            (task or named(config.task, config, {**own, "identity": str(who.path)})) if needs_task else None
+        )
         spill = open_things.enter_context(spilled(caches, who.client))
         site = site_of(config, node, os.environ, time.time, os.urandom)
         if site is not None:
