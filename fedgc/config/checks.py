@@ -63,6 +63,8 @@ def check_mixed_ranks(config: Settings) -> None:
     for key, seen, is_possible, needed in (
         ("script", config.script or "none", bool(config.script), "a script, whose models have adapters"),
         ("links.codec", config.codec, config.codec == EXACT, EXACT),
+        ("links.download-codec", config.download_codec, config.download_codec == EXACT, EXACT),
+        ("links.fragments", config.fragments, config.fragments == 1, "1"),
         ("optimizer.server", config.server_optimizer, config.server_optimizer == "sgd", "sgd"),
         (
             "optimizer.server-learning-rate",
@@ -132,6 +134,27 @@ def check_local(config: Settings) -> None:
         )
 
 
+def check_fragments(config: Settings, gate: str, measure: Measure) -> None:
+    """Raise BadSetting if parts of the model cannot be exchanged in turn with these settings."""
+    if config.download_codec != EXACT and config.client_app == "stock":
+        raise BadSetting(
+            f"setting links.download-codec: saw {config.download_codec}, needed {EXACT} with stock clients"
+        )
+    if config.fragments == 1:
+        return
+    momentum = config.shared_momentum
+    for key, seen, is_possible, needed in (
+        ("work", config.work, config.work == "local", "local"),
+        ("secrecy", config.secrecy, config.secrecy == "open", "open"),
+        ("client.app", config.client_app, config.client_app == "fedgc", "fedgc"),
+        ("links.kind", config.link, config.link == "session", "session"),
+        ("optimizer.shared-momentum", momentum, momentum in (AUTO, "off"), "off or auto"),
+        ("gate.name", gate, measure == "none", "a gate without a measure, such as every or pace,"),
+    ):
+        if not is_possible:
+            raise BadSetting(f"setting {key}: saw {seen}, needed {needed} with links.fragments")
+
+
 def check_script(config: Settings, gate: str, measure: Measure) -> None:
     """Raise BadSetting if a training script cannot do what the settings ask for."""
     if not config.script:
@@ -198,6 +221,7 @@ def check_site(config: Settings, gate: str, *, always_syncs: bool) -> None:
         ("gate.name", gate, "every, with gate.period 1", always_syncs),
         ("secrecy", config.secrecy, "open", config.secrecy == "open"),
         ("client.app", config.client_app, "fedgc", config.client_app == "fedgc"),
+        ("links.fragments", config.fragments, "1", config.fragments == 1),
     ):
         if not is_possible:
             raise BadSetting(f"setting {key}: saw {seen}, needed {needed} for the fleet of a site")

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from fedgc.codecs import make_codec
+from fedgc.codecs import EXACT, make_codec
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed, Refused
 from fedgc.history import RoundRow
@@ -68,6 +68,8 @@ class Job:
     def __post_init__(self) -> None:
         if self.engines is not None and self.config.work != "local":
             raise BadSetting(f"training: saw engines for {self.config.work} work, needed local work")
+        if self.config.fragments > 1 or self.config.download_codec != EXACT:
+            raise BadSetting("training: saw links.fragments or links.download-codec, needed their defaults")
         if len(self.scenario) < self.config.rounds:
             raise BadSetting(
                 f"training: saw {len(self.scenario)} rounds of scenario, needed {self.config.rounds}"
@@ -305,7 +307,7 @@ class _Training:
 
     def _load(self, version: int) -> None:
         self._fleet.load(version, self.model)
-        self._sum.begin(self.model, self._common.layout.shapes)
+        self._sum.begin(version, self.model, self._common.layout.shapes)
 
     def _made(self, held: tuple[Held, ...]) -> VirtualClock:
         scenario = self._job.scenario

@@ -15,6 +15,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, BadVector, EdgeFailed
 from fedgc.training import ServerOptimizer
 from fedgc.training import server_optimizer as optimizer
+from fedgc.training.next_model import NextModel
 from fedgc.training.server_optimizer import RULES, averaged
 
 NAMES = sorted(RULES)
@@ -233,6 +234,16 @@ def test_schedule_free_is_plain_loop_over_three_sequences(momentum, monkeypatch)
     assert np.array_equal(y[5:], buffers)
     assert np.array_equal(averaged(config, server.state(), y), server.average(y))
     assert averaged(RunConfig(work="coded"), b"", y) is y
+
+
+def test_schedule_free_averages_fragments_that_were_stepped():
+    config = RunConfig(server_optimizer="schedule-free", fragments=2, link="session")
+    server, y = NextModel(config, 6, 6), np.ones(6, np.float32)
+    for _ in range(2):
+        y = server.apply(y, np.ones(3, np.float32), 0)[0]
+    expected = [-0.5, -0.5, -0.5, 1, 1, 1]
+    np.testing.assert_allclose(server.average(y), expected, atol=1e-6)
+    np.testing.assert_allclose(averaged(config, server.state(), y), expected, atol=1e-6)
 
 
 def test_schedule_free_average_reaches_minimum_that_sgd_misses():
