@@ -105,7 +105,7 @@ def gateway(
 ) -> None:
     """Run the fleet of a site for its gateway: a SuperNode with `site` in its node config starts this.
 
-    Example: flower-supernode --superlink fl.example.org:9092 --node-config 'site="ward-fleet"'
+    Example: fedgc gateway --app .
     """
     from fedgc.cli.gateway import serve_site
 
