@@ -66,8 +66,10 @@ class _Client:
 
     def engine(self, files: CacheFiles, rest: Wait) -> Engine:
         if self.task is None:
-            pinned = gateway_command(sys.path) if self.own.get(SITE) else str(self.own.get("script", ""))
-            facts = ScriptFacts(self.config, self.who.client, self.own, files.folder, self.pace_s, pinned)
+            is_site = bool(self.own.get(SITE))
+            pinned = gateway_command(sys.path) if is_site else str(self.own.get("script", ""))
+            about = (self.config, self.who.client, self.own, files.folder, self.pace_s)
+            facts = ScriptFacts(*about, pinned=pinned, is_site=is_site)
             return new_script_engine(facts, rest, self.spill, files)
         return new_engine(
             self.task,

@@ -11,7 +11,7 @@ from typing import Final
 
 from fedgc.codecs import EXACT, make_codec
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, FedgcError, TaskFailed
+from fedgc.errors import BadMessage, EdgeFailed, FedgcError, TaskFailed
 from fedgc.large_vectors import Readable
 from fedgc.messages import (
     Close,
@@ -202,8 +202,17 @@ class LocalEngine(Engine):
         if self._trajectories.reached(LOCAL_TRAJECTORY) < self._goal(work):
             return None
         report = self._report(work)
+        if self._loop.is_costly:
+            self._write(work)
         self._queued = self._ahead = self._trajectories.reached(LOCAL_TRAJECTORY) < work.most_steps
         return report
+
+    def _write(self, work: Work) -> None:
+        """Write the trajectory to the client cache, for a process after this one."""
+        self._save_current()
+        if LOCAL_TRAJECTORY in self._trajectories:
+            with suppress(EdgeFailed):  # a full disk: a later process trains it anew
+                self._trajectories.write(LOCAL_TRAJECTORY, self._models[work.version])
 
     def _goal(self, work: Work) -> int:
         return work.most_steps if self._ahead else work.target
@@ -243,6 +252,9 @@ class LocalEngine(Engine):
                 raise
             if vector is None:
                 return None
+            if self._loop.is_costly and self._current is not None:
+                self._write(work)
+                vector = self._end()
         self._asked = None
         report = self._report(work, vector)
         if not report.steps or vector is None:
