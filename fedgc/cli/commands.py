@@ -102,6 +102,9 @@ def demo(  # noqa: PLR0913, PLR0917  one for each option
 @app.command()
 def gateway(
     folder: Annotated[Path | None, typer.Option("--app", help="The folder of the consortium's app.")] = None,
+    consortium: Annotated[
+        int, typer.Option(help="Flower's number of the consortium's run, to find a site inside itself.")
+    ] = 0,
 ) -> None:
     """Run the fleet of a site for its gateway: a SuperNode with `site` in its node config starts this.
 
@@ -109,7 +112,7 @@ def gateway(
     """
     from fedgc.cli.gateway import serve_site
 
-    serve_site(folder)
+    serve_site(folder, consortium)
 
 
 @app.command()
