@@ -315,8 +315,8 @@ class Driver:
         link.send(command)
 
     def _publish(self, version: int, link: Link, change: ModelChange | None = None) -> None:
-        self._sum.version = version
         link.publish(version, self.model, change)
+        self._sum.begin(version, self.model, self.common.layout.shapes)
         if self._job.federation is not None:
             self.events.put(Published(self._clock(), version, digest_of(packed(self.model))))
 
