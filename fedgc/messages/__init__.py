@@ -35,6 +35,7 @@ from fedgc.messages.commands import (
 from fedgc.messages.events import (
     Advert,
     Announced,
+    Closing,
     Codeword,
     Deal,
     Enrolled,
@@ -137,6 +138,7 @@ __all__ = [
     "Survivors",
     "Unmask",
     "Close",
+    "Closing",
     "Add",
     "Uncover",
     "Persist",

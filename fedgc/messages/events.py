@@ -143,6 +143,15 @@ class Leaving:
 
 
 @value
+class Closing:
+    """The hours in which a client may train end in `closes_s` seconds; it leaves by then."""
+
+    now: Amount
+    client: Client
+    closes_s: Amount
+
+
+@value
 class Announced:
     """A client has named the tensors of its model, and the digest of its base; said before it joins."""
 
@@ -297,6 +306,8 @@ class Stop:
 
 Masking = Enrolled | Advert | Deal | Signed | Shares
 Worked = Progress | Report | Codeword
-Event = Joined | Leaving | Lost | Loaded | Failed | Offered | Worked | Masking | Published | Tick | Stop
+Event = (
+    Joined | Leaving | Closing | Lost | Loaded | Failed | Offered | Worked | Masking | Published | Tick | Stop
+)
 ModelEvent = Announced | Scored  # about the model: the driver handles them, not the run
 LinkEvent = Event | ModelEvent  # what a link passes on
