@@ -7,6 +7,7 @@ settings, except that every round is exchanged and no checkpoint is written.
                     plain TLS stream that moves as many bytes between as many processes
     server_models   by size: peak of the ServerApp's memory above its idle one, in models
     client_models   by size: peak of a client's memory above that of training alone, in models
+    plentiful_server_models, plentiful_client_models    the same with what they take while memory is plentiful
 
 Memory is that which the system cannot take back: mapped files are not counted. Training alone is a process
 that does the same steps on the same model without fedgc.
@@ -34,6 +35,7 @@ from fedgc.sim.owned import end_with_the_parent
 from fedgc.store.database import Store
 
 Rows = list[dict[str, Value]]
+Memory = Mapping[str, Mapping[str, Value]]  # of each model
 
 CLIENTS: Final = 3
 FIRST: Final = 1  # practice rounds: pages are touched
@@ -41,6 +43,7 @@ ROUNDS: Final = 4
 WAIT_S: Final = 1800.0
 GIGABYTE: Final = 10**9
 QUICK_GB: Final = (0.05,)
+PLENTIFUL: Final = "plentiful_"
 TINY: Final = "tiny"
 TINY_BYTES: Final = 4_000_000
 STREAMS: Final = 3
@@ -207,8 +210,10 @@ def _memory(
         "what": "memory",
         "model": model,
         "size_bytes": size_bytes,
-        "server_bytes": watch.peak.get("server", 0),
-        "client_bytes": max(watch.peak.get(node, 0) for node in nodes),
+        "server_bytes": watch.own.get("server", 0),
+        "client_bytes": max(watch.own.get(node, 0) for node in nodes),
+        "plentiful_server_bytes": watch.peak.get("server", 0),
+        "plentiful_client_bytes": max(watch.peak.get(node, 0) for node in nodes),
         "alone_bytes": alone,
     }
 
@@ -270,6 +275,8 @@ def figures(rows: Sequence[Mapping[str, Value]]) -> dict[str, Mapping[str, float
         "stream_ratio": {model: _stream_ratio(rows, model) for model in models},
         "server_models": {model: _server_models(memory, model) for model in models},
         "client_models": {model: _client_models(memory, model) for model in models},
+        "plentiful_server_models": {model: _server_models(memory, model, PLENTIFUL) for model in models},
+        "plentiful_client_models": {model: _client_models(memory, model, PLENTIFUL) for model in models},
     }
 
 
@@ -280,20 +287,21 @@ def _stream_ratio(rows: Sequence[Mapping[str, Value]], model: str) -> float | No
     return median(exchanges) / median(streams) if exchanges and streams else None
 
 
-def _server_models(memory: Mapping[str, Mapping[str, Value]], model: str) -> float | None:
+def _server_models(memory: Memory, model: str, of: str = "") -> float | None:
+    return _above(memory, model, f"{of}server_bytes")
+
+
+def _client_models(memory: Memory, model: str, of: str = "") -> float | None:
+    client, alone = _above(memory, model, f"{of}client_bytes"), _above(memory, model, "alone_bytes")
+    return None if client is None or alone is None else client - alone
+
+
+def _above(memory: Memory, model: str, name: str) -> float | None:
+    """Return the memory above that of the tiny model's run, in models."""
     if not {TINY, model} <= memory.keys():
         return None
-    above = number(memory[model]["server_bytes"]) - number(memory[TINY]["server_bytes"])
+    above = number(memory[model][name]) - number(memory[TINY][name])
     return above / number(memory[model]["size_bytes"])
-
-
-def _client_models(memory: Mapping[str, Mapping[str, Value]], model: str) -> float | None:
-    if not {TINY, model} <= memory.keys():
-        return None
-    client, alone = (
-        number(memory[model][name]) - number(memory[TINY][name]) for name in ("client_bytes", "alone_bytes")
-    )
-    return (client - alone) / number(memory[model]["size_bytes"])
 
 
 def number(value: Value) -> float:

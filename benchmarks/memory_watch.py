@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,17 +10,21 @@ from typing import Final
 
 LOOK_S: Final = 0.02
 SEARCH_S: Final = 0.25  # between two searches for a process that is not there yet
-FIELDS: Final = ("RssAnon", "RssShmem")
+OWN: Final = ("RssAnon",)
+FIELDS: Final = (*OWN, "RssShmem")
 
 Find = Callable[[], int | None]
 
 
-def resident_bytes(pid: int) -> int:
-    """Return the memory of a process in bytes, without mapped files; 0 if it has ended."""
+def resident_bytes(pid: int, fields: Sequence[str] = FIELDS) -> int:
+    """Return the memory of a process in bytes, without mapped files; 0 if it has ended.
+
+    With the fields `OWN`, also without shared memory, where arrays are only while memory is plentiful.
+    """
     with suppress(OSError, KeyError):
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         status = dict(line.split(":", 1) for line in lines)
-        return sum(1024 * int(status[name].split()[0]) for name in FIELDS)
+        return sum(1024 * int(status[name].split()[0]) for name in fields)
     return 0
 
 
@@ -30,6 +34,7 @@ class MemoryWatch:
 
     first: dict[str, int] = field(default_factory=dict)
     peak: dict[str, int] = field(default_factory=dict)
+    own: dict[str, int] = field(default_factory=dict)  # the largest memory, without shared memory
     _pids: dict[str, int] = field(default_factory=dict)
     _searched: float = 0.0
 
@@ -44,6 +49,7 @@ class MemoryWatch:
             if seen := resident_bytes(self._pids[name]) if name in self._pids else 0:
                 self.first.setdefault(name, seen)
                 self.peak[name] = max(self.peak.get(name, 0), seen)
+                self.own[name] = max(self.own.get(name, 0), resident_bytes(self._pids[name], OWN))
 
 
 @contextmanager

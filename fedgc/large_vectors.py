@@ -1,8 +1,12 @@
-"""Large vectors: read by slices, and received into files so that the system can take back their memory.
+"""Large vectors: read by slices, and received into memory or, where it is short, into files.
 
-The files have no name. A file needs as much room on the disk as the vector has bytes, and all of it is
-reserved when the array is made. The room serves the next array once nothing refers to this one, and is free
-when the process has ended, however it did. Where there is memory left, the array is as quick as memory.
+Writing a mapped file costs a disk what the vector has bytes, sooner or later, so an array is in memory while
+`LEFT_ARRAYS` more of its size stay available. Otherwise it is in a file, whose memory the system can take
+back.
+
+The files have no name. A file needs as much room as the vector has bytes, and all of it is reserved when the
+array is made. The room serves the next array once nothing refers to this one, and is free when the process
+has ended, however it did.
 """
 
 import math
@@ -28,6 +32,7 @@ THREADED: Final = 1 << 22  # numbers of a vector that is worth threads
 MOST_THREADS: Final = 8  # then memory is the limit
 MOST_SPARE: Final = 4
 IN_MEMORY_BYTES: Final = 16 * 2**20  # a smaller array is not worth a file
+LEFT_ARRAYS: Final = 3  # of the same size, for which memory is left when an array takes memory
 
 
 Difference = Callable[[slice, NDArray[np.float32]], NDArray[np.float32]]
@@ -96,52 +101,67 @@ def _squared(values: NDArray[np.float32]) -> float:
 
 
 class Scratch:
-    """A folder for arrays that are larger than `in_memory_bytes`.
+    """Makes arrays that are larger than `in_memory_bytes`: in memory while that is plentiful, else in files.
 
-    The files of a few arrays that are done with serve again: their pages are there already.
+    The rooms of a few arrays that are done with serve again: their pages are there already.
 
     >>> Scratch().empty(3).shape
     (3,)
     """
 
-    def __init__(self, folder: Path | None = None, in_memory_bytes: int = IN_MEMORY_BYTES) -> None:
-        """By default the folder is that of temporary files."""
+    def __init__(
+        self,
+        folder: Path | None = None,
+        in_memory_bytes: int = IN_MEMORY_BYTES,
+        available: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """By default the folder is that of temporary files, and it is not known how much memory there is."""
         self._folder = folder or Path(tempfile.gettempdir())
         self._in_memory_bytes = in_memory_bytes
+        self._available = available
         self._spare: deque[mmap.mmap] = deque(maxlen=MOST_SPARE)
 
     def empty(self, size_bytes: int) -> NDArray[np.uint8]:
-        """Return an array of so many bytes, or raise EdgeFailed if the disk has no room for it."""
+        """Return an array of so many bytes, or raise EdgeFailed if there is no room for it."""
         if size_bytes <= self._in_memory_bytes:
             return np.empty(size_bytes, np.uint8)
-        mapped = self._spare_of(size_bytes) or self._mapped(size_bytes)
+        mapped = self._spare_of(size_bytes) or self._in_memory(size_bytes) or self._in_file(size_bytes)
         array = np.frombuffer(mapped, np.uint8)
         weakref.finalize(array, self._spare.append, mapped).atexit = False  # views keep the array
         return array
 
     def _spare_of(self, size_bytes: int) -> mmap.mmap | None:
-        """Take a spare file; those of another size are given up."""
+        """Take a spare room; those of another size are given up."""
         while self._spare:
             with suppress(IndexError):  # another thread was quicker
                 if len(mapped := self._spare.pop()) == size_bytes:
                     return mapped
         return None
 
-    def _mapped(self, size_bytes: int) -> mmap.mmap:
+    def _in_memory(self, size_bytes: int) -> mmap.mmap | None:
+        """Reserve memory, all at once, so that what is available stays true; return None if it is short."""
+        there = self._available() or 0
+        if not hasattr(os, "memfd_create") or there < (1 + LEFT_ARRAYS) * size_bytes:
+            return None
+        with suppress(OSError), os.fdopen(os.memfd_create("fedgc"), "r+b") as file:
+            return _reserved(file.fileno(), size_bytes)
+        return None
+
+    def _in_file(self, size_bytes: int) -> mmap.mmap:
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with tempfile.TemporaryFile(dir=self._folder) as file:
-                _reserve(file.fileno(), size_bytes)
-                return mmap.mmap(file.fileno(), size_bytes)
+                return _reserved(file.fileno(), size_bytes)
         except OSError as error:
             raise EdgeFailed(
                 f"no room for a vector of {size_bytes} bytes in {self._folder}: {error.strerror or error}"
             ) from error
 
 
-def _reserve(descriptor: int, size_bytes: int) -> None:
-    """Reserve room for a whole file: a write to a mapped file on a full disk would kill the process."""
+def _reserved(descriptor: int, size_bytes: int) -> mmap.mmap:
+    """Map a new file with all of its room: a write to a mapped file on a full disk would kill the process."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size_bytes)
     else:
         os.ftruncate(descriptor, size_bytes)
+    return mmap.mmap(descriptor, size_bytes)

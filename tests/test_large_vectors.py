@@ -29,6 +29,14 @@ def test_large_array_is_in_file_without_name(tmp_path: Path):
     assert mappings(tmp_path) == 1
 
 
+@pytest.mark.parametrize(("available", "files"), [(4000, 0), (3999, 1), (None, 1)])
+def test_array_is_in_memory_while_that_is_plentiful(available: int | None, files: int, tmp_path: Path):
+    scratch = Scratch(tmp_path, in_memory_bytes=0, available=lambda: available)
+    array = scratch.empty(1000)
+    array[:] = 7
+    assert (array.sum(), mappings(tmp_path)) == (7000, files)
+
+
 def test_file_serves_again_when_no_view_is_left(tmp_path: Path):
     scratch = Scratch(tmp_path, in_memory_bytes=1000)
     first = scratch.empty(4000).view(np.float32)[10:20]

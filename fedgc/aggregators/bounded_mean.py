@@ -130,15 +130,13 @@ class BoundedMean(AggregationRule):
             self._parts[update.client] = part
         if self._sum is None:
             self._sum = np.zeros(update.vector.size, np.float32)
-        factor, center = update.weight * part, self._center
+        factor, center = np.float32(update.weight * part), self._center
         total, vector = self._sum, update.vector
 
         def enter(tile: slice) -> None:
-            step = vector[tile].astype(np.float64)
-            if center is not None:
-                step -= center[tile]
+            step = vector[tile].copy() if center is None else vector[tile] - center[tile]
             step *= factor
-            total[tile] += step.astype(np.float32)
+            total[tile] += step
 
         in_tiles(vector.size, enter)
         self._weight += update.weight

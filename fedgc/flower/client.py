@@ -8,6 +8,7 @@ Each client process imports this module before it joins, so it imports neither t
 import math
 import os
 import random
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
@@ -19,6 +20,7 @@ from typing import Final
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedgc.codecs.model_change import ChangeForm
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, FedgcError, NotAllowed
 from fedgc.flower.cache_folders import default_root, open_cache, spilled
@@ -37,13 +39,16 @@ from fedgc.links.log import LOG, log_errors_in_one_line
 from fedgc.links.message import packets as packet
 from fedgc.links.message.invitation import RECORD, invited, refusal
 from fedgc.links.session.client import Session, Terms
+from fedgc.processes.available import available_memory
 from fedgc.training import CacheFiles, Engine, new_engine, new_script_engine
 from fedgc.training.devices import GPU_SHARE, limit_memory
 from fedgc.training.pace import Pace
+from fedgc.training.script.place import gateway_command
 from fedgc.training.script.script_loop import ScriptFacts
 from fedgc.training.tasks import Task, must_be_task, named
 
 KILOBYTE: Final = 1000
+SITE: Final = "site"  # in the node config: the SuperLink of the fleet whose gateway this client is
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,7 @@ class _Client:
     who: Identity
     name: str
     config: RunConfig
-    task: Task | None  # None with a training script
+    task: Task | None  # None with a training script, and of the gateway of a site
     own: Mapping[str, str | int | float]  # the client's own settings: its node config
     pace_s: float
     uplink_bytes_s: float
@@ -65,7 +70,7 @@ class _Client:
 
     def engine(self, files: CacheFiles, rest: Wait) -> Engine:
         if self.task is None:
-            pinned = str(self.own.get("script", ""))
+            pinned = gateway_command(sys.path) if self.own.get(SITE) else str(self.own.get("script", ""))
             facts = ScriptFacts(self.config, self.who.client, self.own, files.folder, self.pace_s, pinned)
             return new_script_engine(facts, rest, self.spill, files)
         return new_engine(
@@ -87,7 +92,8 @@ def client_app(task: Task | None = None) -> ClientApp:
     The node config of the SuperNode may set `name`, `identity` (path of the client's key), `cache` (folder),
     `script` (the command of a training script, in place of the run's), `pace-s` (least seconds per local
     step), `uplink-kb-s` (upload limit), `leave-grace-s` (seconds to hand in what it has when it is asked
-    to end) and `policy` (the file of its site's rules).
+    to end), `policy` (the file of its site's rules) and `site` (the SuperLink of a fleet, whose gateway the
+    client then is).
 
     Args:
         task: The training task; by default the one named by the setting `task`.
@@ -116,6 +122,8 @@ def client_app(task: Task | None = None) -> ClientApp:
     def answer(message: Message, context: Context) -> Message:
         run = packet.run_in(message.content)
         with _client(context, task, run) as client, client.departure.heard():
+            if client.own.get(SITE):
+                raise BadSetting("it is the gateway of a site, and needs a session; saw none get through")
             asked = packet.read_packet(message.content, client.who.client)
             cache = client.cache(asked.run)
             with closing(client.engine(cache, time.sleep)) as engine:
@@ -160,7 +168,7 @@ def _serve(client: _Client, invitation: Invitation) -> RecordDict:
             "client": client.who.client,
             "reached": opened.reached,
             "left": ended == LEFT,
-            "again_s": client.policy.opens_s() if ended == LEFT else 0.0,
+            "again_s": client.policy.opens_s() if client.departure.hours_end else 0.0,
         }
     )
     return content
@@ -204,10 +212,14 @@ def _opened(context: Context, task: Task | None, name: str, run: str) -> Iterato
         site = site_of(config, node, os.environ, time.time, os.urandom)
         if site is not None:
             open_things.enter_context(closing(site))
+            if site.record_clip is not None and own.get(SITE):
+                raise BadSetting(
+                    "node config site: the descriptor asks for privacy, which a fleet cannot give"
+                )
         policy = site_policy(config, node, who.client, run, site.federation if site else None)
         policy.admit()  # before the code of the run
         limit_memory(policy.gpu_share)
-        chosen = None if config.script else task or named(config.task, config, own)
+        chosen = None if config.script or own.get(SITE) else task or named(config.task, config, own)
         pace_s = _number(context, "pace-s", 0.0)
         uplink_bytes_s = KILOBYTE * _number(context, "uplink-kb-s", math.inf)
         if not uplink_bytes_s > 0:
@@ -232,7 +244,8 @@ def _terms(client: _Client, numbers: int) -> Terms:
         name=client.name,
         connect_s=client.config.connect_s,
         uplink_bytes_s=client.uplink_bytes_s,
-        scratch=Scratch(client.spill),
+        scratch=Scratch(client.spill, available=available_memory),
+        changes=ChangeForm(client.config.fragments, client.config.download_codec),
     )
 
 

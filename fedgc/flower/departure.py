@@ -45,9 +45,15 @@ class Departure:
     def left_s(self) -> float | None:
         """The seconds that are left to hand in what is there; None if nobody asked, or that is long ago."""
         asked_s, closes_s = self._asked_s(), self._closes_s()
-        if closes_s is None or closes_s > self._grace_s:
+        if closes_s is None or not self.hours_end:
             return asked_s
         return closes_s if asked_s is None else min(asked_s, closes_s)
+
+    @property
+    def hours_end(self) -> bool:
+        """Whether this client has to leave because its hours end."""
+        closes_s = self._closes_s()
+        return closes_s is not None and closes_s <= self._grace_s
 
     def _asked_s(self) -> float | None:
         deadline = self._deadline()

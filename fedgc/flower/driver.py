@@ -15,6 +15,7 @@ from functools import partial
 from logging import INFO, WARNING, Logger
 from typing import Final
 
+from fedgc.codecs.model_change import ModelChange
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError, NotRecoverable, Refused
 from fedgc.flower.background import BackgroundQueue
@@ -23,6 +24,7 @@ from fedgc.flower.live import LiveState
 from fedgc.flower.rollback import Rollback
 from fedgc.flower.round_line import line_of
 from fedgc.flower.sink import Sink
+from fedgc.flower.site import GatewayLine, NewModel, SiteState
 from fedgc.flower.validation import Pin, Validation
 from fedgc.history import BestModel, ClientRow, RoundRow, Speeds
 from fedgc.links import typed_json as typed
@@ -54,17 +56,21 @@ from fedgc.run.initialization import Initialization
 from fedgc.run.machine import Append, Apply, Chose, Finished, Output, Run, RunParts, RunState
 from fedgc.run.sample_pins import SamplePins
 from fedgc.run.sample_shares import SampleShares
+from fedgc.run.site_orders import SiteOrders
 from fedgc.secagg import Federation, RingSum, Terms
 from fedgc.secagg.keys import KEY_BYTES
 from fedgc.secagg.keystream import Strand
 from fedgc.store.checkpoint import Checkpoint
-from fedgc.training import AnnouncedModel, CommonModel, ServerOptimizer
+from fedgc.training import AnnouncedModel, CommonModel
+from fedgc.training.next_model import NextModel
 from fedgc.training.round_sum import RoundSum
 from fedgc.tuner import Tuner
 
 PRESENT_S: Final = 0.25  # between two live summaries,
 PRESENT_EACH_S: Final = 0.001  # and this for each client: a summary names all of them
 LONGEST_WAIT_S: Final = 0.25
+FIELDS_0_2: Final = 8  # of `RunState` in a checkpoint of fedgc 0.2, which does not name the clients
+GATEWAY_S: Final = 0.02  # between looks at the line of a gateway
 RELEASES: Final = ("synced", "approximate")  # outcomes that reveal a sum
 KEYS_S: Final = 60.0  # timeout of each half of key agreement: one packet and its answer, over any link
 
@@ -89,6 +95,7 @@ class Job:
     evaluate: Evaluate | None = None  # in place of the model's own
     pin: Pin | None = None  # keeps the checkpoint of the best model
     best: BestModel | None = None  # before a resume
+    gateway: GatewayLine | None = None  # of a site
 
 
 class Driver:
@@ -106,9 +113,10 @@ class Driver:
         self._started = clock()
         self.common: Final = job.model
         self._pins = SamplePins(job.config.pinned_samples)
-        self._optimizer = ServerOptimizer(job.config, self.common.parameters)
+        self._optimizer = self._new_optimizer()
         self.model: Vector = self.common.first() if job.first is None else job.first
         state = self._restored(job.resume) if job.resume else None
+        self._orders = SiteOrders.read(job.resume.site if job.resume else "") if job.gateway else None
         key_agreement = self._key_agreement(job.federation) if job.federation else None
         self._run = Run(
             job.config,
@@ -116,7 +124,7 @@ class Driver:
             size=self.common.size,
             speeds=job.speeds,
             resume=state,
-            parts=RunParts(Tuner(job.config, job.speeds.recent), key_agreement, self._pins),
+            parts=RunParts(Tuner(job.config, job.speeds.recent), key_agreement, self._pins, self._orders),
         )
         self._ring: RingSum | None = None  # masked sum of the present round
         self._mean: Vector | None = None  # unmasked mean of a masked round
@@ -141,6 +149,9 @@ class Driver:
         self.finished: Finished | None = None
         self._spent: dict[int, Mapping[str, float]] = {}  # epsilon after each round that revealed a sum
 
+    def _new_optimizer(self) -> NextModel:
+        return NextModel(self._job.config, self.common.parameters, self.common.size)
+
     def _key_agreement(self, federation: Federation) -> KeyAgreement:
         terms = Terms(self.common.size, self._job.config.shape, bytes(KEY_BYTES))
         return KeyAgreement(federation, terms, KEYS_S, time.time() - self._started, self._job.name)
@@ -154,7 +165,10 @@ class Driver:
     def _restored(self, checkpoint: Checkpoint) -> RunState:
         self.model = checkpoint.model
         self._optimizer.restore(checkpoint.optimizer)
-        state: RunState = typed.read(RunState, typed.loads(checkpoint.state.encode()), {})
+        written = typed.loads(checkpoint.state.encode())
+        if isinstance(written, list) and len(written) == FIELDS_0_2:
+            written.append([])
+        state: RunState = typed.read(RunState, written, {})
         return state
 
     @property
@@ -173,6 +187,7 @@ class Driver:
         while self.finished is None:
             event = self._next_event()
             self._handle(event, link)
+            self._hear_gateway(link)
             self._collect_evaluations(wait=False)
             self._end_early(link)
             self._show(link)
@@ -186,6 +201,22 @@ class Driver:
         if hint := self._job.config.skips_message(self._skipped, self._over):
             self._log.log(INFO, "%s", hint)
         return self.finished
+
+    def _hear_gateway(self, link: Link) -> None:
+        """Carry out what the consortium of a site asks for through its gateway."""
+        gateway, orders = self._job.gateway, self._orders
+        if gateway is None or orders is None:
+            return
+        samples = self._run.amounts.present.samples
+        site = SiteState(orders, self.model, self._clock(), samples, works=self._run.round is not None)
+        for event in gateway.turn(site, self.common.layout):
+            if isinstance(event, NewModel):
+                self.model = event.model
+                self._optimizer = self._new_optimizer()
+                self._handle(event.order, link)
+                self._publish(self._run.version, link)
+            else:
+                self._handle(event, link)
 
     def _handle(self, event: LinkEvent, link: Link) -> None:
         for output in self.guard.outputs(event, lambda: self._heard(event, link)):
@@ -249,7 +280,8 @@ class Driver:
         return getattr(event, "client", "") in self._announcements.refused and not isinstance(event, Lost)
 
     def _next_event(self) -> LinkEvent:
-        return self._event_within(min(self._run.next_tick - self._clock(), LONGEST_WAIT_S))
+        longest_s = LONGEST_WAIT_S if self._job.gateway is None else GATEWAY_S
+        return self._event_within(min(self._run.next_tick - self._clock(), longest_s))
 
     def _event_within(self, wait_s: float) -> LinkEvent:
         if wait_s > 0:
@@ -282,8 +314,9 @@ class Driver:
             self._validation.work_sent(command.client, self._clock())
         link.send(command)
 
-    def _publish(self, version: int, link: Link) -> None:
-        link.publish(version, self.model)
+    def _publish(self, version: int, link: Link, change: ModelChange | None = None) -> None:
+        self._sum.begin(version, self.model, self.common.layout.shapes)
+        link.publish(version, self.model, change)
         if self._job.federation is not None:
             self.events.put(Published(self._clock(), version, digest_of(packed(self.model))))
 
@@ -313,13 +346,13 @@ class Driver:
     # ---- a round's end
 
     def _apply(self, apply: Apply, link: Link) -> None:
-        model = self._stepped(apply)
+        stepped, change = self._stepped(apply), None
         if back := self._rollback.take():
             self._optimizer.restore(back.optimizer)
             self.model = back.model
-        elif model is not None:
-            self.model = model
-        self._publish(apply.version, link)
+        elif stepped is not None:
+            self.model, change = stepped
+        self._publish(apply.version, link, change)
         if self._job.save:
             self._due = self._checkpoint(apply.round, apply.version)
         if self._validation.is_evaluated:
@@ -329,12 +362,12 @@ class Driver:
         if every and apply.round % every == 0:
             self._evaluate(apply.round)
 
-    def _stepped(self, apply: Apply) -> Vector | None:
-        """Return the model after the server's step, or None if the round gave no finite mean update."""
+    def _stepped(self, apply: Apply) -> tuple[Vector, ModelChange | None] | None:
+        """Return the model after the server's step, and its change; None without a finite mean update."""
         try:
             mean = self._taken_mean(apply.weight)
             self._name_outliers(apply.round)
-            return None if mean is None else self._optimizer.apply(self.model, mean)
+            return None if mean is None else self._optimizer.apply(self.model, mean, apply.version - 1)
         except Refused as error:
             self._log.log(WARNING, "round %d: its update is left out: %s", apply.round, error)
             return None
@@ -370,8 +403,11 @@ class Driver:
 
     def _checkpoint(self, round_: int, version: int) -> Checkpoint:
         state = typed.dumps(typed.write(self._run.state())).decode()
-        layout = self.common.layout.text() if self._job.config.script else ""
-        return Checkpoint(round_, version, self.model, self._optimizer.state(), state, layout)
+        layout = self.common.layout
+        text = layout.text() if self._job.config.script else ""
+        site = self._orders.text() if self._orders else ""
+        optimizer = self._optimizer.state()
+        return Checkpoint(round_, version, self.model, optimizer, state, text, site, layout.shapes)
 
     def _save(self, save: Save, checkpoint: Checkpoint) -> None:
         try:

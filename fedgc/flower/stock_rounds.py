@@ -25,8 +25,7 @@ from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadMessage
 from fedgc.history import ClientRow, RoundRow
 from fedgc.messages import Outcome
-from fedgc.run.machine import fewer_would_do
-from fedgc.run.rows import caused
+from fedgc.run.rows import caused, fewer_would_do
 
 FIRST_DEADLINE_S: Final = 600.0  # before `LEAST_ANSWERS` times are known
 LEAST_ANSWERS: Final = 8  # needed to estimate the deviation

@@ -32,6 +32,7 @@ from fedgc.flower.recording import name_of_run, recorded
 from fedgc.flower.scoring import Parts, Scoring
 from fedgc.flower.signals import before_signals, why_stopped
 from fedgc.flower.sink import Sink
+from fedgc.flower.site import gateway_line
 from fedgc.flower.stock_driver import EvaluateFn, StockDriver, StockJob, figures_of
 from fedgc.flower.validation import Pin
 from fedgc.history import BestModel, Speeds
@@ -44,7 +45,7 @@ from fedgc.links.quotas import Quotas
 from fedgc.links.session.server import Listener
 from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Layout, LinkEvent, Stop
-from fedgc.processes.available import release_memory
+from fedgc.processes.available import available_memory, release_memory
 from fedgc.run.initialization import Initialization
 from fedgc.run.machine import Finished
 from fedgc.secagg import Federation
@@ -248,9 +249,12 @@ class FedGC(Strategy):
         self, grid: Grid, sink: Sink, arrays: ArrayRecord | None, evaluate_fn: EvaluateFn | None
     ) -> Driver:
         name = full_name(self._memory.run, grid.run.run_id)
-        with self._connected(grid, name, sink) as connected:
+        with (
+            gateway_line(self.config.site_gateway) as gateway,
+            self._connected(grid, name, sink) as connected,
+        ):
             model = self._model(connected)
-            job = self._job(model, sink, name, arrays, evaluate_fn)
+            job = replace(self._job(model, sink, name, arrays, evaluate_fn), gateway=gateway)
             driver = Driver(job, time.monotonic, LOG, connected.events.queue)
             release_memory()  # of the module that gave the first vector
             end = driver.drive(connected.links)
@@ -369,7 +373,8 @@ class FedGC(Strategy):
         """Make the links that the settings allow, for the driver and for the grid loop."""
         config, numbers = self.config, 0  # the length of vectors is not known yet
         quotas = Quotas(config.lines_per_s, config.bytes_per_s)
-        scratch = Scratch(runs_folder(config.checkpoint_dir, os.environ) / SCRATCH)
+        folder = runs_folder(config.checkpoint_dir, os.environ) / SCRATCH
+        scratch = Scratch(folder, available=available_memory)
         around = Surroundings(time.monotonic, os.urandom, time.time, LOG, sink.audited, quotas, scratch)
         links = Links(events.put, LOG)
         listener = message_server = None

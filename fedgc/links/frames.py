@@ -1,4 +1,4 @@
-"""The frames of a session; each is one gRPC message.
+"""The frames of a session; a gRPC message is one of them, or a batch of several.
 
 A frame is a piece of a vector (a fixed header, then the bytes) or a line: JSON of `[sequence, kind, fields]`.
 Kinds are the events and commands of fedgc.messages and the link's own lines below. The sender keeps lines
@@ -10,6 +10,7 @@ client cannot speak for another. `decode` raises BadMessage, and no other error,
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
@@ -31,6 +32,8 @@ from fedgc.messages import (
 FRAME_LIMIT: Final = 8 * 2**20  # bytes; gRPC refuses a longer one by its announced length
 LINE_LIMIT: Final = 1 << 20  # of a line: a hello that names 20,000 chunks
 HELLO_LIMIT: Final = 65_536
+BATCH_BYTES: Final = 256 * 1024  # pieces join a message up to this length: no line waits behind a long one
+BATCH_FRAMES: Final = 1024  # of one message: a peer must not make many objects of few bytes
 METHOD: Final = "/fedgc.Session/Open"
 STAMPED: Final = frozenset({"now", "client"})
 
@@ -40,6 +43,8 @@ DIGEST_BYTES: Final = 32
 _HEADER: Final = struct.Struct("<cBQIQQ")  # tag, model or codeword, version or round, attempt, offset, total
 _PIECE: Final = b"P"
 _LINE: Final = b"L"
+_BATCH: Final = b"B"
+_LENGTH: Final = struct.Struct("<I")  # of a frame in a batch
 _SOURCES: Final = ("model", "codeword")
 
 
@@ -274,6 +279,34 @@ def decode(frame: bytes, kinds: dict[str, type], *, now: float, client: str) -> 
     if type(line[0]) is not int or not 0 <= line[0] < 2**63:
         raise BadMessage(f"saw the sequence {typed.short(line[0])}, needed a number of 0 or more")
     return Numbered(line[0], typed.read(kinds[line[1]], line[2], {"now": now, "client": client}))
+
+
+def join(frames: Sequence[bytes]) -> bytes:
+    """Return one gRPC message of these frames: a message costs both ends more than a short frame.
+
+    >>> split(join([b"L[]", b"Lx"])), join([b"L[]"])
+    ((b'L[]', b'Lx'), b'L[]')
+    """
+    if len(frames) == 1:
+        return frames[0]
+    return _BATCH + b"".join(part for frame in frames for part in (_LENGTH.pack(len(frame)), frame))
+
+
+def split(message: bytes) -> tuple[bytes, ...]:
+    """Return the frames of a gRPC message, or raise BadMessage."""
+    if message[:1] != _BATCH:
+        return (message,)
+    frames, at = list[bytes](), 1
+    while at < len(message):
+        start = at + _LENGTH.size
+        size = _LENGTH.unpack_from(message, at)[0] if start <= len(message) else 0
+        at = start + size
+        if not size or at > len(message):
+            raise BadMessage(f"a batch of {len(message)} bytes: saw a frame of {size}, needed one that fits")
+        if len(frames) == BATCH_FRAMES:
+            raise BadMessage(f"a batch: saw more than {BATCH_FRAMES} frames, needed at most as many")
+        frames.append(message[start:at])
+    return tuple(frames)
 
 
 def is_piece(frame: bytes) -> bool:

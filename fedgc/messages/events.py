@@ -304,10 +304,45 @@ class Stop:
     complete: bool = False
 
 
+@value
+class Ordered:
+    """At the server of a site: the consortium asks for `limit` local steps from its model, in all.
+
+    `origin` is the digest of that model, whose first step is number `first_step` of the run. An origin that
+    is new comes between two rounds, after the driver has taken the model.
+    """
+
+    now: Amount
+    origin: str
+    first_step: Count
+    limit: Count
+
+
+@value
+class Due:
+    """At the server of a site: the consortium asks for what the site's fleet has finished, now."""
+
+    now: Amount
+
+
 Masking = Enrolled | Advert | Deal | Signed | Shares
+Asked = Ordered | Due
 Worked = Progress | Report | Codeword
 Event = (
-    Joined | Leaving | Closing | Lost | Loaded | Failed | Offered | Worked | Masking | Published | Tick | Stop
+    Joined
+    | Leaving
+    | Closing
+    | Lost
+    | Loaded
+    | Failed
+    | Offered
+    | Worked
+    | Masking
+    | Published
+    | Tick
+    | Stop
+    | Ordered
+    | Due
 )
 ModelEvent = Announced | Scored  # about the model: the driver handles them, not the run
 LinkEvent = Event | ModelEvent  # what a link passes on

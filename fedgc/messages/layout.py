@@ -84,6 +84,11 @@ class Layout:
         """How many of the numbers belong to parameters."""
         return sum(each.size for each in self.tensors[: self.parameters])
 
+    @property
+    def shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """The names and shapes of the tensors."""
+        return tuple((each.name, each.shape) for each in self.tensors)
+
     def fields(self) -> dict[str, Any]:
         """Return the layout as plain lists and numbers, by name."""
         tensors = [[each.name, each.dtype, list(each.shape)] for each in self.tensors]

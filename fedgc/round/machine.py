@@ -1,7 +1,7 @@
 """One round as a state machine without I/O: events in, commands out.
 
 A round goes from one common model to the next decision. `Run` begins it and hands it events; the driver
-executes its commands. `TABLE`, at the end of this file, is the transition table.
+executes its commands. `TABLE` (fedgc/round/table.py) is the transition table.
 
     WORKING      Clients train, and report. Once the scheduler has enough, the gate decides, once, whether the
                  updates are worth an exchange. If so, the round may wait for more. It waits at most until a
@@ -50,6 +50,7 @@ from fedgc.messages import (
     Close,
     Codeword,
     Command,
+    Due,
     Event,
     Failed,
     Joined,
@@ -63,8 +64,6 @@ from fedgc.messages import (
     Repair,
     Report,
     Reveal,
-    Shares,
-    Signed,
     Stop,
     Tick,
 )
@@ -76,8 +75,9 @@ from fedgc.round.local.scheduler import LocalScheduler
 from fedgc.round.plan import Plan
 from fedgc.round.roster import Assignment, Roster
 from fedgc.round.scheduler import Scheduler, Supply, WorkSummary
-from fedgc.round.states import State, Transition, table_of
+from fedgc.round.states import State, Transition
 from fedgc.round.statistics import RoundStatistics
+from fedgc.round.table import TABLE
 from fedgc.round.waiting import Waiting
 
 __all__ = ["TABLE", "Assignment", "Round", "State", "Transition"]
@@ -271,12 +271,21 @@ class Round:
             return self._close("empty", event.now)
         idle = self._roster.live - {w for w, held in self.scheduler.holds.items() if held.amount}
         self.statistics.awaited |= {w for w in idle if not self.statistics.failure[w]}  # it may have failed
-        if not self._worth_it and not self._pass_gate(event.now):
-            return self._close("skipped", event.now)
-        if self._departures.is_due(event.now) and not self.forced:
+        return self._collect_early(event.now)
+
+    def _asked(self, event: Due) -> list[Command]:
+        """Go on with the finished work before the deadline."""
+        if self.scheduler.supply in (Supply.IMPOSSIBLE, Supply.NOTHING):
+            return self._close("empty", event.now)
+        return self._collect_early(event.now)
+
+    def _collect_early(self, now: float) -> list[Command]:
+        if not self._worth_it and not self._pass_gate(now):
+            return self._close("skipped", now)
+        if self._departures.is_due(now) and not self.forced:
             self._departures.forced = True
             self.reason = f"{self.reason}; {self._departures.reason}"
-        return self._collect(event.now)
+        return self._collect(now)
 
     # ---- collecting
 
@@ -435,65 +444,3 @@ class Round:
         if not why_not:
             self.statistics.failure[w] = event.reason
         return why_not
-
-
-_W, _C, _A, _U, _X = State
-_ON, _OVER = (_W, _C, _X), (_X,)
-_REPAIR, _AGREE, _UNMASK = (_C, _A, _X), (_A, _X), (_U, _X)
-
-# By state and event: the handler, and the possible next states. An event without a row is refused.
-TABLE: Final = table_of(
-    {
-        State.WORKING: {
-            Joined: ("_joined", _ON),  # it gets work
-            Loaded: ("_loaded", (_W,)),  # it has the model: its working time begins
-            Leaving: ("_leaving", _ON),  # its vector is collected before it goes
-            Lost: ("_lost", _ON),  # its work does not count any more
-            Failed: ("_failed", _ON),  # it is live, but cannot give this
-            Progress: ("_reported", _ON),  # coded, a replica: skip, take, ask the gate, collect
-            Report: ("_reported", _ON),  # local, its steps are done: ask the gate, collect
-            Tick: ("_time_passed", _ON),  # at the deadline: collect what is finished
-            Stop: ("_stopped", _OVER),
-        },
-        State.COLLECTING: {
-            Offered: ("_offered", (_C,)),  # local: it is waited for until the upload deadline
-            Codeword: ("_received", _REPAIR),  # added to the sum, once
-            Joined: ("_returned", _REPAIR),  # it may send what it owes, or finish what is missing
-            Loaded: ("_loaded_late", (_C,)),
-            Leaving: ("_leaving_late", _REPAIR),  # it does no more work, but sends what it owes
-            Lost: ("_lost_late", _REPAIR),  # coded: what it owes is repaired; local: it is left out
-            Failed: ("_failed_late", _REPAIR),  # the same for what it cannot give
-            Progress: ("_reported_late", _REPAIR),  # coded: a repair may have waited for it
-            Report: ("_reported_late", _REPAIR),  # local: the steps of the update that it sends next
-            Tick: ("_upload_deadline", _REPAIR),  # others replace late clients; all of them at the deadline
-            Stop: ("_stopped", _OVER),
-        },
-        State.AGREEING: {
-            Signed: ("_signed", (_A, _U, _X)),  # with enough signatures, shares are asked for
-            Shares: ("_shared", _AGREE),  # refused: none were asked for
-            Joined: ("_back", (_A,)),  # it is asked again for what it has not answered
-            Loaded: ("_passed_over", (_A,)),
-            Leaving: ("_passed_over", (_A,)),  # it signs and gives its shares before it goes
-            Lost: ("_away", _AGREE),  # its vector stays in the sum, if enough are left to unmask it
-            Failed: ("_failed_last", _AGREE),  # the same
-            Progress: ("_passed_over", (_A,)),
-            Report: ("_passed_over", (_A,)),
-            Tick: ("_too_late", _OVER),  # aborted
-            Stop: ("_stopped", _OVER),
-        },
-        State.UNMASKING: {
-            Signed: ("_passed_over", (_U,)),  # more signatures than were needed
-            Shares: ("_shared", _UNMASK),  # with enough shares, the masks are known
-            Joined: ("_back", (_U,)),
-            Loaded: ("_passed_over", (_U,)),
-            Leaving: ("_passed_over", (_U,)),
-            Lost: ("_away", _UNMASK),
-            Failed: ("_failed_last", _UNMASK),
-            Progress: ("_passed_over", (_U,)),
-            Report: ("_passed_over", (_U,)),
-            Tick: ("_too_late", _OVER),
-            Stop: ("_stopped", _OVER),
-        },
-        State.CLOSED: {},
-    }
-)

@@ -3,6 +3,10 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from fedgc.round.machine import Round
+from fedgc.round.plan import Plan
+from fedgc.round.scheduler import WorkSummary
+
 
 @dataclass(frozen=True, slots=True)
 class Carried:
@@ -29,3 +33,26 @@ class Carried:
     def anew(self) -> "Carried":
         """Give all of them their work again; they keep the steps that they have done."""
         return Carried(reached=self.reached)
+
+    @classmethod
+    def left_by(cls, over: Round, summary: WorkSummary, present: Collection[str]) -> "Carried":
+        """Return what a round without an exchange leaves: after a skipped one all clients get Continue."""
+        left = cls(frozenset(present), over.loading, summary.reached)
+        return left if over.outcome == "skipped" else left.anew()
+
+    def in_plan(self, before: Plan | None, plan: Plan, *, masked: bool) -> "Carried":
+        """Return what is carried into another plan: a client with other chunks starts again."""
+        if before is None:
+            return Carried()
+        own, now = before.shares, plan.shares
+        left = self.among({client for client in now if now[client] == own.get(client)})
+        same = not masked and plan.pool == before.pool  # only the work command has these
+        return left if same else left.anew()
+
+
+def began_training(fragments: int, round_began: float, now: float) -> float:
+    """Return since when clients have done what they report after this exchange.
+
+    With fragments they have trained on while theirs travelled, but not from before the round.
+    """
+    return now if fragments == 1 else round_began

@@ -16,8 +16,8 @@ model.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from fedgc.config import AUTO, RunConfig
@@ -30,12 +30,14 @@ from fedgc.messages import (
     Codeword,
     Command,
     Deal,
+    Due,
     Enrolled,
     Event,
     Joined,
     Leaving,
     Loaded,
     Lost,
+    Ordered,
     Progress,
     Published,
     Refuse,
@@ -45,51 +47,33 @@ from fedgc.messages import (
     Unmask,
     Work,
 )
-from fedgc.round.machine import Assignment, Round
+from fedgc.round.machine import Assignment, Round, State
 from fedgc.round.masked.key_agreement import KeyAgreement, MaskedExchange, Phase
 from fedgc.round.masked.round import MaskedRound
 from fedgc.round.plan import Fleet, Plan, make_plan, model_limit_s, upload_s
 from fedgc.round.replication import ReplicationTarget
 from fedgc.round.scheduler import WorkSummary
 from fedgc.round.waiting import Waiting
-from fedgc.run.carried import Carried
+from fedgc.run.carried import Carried, began_training
 from fedgc.run.chunk_table import MOST_PRIVATE, Amounts, Holdings
 from fedgc.run.departures import Departures
 from fedgc.run.gate import CHECK_BYTES, RunGate
+from fedgc.run.given_models import GivenModels
 from fedgc.run.outputs import Append, Apply, Chose, Finished, Output, RunState, basis_of, kind_of
-from fedgc.run.planner import Planner, PlanRequest
-from fedgc.run.rows import (
-    awaited_in,
-    caused,
-    chunkless,
-    fault_of,
-    fewer_would_do,
-    row_of,
-    too_few,
-    with_coverage,
-)
-from fedgc.run.sample_pins import SamplePins
+from fedgc.run.parts import RunParts
+from fedgc.run.planner import PlanRequest
+from fedgc.run.returns import Returns
+from fedgc.run.rows import awaited_in, caused, chunkless, fault_of, row_of, too_few, with_coverage
+from fedgc.run.site_orders import SiteOrders
 from fedgc.run.speeds import MeasuredSpeeds
 
-__all__ = [
-    "CHECK_BYTES", "Append", "Apply", "Chose", "Finished", "Output", "Run", "RunParts", "RunState",
-    "fewer_would_do",
-]  # fmt: skip  # fmt: skip
+__all__ = ["CHECK_BYTES", "Append", "Apply", "Chose", "Finished", "Output", "Run", "RunParts", "RunState"]
 
 THIS_RUN: Final = "this run"  # if the run has no name
 OF_KEYS: Final = frozenset({Enrolled, Advert, Deal, Published})  # events for the key agreement only
 OF_RUNS: Final = frozenset({Joined, Leaving, Lost, Codeword, Loaded})  # events for run and round
 SPENT: Final = "its sum was asked for and made no new model; no site masks one model for two sums"
 GIVE_UP_AFTER: Final = 3  # consecutive rounds without any finished work
-
-
-@dataclass(frozen=True, slots=True)
-class RunParts:
-    """Parts of a run: a planner if the settings leave the code open, a key agreement if masked."""
-
-    planner: Planner | None = None
-    key_agreement: KeyAgreement | None = None
-    pins: SamplePins = field(default_factory=SamplePins)
 
 
 class Run:
@@ -125,12 +109,13 @@ class Run:
         self._plan: Plan | None = None
         parts = parts or RunParts()
         self._planner, self._key_agreement, self._pins = parts.planner, parts.key_agreement, parts.pins
+        self._site = parts.site
         self._orders: Mapping[str, tuple[int, ...]] = {}  # of clients that continue
         self._planned_for = self._fleet = None
         self._target = config.round_steps
-        self._carried, self._departures = Carried(), Departures()
+        self._carried, self._departures, self._returns = Carried(), Departures(), Returns()
         self._first_step, self._common_steps = 0, 0.0
-        self._given: dict[str, Collection[int]] = {}  # masked: models recently sent to each client
+        self._given = GivenModels()
         self._fruitless = self._up_bytes = 0  # consecutive rounds; bytes of the current round
         self._model_since, self._gather_until = now, now + config.start_timeout_s
         self._fault = self._barren = ""
@@ -153,7 +138,9 @@ class Run:
             outputs += self._entered(event)
         if self._key_agreement is not None:
             outputs += self._key_agreement.noted(event)
-        if current is None:
+        if isinstance(event, Ordered | Due):
+            outputs += self._commanded(self._site or SiteOrders(), event)
+        elif current is None:
             outputs += self._gathering(event)
         elif kind not in OF_KEYS:
             outputs += self._in_round(current, current.handle(event), event.now)
@@ -168,7 +155,7 @@ class Run:
         if isinstance(event, Lost):
             self._present.pop(event.client, None)
             self._holdings.lost(event.client)
-            self._given.pop(event.client, None)
+            self._given.lost(event.client)
             self._carried = self._carried.without(event.client)
         elif isinstance(event, Loaded) and event.client in self._present:
             self._speeds.received(event.client, event.size_bytes, event.seconds)
@@ -184,10 +171,10 @@ class Run:
             return self.round.next_tick
         key_agreement = self._key_agreement
         if key_agreement is None:
-            return self._gather_until
+            return math.inf if self._rests else min(self._gather_until, self._returns.until)
         if key_agreement.busy or not key_agreement.knows(self.version):
             return key_agreement.next_tick  # until then only answers change anything
-        return min(self._gather_until, key_agreement.next_tick)
+        return min(self._gather_until, self._returns.until, key_agreement.next_tick)
 
     @property
     def waiting(self) -> Waiting:
@@ -195,8 +182,9 @@ class Run:
         if self.round is not None:
             return self.round.waiting
         able = set(self._able())
-        absent = self._holdings.amounts.by_client.keys() | self._present.keys()
-        return Waiting(frozenset(absent - able), self._gather_until, max(0, self._needed()[1] - len(able)))
+        absent = self._holdings.amounts.by_client.keys() | self._present.keys() | self._returns.missing
+        until = min(self._gather_until, self._returns.until)
+        return Waiting(frozenset(absent - able), until, max(0, self._needed()[1] - len(able)))
 
     @property
     def amounts(self) -> Amounts:
@@ -212,23 +200,53 @@ class Run:
     def _gathering(self, event: Event) -> list[Output]:
         if isinstance(event, Stop):
             return self._finish(event.reason, complete=event.complete)
-        if self.number > self.config.rounds:
+        if self._rests:
+            return []
+        if self._site is None and self.number > self.config.rounds:
             return self._done()
         keys = self._key_agreement
         if keys is not None and keys.knows(self.version) and keys.is_spent:
             return self._finish(f"round {self.number - 1}: {SPENT}", complete=False)
         least, wanted = self._needed()
         late = isinstance(event, Tick) and event.now >= self._gather_until
-        if len(self._present) < wanted and not late:  # looking at every client takes as long as a join
+        enough = len(self._present) >= wanted
+        awaited = self._returns.awaited(event.now, self._gather_until, enough=enough)
+        if (awaited or not enough) and not late:  # looking at every client takes as long as a join
             return []
         able = self._able()
         if len(able) >= wanted:
-            return self._begin(event.now) if keys is None else self._keyed(keys, event.now)
+            return self._gathered(event.now)
         if late:
             without = chunkless(self._holdings.present, self._holdings.refused)
-            seen = too_few(self.config.start_timeout_s, wanted, len(able), without)
-            return self._finish(seen + fewer_would_do(len(able), least, wanted), complete=False)
+            seen = too_few(self.config.start_timeout_s, least, wanted, len(able), without)
+            return self._finish(seen, complete=False)
         return []
+
+    @property
+    def _rests(self) -> bool:
+        return self._site is not None and self._site.rests
+
+    def _gathered(self, now: float) -> list[Output]:
+        """Begin a round, unless this is a site whose consortium asks for none."""
+        if self._site is not None:
+            self._site.ready = True
+        if self._rests:
+            return []
+        return self._begin(now) if self._key_agreement is None else self._keyed(self._key_agreement, now)
+
+    def _commanded(self, site: SiteOrders, event: Ordered | Due) -> Sequence[Output]:
+        """Begin to train what a consortium asks for, or have the present round collect what is there."""
+        current = self.round
+        if isinstance(event, Due):
+            site.limit = 0
+            working = current is not None and current.state is State.WORKING
+            return self._in_round(current, current.handle(event), event.now) if current and working else []
+        if event.origin != site.origin:
+            self.version, self._model_since, self._carried = self.version + 1, event.now, Carried()
+            self._first_step, self._common_steps = event.first_step, 0.0
+            site.origin, site.done = event.origin, 0
+        site.limit, self._gather_until = event.limit, event.now + self.config.start_timeout_s
+        return self._gathering(Tick(event.now)) if current is None else []
 
     def _done(self) -> list[Output]:
         done, without = f"{self.config.rounds} rounds are done", "and no work was ever counted"
@@ -275,11 +293,7 @@ class Run:
             elif isinstance(each, Unmask):
                 key_agreement.unmasks()
             elif isinstance(each, Work):
-                older = self._given.get(each.client, ())
-                self._given[each.client] = {
-                    each.version,
-                    *(version for version in older if version >= each.version - 1),
-                }
+                self._given.sent(each.client, each.version)
 
     def _begin(self, now: float) -> list[Output]:
         """Make a new plan if the old one no longer fits, then give work to all clients."""
@@ -294,17 +308,20 @@ class Run:
         except BadPlacement as error:  # these clients cannot work together; others might
             return self._finish(str(error), complete=False)
         if plan is not self._plan:
-            self._carried = self._left_in(plan)
+            masked = self._key_agreement is not None
+            self._carried = self._carried.in_plan(self._plan, plan, masked=masked)
             outputs.append(Chose(self.number, basis_of(plan, self._planner, self._size), plan.reason))
         self._plan = plan
         self._planned_for = self._here()
         self._begun = True
+        if self._site is not None:
+            self._target = self._site.within(self.config.round_steps)
         exchange = (
             None if self._key_agreement is None else self._exchange_drawn(self._key_agreement, plan.clients)
         )
         assignment = Assignment(
             self.number, self.version, self._target, self.config.seed, self._carried.clients,
-            rounds_left=self.config.rounds - self.number,
+            rounds_left=max(0, self.config.rounds - self.number),
             weights=self._planner.weights(plan) if self._planner and self.config.work == "coded" else (),
             orders=self._orders,
             first_step=self._first_step,
@@ -337,7 +354,7 @@ class Run:
         this exchange. If too few have it, the exchange is drawn without momentum.
         """
         if not self._carried.clients and self._common_steps:
-            led = [client for client in clients if self.version - 1 in self._given.get(client, ())]
+            led = self._given.having(self.version - 1, clients)
             if key_agreement.knows_before and key_agreement.stands_for(led):
                 clients = led
             else:
@@ -346,20 +363,11 @@ class Run:
         steps = (self._first_step, self._common_steps)
         return key_agreement.draw(clients, steps, again=bool(self._carried.clients))
 
-    def _left_in(self, plan: Plan) -> Carried:
-        """Return what is carried from a skipped round: a client with other chunks starts again."""
-        if self._plan is None:
-            return Carried()
-        before, now = self._plan.shares, plan.shares
-        left = self._carried.among({client for client in now if now[client] == before.get(client)})
-        same = self._key_agreement is None and plan.pool == self._plan.pool  # only the work command has these
-        return left if same else left.anew()
-
     def _replanned(self, *, anew: bool) -> Plan:
         """Return the plan for the next round: the present one if it still fits."""
         is_open = self.config.replicas == AUTO and self.config.work == "coded" and not self._key_agreement
         if self._planner and is_open:
-            left = self.config.rounds - self.number + 1
+            left = max(1, self.config.rounds - self.number + 1)
             fleet, speeds = self._here(), self._speeds.speeds()
             return self._planner.plan(PlanRequest(self.number, left, fleet, speeds, self._plan, anew))
         between = self._carried.clients  # moved chunks would start again
@@ -383,7 +391,10 @@ class Run:
         nothing = outcome in ("empty", "aborted")
         self._note_nothing(over if nothing else None)
         if synced and over.result:
-            self.version, self._model_since = self.version + 1, now
+            self.version, self._model_since = (
+                self.version + 1,
+                began_training(self.config.fragments, over.started_at, now),
+            )
             outputs.append(Apply(self.number - 1, self.version, over.result.weight, outcome))
             self._first_step += self._target
             self._common_steps = over.result.steps if self.config.alpha < 1 else 0.0
@@ -392,7 +403,7 @@ class Run:
             self._target = self.config.round_steps + (0 if synced else self._target)
         if synced:
             self._settled = self._state()
-        self._carried = Carried() if synced else self._left_by(over, summary)
+        self._carried = Carried() if synced else Carried.left_by(over, summary, self._present)
         bare = row_of(over, summary, coded=self.config.work == "coded")
         row = with_coverage(bare, over, self._holdings, self._present)
         if synced and over.assignment.target == over.plan.steps:  # others took longer than predicted
@@ -401,17 +412,14 @@ class Run:
         return outputs + self._next(over, now)
 
     def _note_nothing(self, over: Round | None) -> None:
+        if over is not None and self._site is not None and not self._site.limit:
+            return  # the consortium has ended it early
         found = (self._fruitless + 1, self._barren or fault_of(over)) if over else (0, "")
         self._fruitless, self._barren = found
 
     def _learned(self, row: RoundRow) -> None:
         if self._planner is not None:
             self._planner.learn(PastRound(self.config.resume or self.config.run or THIS_RUN, row))
-
-    def _left_by(self, over: Round, summary: WorkSummary) -> Carried:
-        """Return what a round without an exchange leaves: after a skipped one all clients get Continue."""
-        left = Carried(frozenset(self._present), over.loading, summary.reached)
-        return left if over.outcome == "skipped" else left.anew()
 
     def _next(self, over: Round, now: float) -> list[Output]:
         if over.outcome == "stopped":
@@ -432,6 +440,7 @@ class Run:
         """Enter a client and its chunks; a plan leaves out those that differ from what others announce."""
         refused = self._holdings.announced(event.client, event.holds).refused
         self._present[event.client], self._fleet = event, None
+        self._returns.missing.discard(event.client)
         self._carried = self._carried.without(event.client)
         return [Refuse(event.client, self.number, refused)] if refused else []
 
@@ -454,11 +463,9 @@ class Run:
 
     def _learn(self, over: Round, summary: WorkSummary) -> None:
         self._departures.closed(over.closed_at, forced=over.forced)
-        for client, step_s in zip(over.plan.clients, over.statistics.step_s, strict=True):
-            if step_s:
-                self._speeds.worked(client, sum(step_s) / len(step_s))
-        for w, seconds in (over.result.unsent_s if over.result else {}).items():
-            self._speeds.delayed(over.plan.clients[w], over.plan.update_bytes, seconds)
+        if self._site is not None and over.outcome in ("synced", "approximate"):
+            self._site.count(over, summary.losses)
+        self._speeds.learn(over)
         solution = over.result.solution if over.result else None
         if solution and over.outcome in ("synced", "approximate") and not over.assignment.carried:
             this, collecting_s = over.assignment, over.closed_at - over.started_at - over.working_s
@@ -490,12 +497,14 @@ class Run:
             step_s=tuple(self._speeds.step_s().items()),
             first_step=self._first_step,
             common_steps=self._common_steps,
+            clients=tuple(sorted(self._present.keys() - self._departures.leaving)),
         )
 
     def _resume(self, state: RunState) -> None:
         self.number, self.version = state.round, state.version
         self._first_step, self._common_steps = state.first_step, state.common_steps
         self._gate.read(state.gate)
+        self._returns = Returns(state.clients)
         self._holdings = Holdings(state.chunks, state.next_chunk, most_private=self._most_private)
         for client, step_s in state.step_s:
             self._speeds.worked(client, step_s)

@@ -53,7 +53,7 @@ class RunState:
     """The state of a run in a checkpoint: the next round, its version, and what is known of the clients.
 
     `gate` is the gate's state as JSON. `first_step` and `common_steps` are those of `Work`. Chunks keep their
-    numbers; `next_chunk` is the next free one.
+    numbers; `next_chunk` is the next free one. `clients` were present after the last exchange.
     """
 
     round: int
@@ -64,6 +64,7 @@ class RunState:
     step_s: tuple[tuple[str, float], ...]
     first_step: int
     common_steps: float
+    clients: tuple[str, ...]
 
 
 def basis_of(plan: Plan, planner: Planner | None, size: int) -> dict[str, object]:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from fedgc.history import Speed, Speeds
+from fedgc.round.machine import Round
 from fedgc.round.plan import Plan
 
 RECENT_ROUNDS: Final = 5
@@ -32,6 +33,14 @@ class MeasuredSpeeds:
         self._uplinks: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_ROUNDS))
         self._downlinks: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_ROUNDS))
         self._guesses: dict[str, float] | None = None
+
+    def learn(self, over: Round) -> None:
+        """Take in what a round has shown of its clients."""
+        for client, step_s in zip(over.plan.clients, over.statistics.step_s, strict=True):
+            if step_s:
+                self.worked(client, sum(step_s) / len(step_s))
+        for w, seconds in (over.result.unsent_s if over.result else {}).items():
+            self.delayed(over.plan.clients[w], over.plan.update_bytes, seconds)
 
     def worked(self, client: str, step_s: float) -> None:
         """Record a round of this client, at `step_s` seconds per local step."""

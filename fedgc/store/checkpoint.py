@@ -5,25 +5,31 @@ file is complete unless the disk fails; every file ends in the SHA-256 of its co
 starts at the newest version and takes the first valid one. Layout, little-endian: magic, length of the
 header, header (JSON), model (float32), optimizer, digest. Nothing is unpickled, so a bad checkpoint cannot
 run code.
+
+A model of more than `INLINE_BYTES` is not in this file, but in a folder of the same name beside it
+(`shards`), which is synced before. The header holds the SHA-256 of its files.
 """
 
 import contextlib
 import hashlib
 import json
 import os
+import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from io import BufferedReader
+from math import prod
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from fedgc.errors import EdgeFailed, FedgcError, Unusable
 from fedgc.guards import guarded
-from fedgc.store import owned
+from fedgc.store import owned, shards
+from fedgc.store.shards import NUMBERS, Shard
 
 MAGIC: Final = b"fedgc-checkpoint-1\n"
 _LENGTH: Final = struct.Struct("<Q")
@@ -31,14 +37,16 @@ _DIGEST_BYTES: Final = hashlib.sha256().digest_size
 _LONGEST_HEADER: Final = 1 << 28  # a larger length means a damaged file
 _ASIDE: Final = "aside-"
 _BEST: Final = "best"  # the folder of the pinned version
-_NUMBERS: Final = np.dtype("<f4")
+INLINE_BYTES: Final = 64 * 2**20  # a larger model is in shards
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
     """The run after `round`: the model of `version`, its optimizer, and the run's state as JSON text.
 
-    `layout` names the tensors of the model (`messages.Layout` as text) if no task does.
+    `layout` names the tensors of the model (`messages.Layout` as text) if no task does. `site` holds the
+    orders of a consortium (`run.site_orders` as text), if the run is that of a site. `shapes` are the names
+    and shapes under which a large model is written; a checkpoint that was read has none.
     """
 
     round: int
@@ -47,6 +55,8 @@ class Checkpoint:
     optimizer: bytes
     state: str
     layout: str = ""
+    site: str = ""
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     def __post_init__(self) -> None:
         if self.round < 0 or self.version < 0:
@@ -56,6 +66,9 @@ class Checkpoint:
                 f"checkpoint: saw a model of {self.model.dtype} with {self.model.ndim} axes, "
                 "needed one float32 vector"
             )
+        named = sum(prod(shape) for _, shape in self.shapes)
+        if self.shapes and named != self.model.size:
+            raise Unusable(f"checkpoint: saw tensors of {named} numbers, needed {self.model.size}")
         try:
             json.loads(self.state)
         except (ValueError, RecursionError) as error:
@@ -85,15 +98,12 @@ def pin(folder: Path, checkpoint: Checkpoint) -> Path:
     path = pinned / _name(checkpoint.version)
     try:
         owned.make_folder(pinned)
-        path.unlink(missing_ok=True)
-        try:
-            path.hardlink_to(folder / _name(checkpoint.version))
-        except OSError:  # it was removed, or the file system has no links
-            _write(path, checkpoint)
+        _remove(path)
+        _copy(folder / _name(checkpoint.version), path, lambda: checkpoint)
         _sync_folder(pinned)
         for other in _saved(pinned):
             if other != path:
-                other.unlink(missing_ok=True)
+                _remove(other)
     except OSError as error:
         raise EdgeFailed(f"checkpoint {path}: could not be written: {error.strerror or error}") from error
     return path
@@ -193,9 +203,9 @@ def restore(folder: Path, version: int) -> Saved:
         if newer:
             _put_aside(folder, newer)
         if chosen.pinned:
-            _write(folder / _name(version), _read(chosen.path))
+            _copy(chosen.path, folder / _name(version), lambda: _read(chosen.path))
         else:
-            chosen.path.replace(folder / _name(version))
+            _move(chosen.path, folder / _name(version))
         _sync_folder(folder)
     except OSError as error:
         raise EdgeFailed(f"checkpoint {chosen.path}: {error.strerror or error}") from error
@@ -206,7 +216,7 @@ def _put_aside(folder: Path, paths: list[Path]) -> None:
     apart = folder / f"{_ASIDE}{len(_asides(folder)) + 1:04d}"
     apart.mkdir(mode=owned.FOLDER)
     for path in paths:
-        path.replace(apart / path.name)
+        _move(path, apart / path.name)
     _sync_folder(apart)
 
 
@@ -222,7 +232,8 @@ def _about(path: Path) -> Saved:
         header = _header(_exactly(file, _header_length(file, hashlib.sha256()), hashlib.sha256()))
         file.seek(-_DIGEST_BYTES, os.SEEK_END)
         digest = file.read().hex()
-    return Saved(path, int(header["version"]), int(header["round"]), digest, path.stat().st_size)
+    size = path.stat().st_size + sum(each.size_bytes for each in _shards(header))
+    return Saved(path, int(header["version"]), int(header["round"]), digest, size)
 
 
 def _name(version: int) -> str:
@@ -238,32 +249,90 @@ def _saved(folder: Path) -> list[Path]:
     return sorted(found, key=_version)
 
 
+def _tensors(path: Path) -> Path:
+    """Return the folder of a checkpoint's shards."""
+    return path.with_suffix("")
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint, its file first: without it, shards are never read."""
+    path.unlink(missing_ok=True)
+    shutil.rmtree(_tensors(path), ignore_errors=True)
+
+
+def _move(path: Path, target: Path) -> None:
+    """Move a checkpoint, its shards first."""
+    if path == target:
+        return
+    _remove(target)
+    with contextlib.suppress(FileNotFoundError):
+        _tensors(path).replace(_tensors(target))
+    path.replace(target)
+
+
+def _copy(path: Path, target: Path, made: Callable[[], Checkpoint]) -> None:
+    """Copy a checkpoint: by links, or by writing it if the file is gone or the system has no links."""
+    try:
+        _link(path, target)
+    except OSError:
+        _write(target, made())
+
+
+def _link(path: Path, target: Path) -> None:
+    """Make a checkpoint of the same files, its shards first."""
+    if _tensors(path).is_dir():
+        _tensors(target).mkdir(mode=owned.FOLDER)
+        for each in _tensors(path).iterdir():
+            (_tensors(target) / each.name).hardlink_to(each)
+        _sync_folder(_tensors(target))
+    target.hardlink_to(path)
+
+
 def _write(path: Path, checkpoint: Checkpoint) -> None:
-    model = np.ascontiguousarray(checkpoint.model, dtype=_NUMBERS)
-    header = json.dumps(
-        {
+    model = np.ascontiguousarray(checkpoint.model, dtype=NUMBERS)
+    inline = model.nbytes <= INLINE_BYTES
+    temporary = path.with_suffix(f".{os.getpid()}.part")
+    try:
+        if _tensors(path).exists():  # of an abandoned version, or a writer that died
+            _remove(path)
+        files = () if inline else _write_shards(_tensors(path), checkpoint)
+        header = {
             "round": checkpoint.round,
             "version": checkpoint.version,
             "numbers": model.size,
             "optimizer_bytes": len(checkpoint.optimizer),
             "state": checkpoint.state,
             "layout": checkpoint.layout,
+            "site": checkpoint.site,
+            "shards": shards.fields_of(files),
         }
-    ).encode()
-    digest = hashlib.sha256()
-    temporary = path.with_suffix(f".{os.getpid()}.part")
-    try:
-        with open(temporary, "wb", opener=owned.opener) as file:
-            for part in (MAGIC, _LENGTH.pack(len(header)), header, model.data, checkpoint.optimizer):
-                digest.update(part)
-                file.write(part)
-            file.write(digest.digest())
-            file.flush()
-            os.fsync(file.fileno())
+        _write_file(temporary, header, [model.data] if inline else [], checkpoint.optimizer)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
     _sync_folder(path.parent)
+
+
+def _write_shards(folder: Path, checkpoint: Checkpoint) -> tuple[Shard, ...]:
+    try:
+        files = shards.write(folder, checkpoint.shapes, checkpoint.model)
+        _sync_folder(folder)
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return files
+
+
+def _write_file(path: Path, fields: Mapping[str, object], model: list[memoryview], optimizer: bytes) -> None:
+    digest, header = hashlib.sha256(), json.dumps(fields).encode()
+    with open(path, "wb", opener=owned.opener) as file:
+        parts: tuple[bytes | memoryview, ...] = (MAGIC, _LENGTH.pack(len(header)), header, *model, optimizer)
+        for part in parts:
+            digest.update(part)
+            file.write(part)
+        file.write(digest.digest())
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:
@@ -278,10 +347,15 @@ def _sync_folder(folder: Path) -> None:
 
 def _prune(folder: Path, newest: int, keep: int) -> None:
     saved = _saved(folder)
-    cache_files = [path for path in saved if _version(path) <= newest][-keep:]
-    for path in [*(path for path in saved if path not in cache_files), *folder.glob("model-*.part")]:
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
+    kept = [path for path in saved if _version(path) <= newest][-keep:]
+    for path in saved:
+        if path not in kept:
+            _remove(path)
+    for path in folder.glob("model-*.part"):
+        path.unlink(missing_ok=True)
+    for path in folder.glob("model-*"):  # of a writer that died
+        if path.is_dir() and path.suffix == "" and path not in map(_tensors, kept):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _read(path: Path) -> Checkpoint:
@@ -299,18 +373,24 @@ def _read_whole(path: Path) -> Checkpoint:
             raise EdgeFailed("saw other first bytes, needed a checkpoint of this format")
         digest.update(MAGIC)
         header = _header(_exactly(file, _header_length(file, digest), digest))
-        numbers, optimizer_bytes = int(header["numbers"]), int(header["optimizer_bytes"])
-        size = file.tell() + numbers * _NUMBERS.itemsize + optimizer_bytes + _DIGEST_BYTES
+        files, optimizer_bytes = _shards(header), int(header["optimizer_bytes"])
+        numbers = 0 if files else int(header["numbers"])
+        size = file.tell() + numbers * NUMBERS.itemsize + optimizer_bytes + _DIGEST_BYTES
         if (seen := path.stat().st_size) != size:
             raise EdgeFailed(f"saw {seen} bytes, needed {size}")
-        model = np.frombuffer(_exactly(file, numbers * _NUMBERS.itemsize, digest), _NUMBERS)
+        model = np.frombuffer(_exactly(file, numbers * NUMBERS.itemsize, digest), NUMBERS)
         optimizer = bytes(_exactly(file, optimizer_bytes, digest))
         if file.read() != digest.digest():
             raise EdgeFailed("saw a content that its SHA-256 does not name, needed the one that was written")
+    model = shards.read(_tensors(path), files) if files else model
     return Checkpoint(
         int(header["round"]), int(header["version"]), model.astype(np.float32, copy=False), optimizer,
-        str(header["state"]), str(header.get("layout", "")),
+        str(header["state"]), str(header.get("layout", "")), str(header.get("site", "")),
     )  # fmt: skip
+
+
+def _shards(header: Mapping[str, Any]) -> tuple[Shard, ...]:
+    return shards.shards_of(header.get("shards", []))  # earlier versions of fedgc wrote none
 
 
 def _header_length(file: BufferedReader, digest: "hashlib._Hash") -> int:
@@ -330,7 +410,7 @@ def _exactly(file: BufferedReader, size: int, digest: "hashlib._Hash") -> bytear
     return part
 
 
-def _header(text: bytearray) -> dict[str, int | str]:
+def _header(text: bytearray) -> dict[str, Any]:
     try:
         header = json.loads(text)
         counts = [header[name] for name in ("round", "version", "numbers", "optimizer_bytes")]

@@ -24,8 +24,8 @@ def memory(model: str, size: int, **bytes_: int) -> dict:
 
 def test_figures_count_models_above_tiny_run():
     rows = [
-        memory(TINY, 4, server=200, client=220, alone=210),
-        memory("0.1", 100, server=450, client=720, alone=410),
+        memory(TINY, 4, server=200, client=220, alone=210, plentiful_server=210, plentiful_client=220),
+        memory("0.1", 100, server=450, client=720, alone=410, plentiful_server=660, plentiful_client=820),
         {"what": "round", "model": "0.1", "exchange_s": 3.0},
         {"what": "round", "model": "0.1", "exchange_s": 5.0},
         {"what": "round", "model": TINY, "exchange_s": 99.0},
@@ -35,6 +35,8 @@ def test_figures_count_models_above_tiny_run():
         "stream_ratio": {"0.1": 2.0},
         "server_models": {"0.1": 2.5},
         "client_models": {"0.1": 3.0},
+        "plentiful_server_models": {"0.1": 4.5},
+        "plentiful_client_models": {"0.1": 4.0},
     }
 
 
@@ -44,6 +46,8 @@ def test_figure_of_failed_size_is_null():
         "stream_ratio": {"4": None},
         "server_models": {"4": None},
         "client_models": {"4": None},
+        "plentiful_server_models": {"4": None},
+        "plentiful_client_models": {"4": None},
     }
 
 

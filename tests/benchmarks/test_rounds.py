@@ -74,7 +74,7 @@ def test_overlapped_upload_is_simulated_for_every_upload():
     assert row.uploads_s[-1] < row.median_s + UPLOADS[-1] * row.unit_s
 
 
-@pytest.mark.parametrize("model", ["bimodal", "fail-stop"])
+@pytest.mark.parametrize("model", ["bimodal", pytest.param("fail-stop", marks=pytest.mark.slow)])
 def test_low_precision_is_counted_as_if_simulated(model):
     """Without links, low-precision times are computed from float32 times."""
     job = Job(Modelled(model), 3, TINY)

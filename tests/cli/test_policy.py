@@ -65,9 +65,7 @@ def test_digest_of_app_follows_its_code(tmp_path: Path):
     assert said[1].startswith("task sha256:")
 
 
-def test_simulation_names_what_would_have_been_refused(
-    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_simulation_names_refusals_of_run(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FEDGC_DB", str(tmp_path / "fedgc.db"))
     with Store.open() as store:
         store.write(Begun(NOON, "ward", RunConfig().table()))

@@ -36,6 +36,7 @@ from tests.turns import step_by_turns
 Mangle = Callable[[Iterator[bytes]], Iterator[bytes]]
 Tamper = Callable[[Numbers], Numbers]
 ROUNDS = 4
+END = b""
 SETTINGS = counting.SETTINGS | {
     "task": "benchmarks.counting:small",
     "rounds": ROUNDS,
@@ -81,10 +82,12 @@ def lines_twice(frames: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def flood_of_pings(frames: Iterator[bytes]) -> Iterator[bytes]:
-    """After its first lines, the client sends pings as fast as it can, for as long as it is heard."""
-    for number, frame in enumerate(frames):
+    """Once it has joined, the client sends pings as fast as it can, for as long as it is heard."""
+    joined = False
+    for frame in frames:
         yield frame
-        if number > 1:
+        joined = joined or b'"Joined"' in frame
+        if joined:
             yield from [wire.encode(Ping())] * 5000
 
 
@@ -98,7 +101,21 @@ class Crooked(Session):
         super().offer(round_, attempt, self.tamper(vector), wire)
 
     def _frames(self, stream: object) -> Iterator[bytes]:
-        yield from self.mangle(super()._frames(stream))
+        """Yield messages of the frames that `mangle` makes of those in each message."""
+        ready: list[bytes] = []
+        for frame in self.mangle(_split(super()._frames(stream))):
+            if frame != END:
+                ready.append(frame)
+            if ready and (frame == END or len(ready) == wire.BATCH_FRAMES):
+                yield wire.join(ready)
+                ready.clear()
+
+
+def _split(messages: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the frames of each message, then END, which every `mangle` passes on."""
+    for message in messages:
+        yield from wire.split(message)
+        yield END
 
 
 class Rows(Sink):

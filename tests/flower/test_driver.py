@@ -1,5 +1,6 @@
 """Test a whole run over real sessions without Flower: engines train, the driver executes commands."""
 
+import json
 import logging
 import os
 import queue
@@ -14,6 +15,7 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fedgc.codecs.model_change import ChangeForm
 from fedgc.flower.client_loop import ClientLoop
 from fedgc.flower.driver import Driver, Job
 from fedgc.flower.sink import Live, Sink
@@ -94,6 +96,7 @@ def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint
     wrapped = settings.pop("wrapped", lambda sink: sink)
     resume, changes = settings.pop("resume", None), settings.pop("changes", {})
     pinned, others = settings.pop("pinned", []), settings.pop("others", ())
+    late_after = settings.pop("late_after", 0)  # rounds, after which one more client joins
     config = config_of({"work": "coded", **SETTINGS, **settings})
     sink, saved, log = Kept(), [], logging.getLogger("test")
     task = replace(named("digits", config), **changes)
@@ -124,6 +127,13 @@ def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint
         )
         for n, other in enumerate(others)
     ]
+    if late_after:
+        late = Identity(Ed25519PrivateKey.generate())
+        clients.append(
+            threading.Thread(
+                target=serve_late, args=(sink, late_after, job, listener.invite(), late, folder / "late")
+            )
+        )
     for client in clients:
         client.start()
     try:
@@ -135,13 +145,21 @@ def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint
     return driver, sink, saved
 
 
+def serve_late(sink: Kept, rounds: int, *args: object) -> None:
+    end = time.monotonic() + WAIT_S
+    while len(sink.rows) < rounds and time.monotonic() < end:
+        time.sleep(0.001)
+    serve(*args)
+
+
 def serve(job: Job, invitation, who, folder: Path, task: Task | None = None) -> None:
     def engine(rest) -> Engine:
         trained = task or job.model.task
         return step_by_turns(new_engine(trained, job.config, Pace(time.monotonic, rest), folder))
 
     loop = ClientLoop(engine)
-    terms = Terms(GRACE_S, 64 * 1024, loop.engine.size, time.monotonic, random.random)
+    changes = ChangeForm(job.config.fragments, job.config.download_codec)
+    terms = Terms(GRACE_S, 64 * 1024, loop.engine.size, time.monotonic, random.random, changes=changes)
     with Session(invitation, who, terms) as session:
         loop.serve(session, who.client)
     loop.engine.close()
@@ -227,12 +245,14 @@ def test_run_gives_rows_metrics_summaries_and_checkpoints(tmp_path: Path) -> Non
         assert all(client.link == "session" for client in row.clients)
     assert [checkpoint.version for checkpoint in saved] == [1, 2]
     np.testing.assert_array_equal(saved[-1].model, driver.model)
+    assert saved[-1].shapes == driver.common.layout.shapes
 
 
-def test_resumed_run_continues_from_checkpoint(tmp_path: Path) -> None:
+def test_run_resumes_from_checkpoint_without_names_of_clients(tmp_path: Path) -> None:
     whole, _, _ = run(tmp_path / "whole", rounds=3, **UNMEASURED)
     _, _, saved = run(tmp_path / "first", rounds=1, **UNMEASURED)
-    second, sink, _ = run(tmp_path / "second", rounds=3, **UNMEASURED, resume=saved[-1])
+    of_0_2 = replace(saved[-1], state=json.dumps(json.loads(saved[-1].state)[:-1]))
+    second, sink, _ = run(tmp_path / "second", rounds=3, **UNMEASURED, resume=of_0_2)
     assert [row.round for row in sink.rows] == [2, 3]
     np.testing.assert_allclose(second.model, whole.model, atol=2e-5)
 

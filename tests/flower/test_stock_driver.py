@@ -193,6 +193,7 @@ def test_resumed_run_equals_uninterrupted_run() -> None:
 def test_checkpoint_of_other_run_kind_or_model_is_refused() -> None:
     _, _, _, _, saved = run(adds(1.0), rounds=1)
     made = saved[-1]
+    assert [shape for _, shape in made.shapes] == [each.shape for each in FIRST]
     for off, reason in (
         (Checkpoint(1, 1, made.model, made.optimizer, '["other"]'), "stock clients"),
         (Checkpoint(1, 1, made.model[:-1], made.optimizer, made.state), "numbers"),

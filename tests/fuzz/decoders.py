@@ -142,6 +142,8 @@ def _links() -> Iterator[Decoder]:
             lambda data, kinds=kinds: frames.decode(data, kinds, now=1.0, client="x"),
             40,
         )
+    batches = [frames.join(seeds[at : at + 3]) for at in range(0, len(seeds), 3)]
+    yield Decoder("batch", batches, frames.split)
     hello = [each for each in seeds if b"Hello" in each]
     yield Decoder("hello", hello, frames.decode_hello)
     lines = [each for each in seeds if each[:1] == b"L"]
@@ -215,7 +217,7 @@ def _utf8(decode: Callable[[str], object]) -> Callable[[bytes], object]:
 def _texts() -> Iterator[Decoder]:
     state = RunState(
         round=3, version=2, gate="{}", chunks=((0, "", "a", 7, "d"), (1, "x", "b", 9, "")), next_chunk=2,
-        step_s=(("x", 0.1),), first_step=4, common_steps=0.0,
+        step_s=(("x", 0.1),), first_step=4, common_steps=0.0, clients=("x", "y"),
     )  # fmt: skip
     written = typed_json.dumps(typed_json.write(state))
     yield Decoder(

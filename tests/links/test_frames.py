@@ -1,5 +1,6 @@
 """Test the wire format: messages are decoded equal, and bad bytes raise only BadMessage."""
 
+import bisect
 import contextlib
 import json
 import math
@@ -308,7 +309,7 @@ def test_work_on_every_permitted_chunk_fits_line(packet: str) -> None:
     def joined(count: int) -> Joined:
         return Joined(NOW, CLIENT, False, tuple(Held(f"{packet * 9}{each}", 1) for each in range(count)))
 
-    most = next(count for count in range(20_000, 0, -1_000) if _is_made(joined, count))
+    most = _most(joined, 20_000)
     with pytest.raises(BadMessage, match="bytes of a line"):
         joined(40_000)
     order = tuple(range(10**8 - most, 10**8))  # numbers grow in a run, as none is given twice
@@ -323,9 +324,14 @@ def test_shared_chunks_with_digests_fit_joined_line(name: str) -> None:
         held = (Held(name.format(each), 10**6, "0123456789abcdef") for each in range(count))
         return Joined(NOW, CLIENT, False, tuple(held))
 
-    most = next(count for count in range(30_000, 0, -100) if _is_made(joined, count))
+    most = _most(joined, 30_000)
     assert most > 10_000
     assert len(wire.encode(joined(most), 2**62)) <= wire.LINE_LIMIT
+
+
+def _most(make: typing.Callable[[int], object], limit: int) -> int:
+    """Return the largest count below the limit that is accepted."""
+    return bisect.bisect_left(range(limit), True, key=lambda count: not _is_made(make, count)) - 1
 
 
 def _is_made(make: typing.Callable[[int], object], count: int) -> bool:
@@ -334,3 +340,24 @@ def _is_made(make: typing.Callable[[int], object], count: int) -> bool:
     except BadMessage:
         return False
     return True
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40).map(lambda data: b"L" + data), min_size=1, max_size=9))
+def test_frames_of_message_are_split_equal(frames: list[bytes]) -> None:
+    assert wire.split(wire.join(frames)) == tuple(frames)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"B\x01", b"B\x00\x00\x00\x00", b"B\x09\x00\x00\x00L", b"B\x01\x00\x00\x00LL"],
+    ids=["no length", "empty frame", "frame cut short", "length cut short"],
+)
+def test_corrupt_batch_is_rejected(message: bytes) -> None:
+    with pytest.raises(BadMessage, match="a batch of"):
+        wire.split(message)
+
+
+def test_batch_of_too_many_frames_is_rejected() -> None:
+    assert len(wire.split(wire.join([b"L"] * wire.BATCH_FRAMES))) == wire.BATCH_FRAMES
+    with pytest.raises(BadMessage, match="saw more than"):
+        wire.split(wire.join([b"L"] * (wire.BATCH_FRAMES + 1)))

@@ -27,6 +27,7 @@ from fedgc.messages import (
     Work,
 )
 from fedgc.run.machine import Append, Apply, Finished, Output, RunState
+from fedgc.run.returns import RETURN_S
 from fedgc.sim.clock.interfaces import Finding
 from fedgc.sim.clock.reference_client import ReferenceClient, Reported, Trajectory
 from tests.coded_round import order_of
@@ -171,6 +172,34 @@ def test_resumed_run_needs_its_minimum_again():
     resumed.say(Tick(5.0))
     said = "waited 5 s for 2 clients, saw 1; min-clients = 1 begins with them"
     assert resumed.log == [Finished(said, complete=False)]
+
+
+def test_resumed_run_waits_for_known_clients():
+    first = Driver(min_clients=2, rounds=3)
+    first.join("a", "b", "c", "d")
+    first.do_a_round()
+    first.say(Lost(first.now, "d"))
+    first.do_a_round()
+    resumed = Driver(min_clients=2, rounds=5, resume=first.run.state())
+    resumed.join("a", "b")
+    assert not resumed.of(Work)
+    assert resumed.run.waiting.clients == {"c"}
+    assert resumed.run.next_tick == RETURN_S
+    resumed.join("c")  # d was lost before the server ended
+    assert {work.client for work in resumed.of(Work)} == {"a", "b", "c"}
+
+
+def test_resumed_run_begins_without_client_that_stays_away():
+    first = Driver(min_clients=2, rounds=3)
+    first.join("a", "b", "c")
+    first.do_a_round()
+    resumed = Driver(min_clients=2, rounds=5, resume=first.run.state())
+    resumed.join("a", "b")
+    resumed.say(Lost(1.0, "b"))
+    resumed.say(Tick(RETURN_S))
+    assert resumed.run.next_tick > RETURN_S
+    resumed.join("b")
+    assert {work.client for work in resumed.of(Work)} == {"a", "b"}
 
 
 def test_started_run_continues_below_minimum():
@@ -425,6 +454,7 @@ def test_resume_with_fewer_clients_omits_chunks_of_others():
     again.run = tuned_run(again.config, now=0.0, size=100, resume=first.run.state())
     for client in "bc":
         again.join(client, holds=own(client))
+    again.say(Tick(RETURN_S))
     play_private_rounds(again, 14)
     assert again.log[-1] == Finished("14 rounds are done", complete=True)
     assert {row.row.outcome for row in again.of(Append)} == {"synced"}
@@ -498,6 +528,7 @@ def test_resumed_run_restores_chunk_numbers():
     again.run = tuned_run(again.config, now=0.0, size=100, resume=first.run.state())
     again.join("c", holds=own("c"))
     again.join("b", holds=own("b"))
+    again.say(Tick(RETURN_S))
     numbers = {work.client: {number for number, _ in work.names} for work in again.of(Work)}
     assert numbers == {"b": {4, 5, 6, 7}, "c": {8, 9, 10, 11}}
 

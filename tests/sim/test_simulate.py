@@ -114,11 +114,6 @@ def test_processes_divide_rounds():
     assert only.results[: SHORT // 2] == expected
 
 
-def test_more_processes_than_rounds_leave_no_part_empty():
-    (only,) = simulate(Request(clients=2, rounds=SHORT, replicas=1, processes=SHORT + 10))
-    assert len(only.results) == SHORT
-
-
 def test_last_round_spans_use_learned_state_of_run():
     """A run of the last round alone would not know the clients' speeds."""
     request = Request(**SMALL, model="bimodal", model_mb=500)

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import stat
@@ -10,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from safetensors.numpy import load_file
 
 from fedgc.errors import EdgeFailed, Unusable
+from fedgc.store import checkpoint, shards
 from fedgc.store.checkpoint import (
     _LENGTH,
     MAGIC,
@@ -29,6 +32,19 @@ from fedgc.store.checkpoint import (
 def make(version=1, round_number=1, size=5):
     model = np.arange(size, dtype=np.float32) + version
     return Checkpoint(round_number, version, model, b"optimizer", json.dumps({"gap": version}))
+
+
+def large(version=1, round_number=1):
+    """A checkpoint of three shards, with the limits of `few`; the last tensor is longer than a shard."""
+    shapes = (("a", (2,)), ("b", ()), ("c", (3, 1)), ("d", (0,)), ("e", (2, 3)))
+    made = make(version, round_number, size=12)
+    return Checkpoint(round_number, version, made.model, made.optimizer, made.state, shapes=shapes)
+
+
+@pytest.fixture
+def few(monkeypatch):
+    monkeypatch.setattr(checkpoint, "INLINE_BYTES", 40)
+    monkeypatch.setattr(shards, "SHARD_BYTES", 12)
 
 
 def same(one, two):
@@ -292,3 +308,109 @@ def test_restored_pinned_version_stays_pinned(tmp_path):
 
 def test_nothing_is_pinned_at_first(tmp_path):
     assert pinned(tmp_path) is None
+
+
+def test_large_model_is_written_in_shards_that_others_read(tmp_path, few):
+    saved = large()
+    save(tmp_path, saved, keep=1)
+    assert same(load(tmp_path), saved)
+    assert load(tmp_path).model.flags.writeable
+    folder = tmp_path / "model-0000000001"
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    assert index["metadata"] == {"total_size": saved.model.nbytes}
+    assert {name: place.split("-")[1] for name, place in index["weight_map"].items()} == {
+        "a": "00001", "b": "00001", "c": "00002", "d": "00002", "e": "00003"
+    }  # fmt: skip
+    read = {name: load_file(folder / place)[name] for name, place in index["weight_map"].items()}
+    assert {name: each.shape for name, each in read.items()} == dict(saved.shapes)
+    assert (
+        np.concatenate([read[name].reshape(-1) for name, _ in saved.shapes]).tolist() == saved.model.tolist()
+    )
+
+
+def test_large_model_without_names_is_one_tensor(tmp_path, few):
+    save(tmp_path, make(size=30), keep=1)
+    assert same(load(tmp_path), make(size=30))
+    (path,) = (tmp_path / "model-0000000001").iterdir()
+    assert load_file(path)["model"].tolist() == make(size=30).model.tolist()
+
+
+def test_names_of_tensors_must_fit_model():
+    with pytest.raises(Unusable, match="saw tensors of 4 numbers, needed 5"):
+        Checkpoint(1, 1, np.zeros(5, np.float32), b"", "{}", shapes=(("a", (4,)),))
+
+
+@pytest.mark.parametrize("how", ["missing", "cut", "flipped", "longer", "empty"])
+@pytest.mark.parametrize("name", ["model-00002-of-00003.safetensors", "model.safetensors.index.json"])
+def test_damaged_shard_is_reported_and_older_used(tmp_path, few, how, name):
+    save(tmp_path, large(1), keep=2)
+    save(tmp_path, large(2), keep=2)
+    path = tmp_path / "model-0000000002" / name
+    data = path.read_bytes()
+    flipped = data[:-3] + bytes([data[-3] ^ 4]) + data[-2:]
+    path.write_bytes({"cut": data[:-1], "flipped": flipped, "longer": data + b"x"}.get(how, b""))
+    if how == "missing":
+        path.unlink()
+    told = []
+    assert same(load(tmp_path, tell=told.append), large(1))
+    (line,) = told
+    assert line.startswith("checkpoint model-0000000002.fedgc: skipped: ")
+    assert line.endswith("; model-0000000001.fedgc, of round 1, is used in its place")
+
+
+@pytest.mark.parametrize(
+    "fields", [7, [7], [["m", 1, 1]], [["../m", 1, 1, "x"]], [["m", -1, 1, "x"]], [["m", 9, 4, "x"]]]
+)
+def test_header_with_bad_shards_is_skipped(tmp_path, few, fields, monkeypatch):
+    monkeypatch.setattr(shards, "fields_of", lambda _: fields)
+    save(tmp_path, large(1), keep=1)
+    (tmp_path / "model-0000000001" / "m").write_bytes(b"four")
+    with pytest.raises(Unusable, match="needed a whole one"):
+        load(tmp_path)
+
+
+def test_shards_are_removed_moved_and_pinned_with_checkpoint(tmp_path, few):
+    for version in (1, 2, 3):
+        save(tmp_path, large(version), keep=2)
+    pin(tmp_path, large(3))
+    assert {each.name for each in tmp_path.iterdir() if each.is_dir()} == {
+        "best", "model-0000000002", "model-0000000003"
+    }  # fmt: skip
+    assert restore(tmp_path, 2).size_bytes > large(2).model.nbytes
+    assert same(load(tmp_path), large(2))
+    save(tmp_path, large(3, round_number=9), keep=1)
+    assert same(load(tmp_path), large(3, round_number=9))
+    assert same(load(pinned(tmp_path).path.parent, 3), large(3))
+    assert same(load(tmp_path / "aside-0001", 3), large(3))
+    assert restore(tmp_path, 3).round == 9
+    (tmp_path / "model-0000000003.fedgc").unlink()
+    restore(tmp_path, 3)
+    assert same(load(tmp_path), large(3))
+
+
+def test_shards_of_dead_writer_are_removed(tmp_path, few):
+    (tmp_path / "model-0000000009").mkdir()
+    (tmp_path / "model-0000000001").mkdir()
+    save(tmp_path, large(1), keep=1)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["model-0000000001", "model-0000000001.fedgc"]
+    assert same(load(tmp_path), large(1))
+
+
+def test_failed_write_of_shards_leaves_nothing(tmp_path, few, monkeypatch):
+    save(tmp_path, large(1), keep=3)
+
+    def full(_handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(EdgeFailed, match="No space left on device"):
+        save(tmp_path, large(2), keep=3)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["model-0000000001", "model-0000000001.fedgc"]
+
+
+def test_checkpoint_of_first_format_is_read(tmp_path):
+    header = {"round": 3, "version": 2, "numbers": 2, "optimizer_bytes": 1, "state": "{}"}
+    text = json.dumps(header).encode()
+    content = MAGIC + _LENGTH.pack(len(text)) + text + np.float32([1, 2]).tobytes() + b"o"
+    (tmp_path / "model-0000000002.fedgc").write_bytes(content + hashlib.sha256(content).digest())
+    assert (load(tmp_path).model.tolist(), listed(tmp_path)[0].round) == ([1.0, 2.0], 3)

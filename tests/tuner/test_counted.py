@@ -88,7 +88,7 @@ def counted_in(rounds: int, **settings: object) -> np.ndarray:
 
 
 def test_every_chunk_counts_equally_over_many_rounds() -> None:
-    counted = counted_in(400)
+    counted = counted_in(200)
     whole = counted.min(axis=1) > 0
     assert 0 < whole.mean() < 0.5, "some rounds are whole, most are cut short"
     np.testing.assert_array_equal(counted[whole], 1.0)

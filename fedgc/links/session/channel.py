@@ -45,12 +45,15 @@ class Channel:
         """Whether a line has not been sent on this stream."""
         return self._next < len(self._kept)
 
-    def next_frame(self) -> bytes | None:
-        """Return the next frame that was not sent on this stream, if there is one."""
+    def next_frame(self, unheard: int = 1) -> bytes | None:
+        """Return the next frame that was not sent on this stream, if there is one.
+
+        It is an acknowledgement if no line waits and so many received lines are not acknowledged.
+        """
         if self.waits:
             self._next += 1
             return self._kept[self._next - 1][1]
-        if self._sent < self.heard:
+        if self.heard - self._sent >= unheard:
             self._sent = self.heard
             return wire.encode(wire.Heard(self.heard))
         return None

@@ -2,7 +2,9 @@
 
 The engine's thread receives commands and sends events; the session's thread carries them. A broken stream is
 opened again with the resume ticket, after a jittered pause that doubles. If the listener stays away for
-longer than the grace time, the session ends, so that the SuperNode is free for other runs.
+longer than the grace time, the session ends, so that the SuperNode is free for other runs. One that is silent
+but does not break connections may be suspended, and has `SUSPENDED` grace times: it counts its own from when
+it notices broken streams. One that answers is busy, not away, however long it takes to admit a client.
 """
 
 import contextlib
@@ -16,6 +18,7 @@ from typing import Any, Final, Self
 import grpc
 
 from fedgc.codecs import EXACT
+from fedgc.codecs.model_change import Changed, ChangeForm
 from fedgc.errors import BadMessage, BadVector, EdgeFailed, Refused
 from fedgc.guards import guarded
 from fedgc.large_vectors import Readable, Scratch
@@ -40,15 +43,17 @@ from fedgc.links.frames import (
     Welcome,
 )
 from fedgc.links.identity import Identity
-from fedgc.links.pieces import Form, Incoming, Source, Vector, offer_of, shortened
+from fedgc.links.pieces import Incoming, Source, Vector, offer_of, shortened
+from fedgc.links.session.arrived_models import ArrivedModels
 from fedgc.links.session.certificate import fingerprint
 from fedgc.links.session.flow import Flow
-from fedgc.links.session.options import QUIET, SILENCE, client_options, ping_s
+from fedgc.links.session.options import OPENING_QUIET, QUIET, SILENCE, client_options, ping_s
 from fedgc.messages import WIRE_VERSION, Close, ToClient, Validate, Work
 
 GOODBYE_S: Final = 2.0  # minimum for a goodbye to arrive; the listener answers by closing the stream
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
+SUSPENDED: Final = 3.0  # grace times
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class Terms:
     connect_s: float | None = None  # how long to try before the first welcome (None: the grace time)
     uplink_bytes_s: float = math.inf  # an upper limit, to simulate a slow uplink
     scratch: Scratch = field(default_factory=Scratch)  # where models are received
+    changes: ChangeForm = field(default_factory=ChangeForm)  # how a model travels that follows the last one
 
 
 class _Stream:
@@ -71,6 +77,7 @@ class _Stream:
 
     def __init__(self, now: float) -> None:
         self.heard = now
+        self.answered = False
         self.opening: deque[bytes] = deque()
         self.open = False
         self.over = False
@@ -86,18 +93,17 @@ class Session:
         self._terms = terms
         self._server = fingerprint(invitation.certificate)
         self._credential = invitation.token
-        self._numbers = terms.numbers
+        self._models = ArrivedModels(terms.changes, terms.scratch)
+        self._models.numbers = terms.numbers
         self._flow = Flow(terms.piece_bytes, Accounts(), lambda count: Amounts(up_bytes=count))
         self._changed = threading.Condition()
         self._inbox: deque[ToClient] = deque()
-        self._model: tuple[int, Vector] | None = None  # the last that arrived
-        self._handed: tuple[int, Vector] | None = None  # for the last command, work that starts from it
-        self._known: int | None = None
         self._closed = -1  # the last round whose codewords are no longer wanted
         self._stream = _Stream(terms.clock())
         self._contact = terms.clock()
         self._lease_end: float | None = None
         self._reached = self._complete = False
+        self._silent = False  # the listener did not break the last stream, but said nothing on it
         self._ended = ""
         self._thread = threading.Thread(target=self._keep_open, name="fedgc-session", daemon=True)
 
@@ -152,13 +158,13 @@ class Session:
             if isinstance(
                 command, Work | Validate
             ):  # now: the next model may come before this one is asked for
-                self._handed, self._model = self._model, None
+                self._models.release()
             return command
 
     def expect(self, numbers: int) -> None:
         """Take models of this length."""
         with self._changed:
-            self._numbers = numbers
+            self._models.numbers = numbers
 
     def rest(self, wait_s: float) -> None:
         """Wait, at most until a command can be received."""
@@ -167,8 +173,16 @@ class Session:
 
     def fresh_model(self, version: int) -> Vector | None:
         """Return the model of the last work, once, if it arrived and is of this version."""
-        model, self._handed = self._handed, None
-        return model[1] if model is not None and model[0] == version else None
+        try:
+            return self._models.take(version)
+        except (BadVector, EdgeFailed) as error:  # a new session gets all of the model
+            self.end(str(error))
+            return None
+
+    @property
+    def changed(self) -> Changed | None:
+        """Where the last fresh model differs from one before it; None if all of it came."""
+        return self._models.changed
 
     def send(self, event: object) -> None:
         """Send an event; it arrives even if the stream breaks now."""
@@ -208,6 +222,7 @@ class Session:
 
     def _watch(self) -> None:
         away, limit_s = self._terms.clock() - self._contact, self._terms.grace_s
+        limit_s *= SUSPENDED if self._silent else 1.0
         if self._lease_end is None and self._terms.connect_s is not None:
             limit_s = self._terms.connect_s
         if not self._stream.open and away > limit_s:
@@ -219,7 +234,7 @@ class Session:
         while (
             self._inbox
             and isinstance(work := self._inbox[0], Work | Validate)
-            and work.version != self._known
+            and work.version != self._models.version
         ):
             if not any(isinstance(each, Close) and each.round >= work.round for each in self._inbox):
                 return False
@@ -256,18 +271,20 @@ class Session:
             watcher.start()
             was_open = False
             try:
-                for frame in stream.call:
+                for message in stream.call:
                     with guarded("a frame of the server"):
-                        self._arrived(stream, frame)
+                        for frame in wire.split(message):
+                            self._arrived(stream, frame)
                     was_open = was_open or stream.open
-            except grpc.RpcError:
-                pass  # a broken stream: try again until the grace time is over
+            except grpc.RpcError as error:  # a broken stream: try again until the grace time is over
+                self._silent = error.code() is grpc.StatusCode.CANCELLED  # by our own watcher
             except Refused as error:  # a server that breaks the protocol: no new stream helps
                 self.end(str(error))
                 self._drain(stream)
             finally:
                 with self._changed:
-                    self._contact = self._terms.clock() if was_open else self._contact
+                    if was_open or stream.answered:
+                        self._contact = self._terms.clock()
                     stream.open = False
                     stream.over = True
                     self._changed.notify_all()
@@ -283,11 +300,14 @@ class Session:
                 pass
 
     def _ping(self, stream: _Stream) -> None:
-        """Ping; close the stream when the session ends, or after too long a silence."""
+        """Ping; close the stream when the session ends, or after too long a silence.
+
+        A stream that is not open yet has longer: a busy listener opens one after the other.
+        """
         grace_s = self._terms.grace_s
         with self._changed:
             quiet = 0
-            while not (self._ended or stream.over) and quiet < QUIET:
+            while not (self._ended or stream.over) and quiet < (QUIET if stream.open else OPENING_QUIET):
                 self._flow.ping()
                 self._changed.notify_all()
                 before = stream.heard
@@ -308,7 +328,7 @@ class Session:
                     if stream.opening:
                         frame = stream.opening.popleft()
                     elif stream.open and (self._flow.channel.waits or not self._ended):
-                        frame = self._flow.next_frame()
+                        frame = self._flow.next_message()
                     if frame is None and self._ended:
                         return
                     if frame is None:
@@ -328,7 +348,7 @@ class Session:
         value = wire.decode(frame, wire.FROM_SERVER, now=now, client=self._who.client)
         with self._changed:
             stream.heard = now
-            self._reached = True
+            self._reached = stream.answered = True
             if isinstance(value, Piece):
                 self._piece(value, len(frame))
             else:
@@ -396,7 +416,8 @@ class Session:
             raise BadMessage(f"{offer.stream}: the server offered it, needed a model")
         self._flow.withdraw(lambda stream: stream.source == "model")
         try:
-            self._flow.incoming[offer.stream] = Incoming(offer, Form(self._numbers), self._terms.scratch)
+            form = self._models.form(offer.stream)
+            self._flow.incoming[offer.stream] = Incoming(offer, form, self._terms.scratch)
         except (BadVector, EdgeFailed) as error:  # another model, or a full disk: no new stream helps
             self.end(str(error))
 
@@ -405,8 +426,7 @@ class Session:
         try:
             incoming = self._flow.take(piece)
             if incoming is not None and incoming.whole:
-                self._model = (piece.stream.number, incoming.finish())
-                self._known = piece.stream.number
+                self._models.enter(piece.stream, incoming.verified())
                 self._flow.close(piece.stream)
         except BadVector as error:
             self.end(str(error))

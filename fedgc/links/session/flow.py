@@ -1,9 +1,12 @@
 """The send queue and the receive state of one end of a session, without I/O.
 
-Lines go first, so that a command waits for at most one piece; then acknowledgements; then pieces. Both ends
-are alike except that a client's codeword waits for a grant, while a model flows once it is announced.
+Lines go first, so that a command waits for at most one piece; then acknowledgements; then pieces. What is
+short and ready together travels together, and lines are acknowledged at every ping, or when several have
+come: each message costs the server more than the line in it. Both ends are alike except that a client's
+codeword waits for a grant, while a model flows once it is announced.
 """
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -14,6 +17,8 @@ from fedgc.links.pieces import Incoming, Outgoing, Source
 from fedgc.links.session.channel import Channel
 
 Count = Callable[[int], Amounts]
+
+UNHEARD: Final = 16  # received lines that need not be acknowledged before the next ping
 
 
 class Flow:
@@ -77,9 +82,21 @@ class Flow:
                 del table[stream]
         self._resting = {stream for stream in self._resting if not unwanted(stream)}
 
-    def next_frame(self) -> bytes | None:
-        """Return the next frame to send, counted, or None."""
-        frame = self.channel.next_frame()
+    def next_message(self) -> bytes | None:
+        """Return the frames that are ready and short as one message, or one long frame, or None."""
+        frames: list[bytes] = []
+        room: float = math.inf
+        while room > 0 and len(frames) < wire.BATCH_FRAMES:
+            frame = self.next_frame(room)
+            if frame is None:
+                break
+            room = min(room, wire.BATCH_BYTES) - len(frame)
+            frames.append(frame)
+        return wire.join(frames) if frames else None
+
+    def next_frame(self, room: float = math.inf) -> bytes | None:
+        """Return the next frame to send, counted, or None; a piece of a vector has at most `room` bytes."""
+        frame = self.channel.next_frame(1 if self._pings else UNHEARD)
         if frame is None and self._acks:
             frame = wire.encode(Ack(*self._acks.popitem()))
         if frame is None and self._pings:
@@ -88,11 +105,13 @@ class Flow:
             self._pings = False
             self.accounts.add(Amounts(control_bytes=len(frame)))
             return frame
-        return self._next_piece()
+        return self._next_piece(room)
 
-    def _next_piece(self) -> bytes | None:
+    def _next_piece(self, room: float) -> bytes | None:
         for stream, outgoing in self._outgoing.items():
-            if stream not in self._resting and (piece := outgoing.next_piece()):
+            if stream in self._resting or outgoing.next_size > room:
+                continue
+            if piece := outgoing.next_piece():
                 frame = wire.encode_piece(piece)
                 self.accounts.add(self._sent(len(frame)))
                 return frame

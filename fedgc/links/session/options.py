@@ -16,6 +16,7 @@ PINGS: Final = 4  # in a grace time,
 PING_S: Final = 60.0  # and no rarer: NATs forget a connection that is idle for some minutes
 SILENCE: Final = 0.5  # of a grace time: a silent peer counts as gone after that
 QUIET: Final = int(PINGS * SILENCE)  # checks in a row: a machine that was suspended itself has missed nothing
+OPENING_QUIET: Final = PINGS - 1  # before a stream is open: less than a connection may take (client_options)
 _LIMITS: Final = (
     ("grpc.max_receive_message_length", FRAME_LIMIT),
     ("grpc.max_send_message_length", FRAME_LIMIT),

@@ -11,22 +11,24 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
+from fedgc.codecs.model_change import ModelChange
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, NotAdmitted, Refused, Unexpected
 from fedgc.guards import guarded
 from fedgc.links import frames as wire
 from fedgc.links.byte_counts import Amounts
-from fedgc.links.frames import Challenge, Denied, Invitation, StreamId, Welcome
-from fedgc.links.pieces import Numbers, Source, Vector, offer_of, packed
+from fedgc.links.frames import Challenge, Denied, Invitation, Offer, StreamId, Welcome
+from fedgc.links.pieces import CHANGE, Numbers, Packed, Source, Vector, offer_of, packed
 from fedgc.links.session.admission import Admission
 from fedgc.links.session.certificate import authority_at, fingerprint, make_certificate
 from fedgc.links.session.options import QUIET, advertised, ping_s, server_options
-from fedgc.links.session.peer import Peer
+from fedgc.links.session.peer import Peer, Published
 from fedgc.links.session.sessions import SessionTable, Surroundings
 from fedgc.messages import WIRE_VERSION, LinkEvent, ToClient
 
@@ -34,7 +36,8 @@ START_S: Final = 30.0
 GOODBYE_S: Final = 2.0  # for goodbyes to arrive; clients answer by closing their streams
 SETTLE_S: Final = 0.05  # gRPC reports the end of cancelled calls to the loop, which must still exist
 SECRET_BYTES: Final = 32
-MOST_UNAUTHENTICATED: Final = 64  # streams without a hello; one more ends the oldest of them
+MOST_UNAUTHENTICATED: Final = 1024  # streams without a hello (50 kB each); one more ends the oldest of them
+NO_HELLO: Final = "no hello in time"
 
 
 class Listener:
@@ -103,11 +106,12 @@ class Listener:
         """Take vectors of this length from now on; a model is published after it is known."""
         self._sessions.expect(numbers)
 
-    def publish(self, version: int, vector: Vector) -> None:
-        """Make a model available; it is packed once and shared by all clients."""
-        source = Source(packed(vector))
-        offer = offer_of(StreamId("model", version), source)
-        self._loop.call_soon_threadsafe(self._sessions.publish, offer, source)
+    def publish(self, version: int, vector: Vector, change: ModelChange | None = None) -> None:
+        """Make a model available, and its change; each is packed once and shared by all clients."""
+        model = Published(*_offered(StreamId("model", version), packed(vector)))
+        if change is not None:
+            model = replace(model, change=_offered(StreamId("model", version, CHANGE), change.data))
+        self._loop.call_soon_threadsafe(self._sessions.publish, version, model)
 
     def send(self, command: ToClient) -> None:
         """Queue a command for its client; does nothing if the client is not connected."""
@@ -201,9 +205,7 @@ class Listener:
             peer, welcome = await self._admitted(context)
         except (Refused, TimeoutError) as error:
             self._sessions.refusals.count(error)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._config.grace_s):
-                    await context.write(wire.encode(Denied(str(error) or "no hello in time")))
+            await self._turn_away(context, error)
             return
         stream = peer.stream
         tasks: list[asyncio.Task[None]] = []
@@ -213,8 +215,8 @@ class Listener:
                 self._sessions.resume(peer)
             tasks.append(asyncio.create_task(self._write(peer, stream, context)))
             tasks.append(asyncio.create_task(self._watch(peer, stream, asyncio.current_task())))
-            while peer.stream is stream and (frame := await context.read()) is not grpc.aio.EOF:
-                self._sessions.arrived(peer, frame)
+            while peer.stream is stream and (message := await context.read()) is not grpc.aio.EOF:
+                self._sessions.arrived(peer, message)
             if peer.over:
                 with contextlib.suppress(TimeoutError):  # it may not read
                     await asyncio.wait_for(tasks[0], self._config.grace_s)
@@ -226,6 +228,14 @@ class Listener:
             for task in tasks:
                 task.cancel()
             self._sessions.left(peer, stream, self._loop.call_later)
+
+    async def _turn_away(self, context: Any, error: Refused | TimeoutError) -> None:  # noqa: ANN401
+        """Deny a client; one that said no hello in time is not denied: on a busy machine it tries again."""
+        if isinstance(error, TimeoutError):
+            await context.abort(grpc.StatusCode.UNAVAILABLE, NO_HELLO)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.grace_s):
+                await context.write(wire.encode(Denied(str(error))))
 
     @contextlib.asynccontextmanager
     async def _hello_timeout(self) -> AsyncIterator[None]:
@@ -253,12 +263,12 @@ class Listener:
 
     async def _write(self, peer: Peer, stream: object, context: Any) -> None:  # noqa: ANN401  grpc.aio has no types
         while peer.stream is stream:
-            frame = peer.flow.next_frame()
-            if frame is None:
+            message = peer.flow.next_message()
+            if message is None:
                 peer.wake.clear()
                 await peer.wake.wait()
             else:
-                await context.write(frame)
+                await context.write(message)
         if peer.over:
             await context.write(wire.encode(Denied(peer.over)))
 
@@ -273,3 +283,8 @@ class Listener:
             quiet = quiet + 1 if peer.heard_at == before else 0
         if reader is not None:
             reader.cancel()
+
+
+def _offered(stream: StreamId, vector: Packed) -> tuple[Offer, Source]:
+    source = Source(vector)
+    return offer_of(stream, source), source

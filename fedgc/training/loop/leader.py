@@ -118,13 +118,22 @@ class Leader:
 
     # ---- between two steps
 
+    @property
+    def goal(self) -> int:
+        """The steps that the client wants next: up to its target, then up to its limit."""
+        return self._target if self.steps < self._target else self._limit
+
     def count_step(self) -> None:
         """Count a step that ended now, after it has taken at least the client's least time."""
         if self._pace_s:
             self._rest()
+        self.count_steps(self.steps + 1, time.monotonic() - self._since)
+
+    def count_steps(self, steps: int, seconds: float) -> None:
+        """Count all steps up to this one; the new ones have taken these seconds."""
         counts, sums = self._shared.counts, self._shared.sums
-        sums[SECONDS] += time.monotonic() - self._since
-        counts[STEPS] += 1  # last: the client reads the others when this one has changed
+        sums[SECONDS] += seconds
+        counts[STEPS] = steps  # last: the client reads the others when this one has changed
 
     def log_loss(self, loss: float) -> None:
         """Add the loss of a step if it is finite; mixed precision skips the steps of others."""
@@ -133,7 +142,7 @@ class Leader:
         self._shared.sums[LOSSES] += loss
         self._shared.counts[LOGGED] += 1
 
-    def next(self) -> Action:
+    def next(self, wait_s: float = HEARTBEAT_S) -> Action:
         """Return what all ranks do next; wait some seconds for the client if there is nothing to do."""
         while not self._actions:
             if self._leaving:
@@ -144,7 +153,7 @@ class Leader:
             if self._may_train and self.steps < self._limit and not self._line.ready():
                 self._since = time.monotonic()
                 return self._here(Do.STEP)
-            if (message := self._heard()) is None:
+            if (message := self._heard(wait_s)) is None:
                 return self._here(Do.WAIT)
             with guarded("a line of the client", error=EdgeFailed):
                 self._obey(message)
@@ -193,11 +202,11 @@ class Leader:
         place = self._place
         return Action(do, place.round, place.version, place.first_step)
 
-    def _heard(self) -> Mapping[str, Any] | None:
+    def _heard(self, wait_s: float) -> Mapping[str, Any] | None:
         """Return the client's next line; None after a signal to leave, or if none comes for long."""
         try:
             self._waiting = True
-            return None if self._leaving else self._line.receive(HEARTBEAT_S)
+            return None if self._leaving else self._line.receive(wait_s)
         except _Interrupted:
             return None
         finally:

@@ -30,6 +30,7 @@ from fedgc.training.loop.leader import NUMBERS, Action, ClientEnded, Do, Leader
 from fedgc.training.loop.model_state import ModelState
 from fedgc.training.loop.ranks import Ranks, is_first
 from fedgc.training.loop.samples import Counted, samples_of, total_samples
+from fedgc.training.lora_ranks import common_rank
 
 Batch = TypeVar("Batch")
 Validate = Callable[[nn.Module], Mapping[str, float]]
@@ -94,7 +95,7 @@ def join(
     _joined.set()
     limit_memory(float(environment.client.get(GPU_SHARE, 1.0)))
     if is_first() or state.sharded:
-        state.bind()
+        state.bind(common_rank(environment.config()))
     state.step_in_float32()
     leader = Leader(environment) if is_first() else None
     loop = TrainingLoop(state, environment, leader, samples, validate, optimizer)

@@ -21,7 +21,9 @@ MASKED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("work", [{"work": "coded"}, {"work": "local", "local_steps": 4}])
+@pytest.mark.parametrize(
+    "work", [pytest.param({"work": "coded"}, marks=pytest.mark.slow), {"work": "local", "local_steps": 4}]
+)
 def test_every_site_joins_every_sum_with_one_process_per_packet(
     link, tmp_path: Path, work: dict[str, object]
 ) -> None:

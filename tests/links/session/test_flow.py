@@ -4,9 +4,9 @@ import numpy as np
 
 from fedgc.links import frames as wire
 from fedgc.links.byte_counts import Accounts, Amounts
-from fedgc.links.frames import Ack, Piece, StreamId
+from fedgc.links.frames import Ack, Bye, Heard, Piece, StreamId
 from fedgc.links.pieces import Source, offer_of, packed
-from fedgc.links.session.flow import Flow
+from fedgc.links.session.flow import UNHEARD, Flow
 
 STREAM = StreamId("codeword", 1, 0)
 VECTOR = packed(np.arange(100.0))
@@ -44,3 +44,36 @@ def test_second_grant_repeats_nothing_and_allows_late_ack() -> None:
     assert pieces(flow, 1) == [120]
     flow.granted(STREAM, 280)  # it was sent so far over a stream that broke
     assert pieces(flow) == [280, 320, 360, 400]
+
+
+def test_lines_and_short_vector_travel_in_one_message() -> None:
+    flow = Flow(PIECE, Accounts(), lambda count: Amounts(up_bytes=count))
+    flow.announce(offer_of(STREAM, Source(VECTOR)), Source(VECTOR), at_once=True)
+    flow.channel.send(Bye("later"))
+    message = flow.next_message()
+    assert message is not None
+    kinds = [frame[:1] for frame in wire.split(message)]
+    assert kinds[:2] == [b"L", b"L"]
+    assert set(kinds[2:]) == {b"P"}
+    assert flow.next_message() is None
+
+
+def test_line_does_not_wait_behind_long_piece() -> None:
+    vector = packed(np.zeros(wire.BATCH_BYTES // 2))
+    flow = Flow(vector.nbytes, Accounts(), lambda count: Amounts(up_bytes=count))
+    flow.announce(offer_of(STREAM, Source(vector)), Source(vector), at_once=True)
+    for kind in (b"L", b"P"):
+        message = flow.next_message()
+        assert message is not None
+        assert {frame[:1] for frame in wire.split(message)} == {kind}
+
+
+def test_lines_are_acknowledged_at_ping_or_in_numbers() -> None:
+    flow = Flow(PIECE, Accounts(), lambda count: Amounts(up_bytes=count))
+    flow.channel.accept(1)
+    assert flow.next_message() is None
+    flow.ping()
+    assert flow.next_message() == wire.encode(Heard(1))
+    for number in range(2, 2 + UNHEARD):
+        flow.channel.accept(number)
+    assert flow.next_message() == wire.encode(Heard(1 + UNHEARD))
