@@ -153,7 +153,7 @@ def _serve(client: _Client, invitation: Invitation) -> RecordDict:
         if not is_script:
             must_fit_client(client.config, loop.engine.size, client.caches)
         link = stack.enter_context(opened)
-        stack.callback(loop.settle, opened)
+        stack.callback(lambda: loop.settle(opened, opened.accounts.round))
         ended = loop.serve(link, client.who.client)
         loop.engine.keep()
         if not (link.reached or is_script or ended == LEFT):

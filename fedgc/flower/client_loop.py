@@ -239,10 +239,10 @@ class ClientLoop:
         if vector is not None:
             session.offer_packed(stream, vector)
 
-    def settle(self, session: Session) -> None:
-        """Enter what the session has carried into the log of the site's policy."""
+    def settle(self, session: Session, round_: int) -> None:
+        """Enter what the session has carried by the end of a round into the log of the site's policy."""
         self._policy.moved(session.accounts.settle())
-        self._policy.settle(session.accounts.round)
+        self._policy.settle(round_)
 
     def _handle_masked(
         self, session: Session, site: MaskedClient, command: ToMember | Reveal | Repair
@@ -259,7 +259,7 @@ class ClientLoop:
     def _close(self, session: Session, command: Close) -> None:
         self._open_round, self._closed_at = False, time.monotonic()
         if command.outcome != "skipped":
-            self.settle(session)
+            self.settle(session, command.round)
         self.engine.handle(command)
         if command.outcome == "stopped" and not command.frees:  # else the server says goodbye itself
             session.end("the run was stopped")
