@@ -322,7 +322,7 @@ class LocalEngine(Engine):
         self._go_on()
         return self._answered(command, report, copied, part)
 
-    def _ended(self, work: Work) -> Vector | None:
+    def _ended(self, work: Work) -> Readable | None:
         """End the steps under way, and return the trained model; None until they have ended."""
         try:
             vector = self._end()
