@@ -37,7 +37,7 @@ from tests.turns import step_by_turns
 SETTINGS: Mapping[str, object] = {
     "task": "digits", "chunks": 8, "threads": 1, "grace_s": GRACE_S, "evaluate_every": 0, "local_steps": 4,
     "shared_momentum": "off", "gate": "every", "lockstep": "on", "aggregator": "weighted-mean",
-    "largest_share": 1.0, "start_timeout_s": WAIT_S, "learning_rate": 0.2,
+    "largest_share": 1.0, "start_timeout_s": WAIT_S, "learning_rate": 0.2, "quorum": 1.0,
 }  # fmt: skip
 TELLS = (  # in place of `fedgc gateway`: where the gateway is, and nothing else
     "import os, sys, time; new = sys.argv[1] + '.new'; open(new, 'w').write(os.environ['FEDGC_CLIENT']); "
@@ -72,7 +72,8 @@ class Fleet:
     model: CommonModel | None = None
     driver: Driver | None = None
     reason: str = ""
-    leaves: threading.Event = field(default_factory=threading.Event)  # ends the session of its gateway
+    killed: threading.Event = field(default_factory=threading.Event)  # ends its gateway, which comes back
+    again: "Fleet | None" = None  # with its next gateway
 
     @property
     def config(self) -> RunConfig:
@@ -107,19 +108,23 @@ class Fleet:
         if isinstance(member, int):
             self._follow(listener, lambda rest: self._client(member, folder, rest), member)
             return
+        self._lead(listener, member, folder, GATEWAYS + number)
+        if member.killed.is_set():
+            member.again = replace(member, resume=member.saved[-1], sink=Rows(), killed=threading.Event())
+            self._lead(listener, member.again, self.folder / f"member-{number}-again", GATEWAYS + number)
+
+    def _lead(self, listener: Listener, member: "Fleet", folder: Path, who: int) -> None:
+        """Run a site and its gateway."""
         place = folder / "gateway"
-        place.unlink(missing_ok=True)
         server = threading.Thread(target=served, args=(member, place))
         server.start()
-        self._follow(
-            listener, lambda rest: self._gateway(place, folder, rest), GATEWAYS + number, member.leaves
-        )
+        self._follow(listener, lambda rest: self._gateway(place, folder, rest), who, member.killed)
         server.join(WAIT_S)
 
     def _client(self, chunk: int, folder: Path, rest: Wait) -> Engine:
         task, pace = task_of(self.config, [chunk]), Pace(time.monotonic, rest, self.pace_s)
         engine = new_engine(task, self.config, pace, folder / "spill", files=CacheFiles(folder / "cache"))
-        return step_by_turns(engine)
+        return engine if self.pace_s else step_by_turns(engine)
 
     def _gateway(self, place: Path, folder: Path, rest: Wait) -> Engine:
         folder.mkdir(parents=True, exist_ok=True)
@@ -132,16 +137,15 @@ class Fleet:
         listener: Listener,
         make: Callable[[Wait], Engine],
         number: int,
-        leaves: threading.Event | None = None,
+        killed: threading.Event | None = None,
     ) -> None:
         loop = ClientLoop(make)
         terms = Terms(GRACE_S, 64 * 1024, 0, time.monotonic, random.random)
         who = Identity(Ed25519PrivateKey.from_private_bytes(bytes([number] * 32)))  # it seeds its batches
         with Session(listener.invite(), who, terms) as session:
-            if leaves is not None:
-                threading.Thread(target=lambda: leaves.wait() and session.end("left"), daemon=True).start()
+            if killed is not None:
+                threading.Thread(target=lambda: killed.wait() and session.end("killed"), daemon=True).start()
             loop.serve(session, who.client)
-            loop.engine.keep()
         loop.engine.close(complete=session.complete)
 
 

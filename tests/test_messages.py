@@ -23,6 +23,7 @@ from fedgc.messages import (
     Command,
     Continue,
     Deal,
+    Due,
     Enrolled,
     Event,
     Failed,
@@ -38,6 +39,7 @@ from fedgc.messages import (
     ModelEvent,
     Offered,
     Open,
+    Ordered,
     Persist,
     Pool,
     Progress,
@@ -98,6 +100,8 @@ GOOD = (
     Published(1.0, 2, bytes(32)),
     Tick(1.0),
     Stop(1.0, "enough"),
+    Ordered(1.0, "5f", 16, 32),
+    Due(1.0),
     Pool(1, 2, (("a", ("left",)), ("b", ("right",)))),
     Work("a", 1, 0, 4, (2, 0), ((0, "left"), (2, "right")), 7, 60.0),
     Skip("a", 1, 0),
@@ -221,7 +225,7 @@ def test_sketch_is_whole_and_finite_or_absent(message):
 
 @pytest.mark.parametrize("event", [m for m in GOOD if type(m) in get_args(Event)], ids=label)
 def test_client_event_names_client(event):
-    if isinstance(event, Tick | Stop | Published):
+    if isinstance(event, Tick | Stop | Published | Ordered | Due):
         assert not hasattr(event, "client")
     else:
         with pytest.raises(BadMessage, match="needed a client"):

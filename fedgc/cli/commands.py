@@ -67,6 +67,10 @@ def demo(  # noqa: PLR0913, PLR0917  one for each option
         str | None, typer.Option(help="Which gate (`fedgc config --all` lists them); sets gate.name.")
     ] = None,
     sites: Annotated[int, typer.Option(help="Clients; under masks, each is a site.")] = 4,
+    clients: Annotated[
+        int | None,
+        typer.Option(help="Clients of each site: sites are fleets, and one single client takes part."),
+    ] = None,
     secrecy: Annotated[str, typer.Option(help="open, or masked: only sums are seen.")] = "open",
     folder: Annotated[
         Path, typer.Option(help="Where the demo keeps its store, checkpoints, caches and keys.")
@@ -86,7 +90,29 @@ def demo(  # noqa: PLR0913, PLR0917  one for each option
     from fedgc.cli.settings import parse
 
     chosen = [f"{name}={value}" for name, value in (("work", work), ("gate.name", gate)) if value is not None]
-    run_demo(rounds, parse([*chosen, *(settings or [])]), DemoFleet(sites, secrecy), folder)
+    given = parse([*chosen, *(settings or [])])
+    if clients is None:
+        run_demo(rounds, given, DemoFleet(sites, secrecy), folder)
+        return
+    from fedgc.cli.demo_sites import Sites, run_sites
+
+    run_sites(Sites(sites, clients), rounds, given, folder)
+
+
+@app.command()
+def gateway(
+    folder: Annotated[Path | None, typer.Option("--app", help="The folder of the consortium's app.")] = None,
+    consortium: Annotated[
+        int, typer.Option(help="Flower's number of the consortium's run, to find a site inside itself.")
+    ] = 0,
+) -> None:
+    """Run the fleet of a site for its gateway: a SuperNode with `site` in its node config starts this.
+
+    Example: fedgc gateway --app .
+    """
+    from fedgc.cli.gateway import serve_site
+
+    serve_site(folder, consortium)
 
 
 @app.command()

@@ -8,6 +8,7 @@ Each client process imports this module before it joins, so it imports neither t
 import math
 import os
 import random
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
@@ -19,6 +20,7 @@ from typing import Final
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedgc.codecs.model_change import ChangeForm
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, FedgcError
 from fedgc.flower.cache_folders import default_root, open_cache, spilled
@@ -39,10 +41,12 @@ from fedgc.links.session.client import Session, Terms
 from fedgc.processes.available import available_memory
 from fedgc.training import CacheFiles, Engine, new_engine, new_script_engine
 from fedgc.training.pace import Pace
+from fedgc.training.script.place import gateway_command
 from fedgc.training.script.script_loop import ScriptFacts
 from fedgc.training.tasks import Task, must_be_task, named
 
 KILOBYTE: Final = 1000
+SITE: Final = "site"  # in the node config: the SuperLink of the fleet whose gateway this client is
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class _Client:
     who: Identity
     name: str
     config: RunConfig
-    task: Task | None  # None with a training script
+    task: Task | None  # None with a training script, and of the gateway of a site
     own: Mapping[str, str | int | float]  # the client's own settings: its node config
     pace_s: float
     uplink_bytes_s: float
@@ -60,11 +64,14 @@ class _Client:
     spill: Path
     site: MaskedClient | None
     departure: Departure
+    run: int  # Flower's number of it
 
     def engine(self, files: CacheFiles, rest: Wait) -> Engine:
         if self.task is None:
-            pinned = str(self.own.get("script", ""))
-            facts = ScriptFacts(self.config, self.who.client, self.own, files.folder, self.pace_s, pinned)
+            is_site = bool(self.own.get(SITE))
+            pinned = gateway_command(sys.path, self.run) if is_site else str(self.own.get("script", ""))
+            about = (self.config, self.who.client, self.own, files.folder, self.pace_s)
+            facts = ScriptFacts(*about, pinned=pinned, is_site=is_site)
             return new_script_engine(facts, rest, self.spill, files)
         return new_engine(
             self.task,
@@ -84,8 +91,8 @@ def client_app(task: Task | None = None) -> ClientApp:
 
     The node config of the SuperNode may set `name`, `identity` (path of the client's key), `cache` (folder),
     `script` (the command of a training script, in place of the run's), `pace-s` (least seconds per local
-    step), `uplink-kb-s` (upload limit) and `leave-grace-s` (seconds to hand in what it has when it is asked
-    to end).
+    step), `uplink-kb-s` (upload limit), `leave-grace-s` (seconds to hand in what it has when it is asked
+    to end) and `site` (the SuperLink of a fleet, whose gateway the client then is).
 
     Args:
         task: The training task; by default the one named by the setting `task`.
@@ -109,6 +116,8 @@ def client_app(task: Task | None = None) -> ClientApp:
     @app.train(packet.ACTION)
     def answer(message: Message, context: Context) -> Message:
         with _client(context, task) as client, client.departure.heard():
+            if client.own.get(SITE):
+                raise BadSetting("it is the gateway of a site, and needs a session; saw none get through")
             asked = packet.read_packet(message.content, client.who.client)
             cache = client.cache(asked.run)
             with closing(client.engine(cache, time.sleep)) as engine:
@@ -178,7 +187,7 @@ def _client(context: Context, task: Task | None) -> Iterator[_Client]:
 def _opened(context: Context, task: Task | None, name: str) -> Iterator[_Client]:
     config, node = RunConfig.read(context.run_config), context.node_config
     own = {key: each for key, each in node.items() if isinstance(each, str | int | float)}
-    chosen = None if config.script else task or named(config.task, config, own)
+    chosen = None if config.script or own.get(SITE) else task or named(config.task, config, own)
     caches = Path(str(node["cache"])) if node.get("cache") else default_root(os.environ)
     with ExitStack() as open_things:
         who = open_things.enter_context(_identity(context))
@@ -186,6 +195,10 @@ def _opened(context: Context, task: Task | None, name: str) -> Iterator[_Client]
         site = site_of(config, node, os.environ, time.time, os.urandom)
         if site is not None:
             open_things.enter_context(closing(site))
+            if site.record_clip is not None and own.get(SITE):
+                raise BadSetting(
+                    "node config site: the descriptor asks for privacy, which a fleet cannot give"
+                )
         pace_s = _number(context, "pace-s", 0.0)
         uplink_bytes_s = KILOBYTE * _number(context, "uplink-kb-s", math.inf)
         if not uplink_bytes_s > 0:
@@ -194,7 +207,8 @@ def _opened(context: Context, task: Task | None, name: str) -> Iterator[_Client]
         if not 0 <= grace_s < math.inf:
             raise BadSetting(f"node config {GRACE_KEY}: saw {grace_s}, needed seconds, 0 or more")
         departure = Departure.of(grace_s, os.environ)
-        yield _Client(who, name, config, chosen, own, pace_s, uplink_bytes_s, caches, spill, site, departure)
+        limits = (pace_s, uplink_bytes_s, caches, spill, site, departure, context.run_id)
+        yield _Client(who, name, config, chosen, own, *limits)
 
 
 def _terms(client: _Client, numbers: int) -> Terms:
@@ -208,6 +222,7 @@ def _terms(client: _Client, numbers: int) -> Terms:
         connect_s=client.config.connect_s,
         uplink_bytes_s=client.uplink_bytes_s,
         scratch=Scratch(client.spill, available=available_memory),
+        changes=ChangeForm(client.config.fragments, client.config.download_codec),
     )
 
 

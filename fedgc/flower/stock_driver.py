@@ -124,7 +124,7 @@ class StockDriver:
                 return self._over()
             time.sleep(POLL_S)
         self._collect_evaluations()
-        self.result.arrays = self._record(self._model)
+        self.result.arrays = self._record(self._optimizer.average(self._model))
         self._show(self._clock(), force=True)
         return self._over()
 
@@ -151,6 +151,7 @@ class StockDriver:
         for output in outputs:
             match output:
                 case Aggregate(node, version, weight):
+                    self._rule.begin(self._models[version], self._layout.shapes)
                     self._rule.add(str(node), weight, self._models[version] - self._answers.pop(node))
                 case Closed():
                     self._close(output)
@@ -286,7 +287,9 @@ class StockDriver:
         if self._job.evaluate_fn is None:
             return
         try:
-            metrics = figures_of(self._job.evaluate_fn, round_, self._record(self._model))
+            metrics = figures_of(
+                self._job.evaluate_fn, round_, self._record(self._optimizer.average(self._model))
+            )
         except TaskFailed as error:
             self._log.log(WARNING, "round %d: %s", round_, error)
             return
@@ -298,9 +301,13 @@ class StockDriver:
         if self._job.save is None or not closed.weight > 0:
             return
         state = typed.dumps(typed.write(replace(self._machine.state(), round=closed.row.round + 1))).decode()
-        shapes = tuple((name, shape) for name, shape, _ in self._layout.parts)
         made = Checkpoint(
-            closed.row.round, closed.version, self._model, self._optimizer.state(), state, shapes=shapes
+            closed.row.round,
+            closed.version,
+            self._model,
+            self._optimizer.state(),
+            state,
+            shapes=self._layout.shapes,
         )
         try:
             self._job.save(made)

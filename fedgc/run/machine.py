@@ -54,7 +54,7 @@ from fedgc.round.plan import Fleet, Plan, make_plan, model_limit_s, upload_s
 from fedgc.round.replication import ReplicationTarget
 from fedgc.round.scheduler import WorkSummary
 from fedgc.round.waiting import Waiting
-from fedgc.run.carried import Carried
+from fedgc.run.carried import Carried, began_training
 from fedgc.run.chunk_table import MOST_PRIVATE, Amounts, Holdings
 from fedgc.run.departures import Departures
 from fedgc.run.gate import CHECK_BYTES, RunGate
@@ -391,7 +391,10 @@ class Run:
         nothing = outcome in ("empty", "aborted")
         self._note_nothing(over if nothing else None)
         if synced and over.result:
-            self.version, self._model_since = self.version + 1, now
+            self.version, self._model_since = (
+                self.version + 1,
+                began_training(self.config.fragments, over.started_at, now),
+            )
             outputs.append(Apply(self.number - 1, self.version, over.result.weight, outcome))
             self._first_step += self._target
             self._common_steps = over.result.steps if self.config.alpha < 1 else 0.0

@@ -1,7 +1,8 @@
 """Where the file of a training script lies: a path in the command, in the app or in the working folder."""
 
 import shlex
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -27,8 +28,23 @@ def in_app(script: str, folders: Iterable[str]) -> str:
     """
     words = shlex.split(script)
     file = script_in(words)
-    apps = (Path(each) for each in folders if (Path(each) / MANIFEST).is_file())
-    found = next((app / file for app in apps if file and (app / file).is_file()), None)
+    found = next((app / file for app in _apps(folders) if file and (app / file).is_file()), None)
     if found is None or Path(file).is_absolute():
         return script
     return shlex.join(str(found) if word == file else word for word in words)
+
+
+def gateway_command(folders: Iterable[str], run: int) -> str:
+    """Return the command that runs the fleet of a site, with the installed app.
+
+    Args:
+        folders: Where Python looks for modules: Flower puts the app's folder there.
+        run: Flower's number of the consortium's run.
+    """
+    app = next(_apps(folders), None)
+    words = ["--consortium", str(run), *(["--app", str(app)] if app else [])]
+    return shlex.join([sys.executable, "-m", "fedgc.cli", "gateway", *words])
+
+
+def _apps(folders: Iterable[str]) -> Iterator[Path]:
+    return (Path(each) for each in folders if (Path(each) / MANIFEST).is_file())

@@ -12,7 +12,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, EdgeFailed, FedgcError, TaskFailed
+from fedgc.fragments import mix
 from fedgc.guards import guarded
 from fedgc.messages import Held, Layout, Scored, Work
 from fedgc.training.cache import Saved
@@ -59,6 +60,7 @@ class ScriptFacts:
     folder: Path  # for the log, and for what outlives the script
     pace_s: float = 0.0  # least time of a step
     pinned: str = ""  # the command that the client's owner runs in place of the run's
+    is_site: bool = False  # the command runs the fleet of a site
 
     @property
     def command(self) -> str:
@@ -73,6 +75,7 @@ class ScriptLoop(LocalLoop):
         """`wait` waits for so many seconds, or less if a command comes."""
         self._facts = facts
         self._wait = wait
+        self.is_costly = facts.is_site
         self._socket_folder = Path(tempfile.mkdtemp(prefix="fedgc-", dir=_place_of_socket()))
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(self._socket_folder / "client"))
@@ -134,6 +137,12 @@ class ScriptLoop(LocalLoop):
         self._failure, self._resting = "", False
         self._tell()
 
+    def merge(self, begin: Begin, parts: Sequence[slice], own: float) -> None:
+        """Have the script go on from its own model with these parts; its optimizer keeps its state."""
+        for part in parts:
+            mix(self._vectors.trained, begin.model, part, own)
+        self.begin(replace(begin, saved=self.saved()))
+
     def go_on(self, work: Work) -> None:
         """Let the script train on."""
         self._work = work
@@ -178,6 +187,11 @@ class ScriptLoop(LocalLoop):
     def saved(self) -> Saved:
         """Return the model that the script has handed in; its optimizer stays in the script."""
         return Saved(self._vectors.trained, [], {})
+
+    @property
+    def scores_models(self) -> bool:
+        """Whether the script has a function for that."""
+        return self._validates
 
     def validate(self, version: int, model: Vector) -> bool:
         """Have the script score a model, before it trains or without training."""

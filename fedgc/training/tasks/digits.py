@@ -4,6 +4,8 @@ The network has batch normalization and dropout on purpose: both must give the s
 a chunk, and each run of this task exercises that.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +21,17 @@ if TYPE_CHECKING:
 def digits(config: RunConfig) -> Task:
     """Return the task, its samples shuffled and cut into `config.chunks` chunks."""
     return classification("digits", config, read, network)
+
+
+def digits_part(config: RunConfig, client: Mapping[str, str | int | float]) -> Task:
+    """Return the task with the samples of one client: the second of seven parts for `part = "2/7"`.
+
+    A client has `part` in its node config. Without it, as on the server, the task has all samples.
+    """
+    number, _, parts = str(client.get("part", "1/1")).partition("/")
+    task = classification("digits", replace(config, chunks=int(parts)), read, network)
+    name = list(task.sizes())[int(number) - 1]
+    return replace(task, chunks={name: task.sizes()[name]}, may_move=False)
 
 
 def network() -> "nn.Module":

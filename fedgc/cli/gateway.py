@@ -1,0 +1,132 @@
+"""`fedgc gateway`: the run of a site's fleet, for the gateway that starts this command.
+
+A gateway is a client of a consortium whose node config names the SuperLink of its site (`site`). Its training
+is a run of the site's own fleet. The consortium decides what is trained: those settings are inherited. The
+site decides how its fleet trains it: other settings have their defaults, or the values in the node config
+(`site-settings`).
+
+The run is named after the consortium's run and the gateway. If a gateway is started again, the run goes on
+from its last checkpoint, once the run of the earlier gateway has ended.
+"""
+
+import math
+import os
+import shlex
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import click
+
+from fedgc.cli import view
+from fedgc.cli.run import Place, Wanted, host_of, must_be_known, started
+from fedgc.cli.settings import parse
+from fedgc.cli.signals import like_ctrl_c
+from fedgc.config import RunConfig
+from fedgc.config.names import group_of
+from fedgc.deploy.app_folder import App, Setting
+from fedgc.deploy.superlink import Superlink
+from fedgc.errors import BadSetting, EdgeFailed, Unusable
+from fedgc.store import checkpoint, owned
+from fedgc.store.database import Store
+from fedgc.store.engine import runs_folder
+from fedgc.store.liveness import alive
+from fedgc.training.loop.environment import VARIABLE, ScriptEnvironment
+
+SITE, SETTINGS, HOME = "site", "site-settings", "site-home"  # keys of the node config
+FILE: Final = "gateway.json"
+INHERITED: Final = ("", "optimizer", "data", "client", "task")  # groups of settings
+OWN: Final = ("run", "resume", "min-clients", "secrecy", "federation", "optimizer.server")  # and what follows
+GIVEN: Final[Mapping[str, Setting]] = {
+    "gate.name": "every",
+    "history.evaluate-every": 0,
+    "timing.start-timeout-s": 60.0,  # so that the consortium hears why the fleet is not there
+}
+END_S: Final = 60.0  # for the run of an earlier gateway to end
+POLL_S: Final = 0.2
+
+
+def serve_site(app: Path | None, consortium: int) -> None:
+    """Run the fleet of this site until the consortium's run is over.
+
+    Args:
+        app: The folder of the consortium's app, which the fleet trains.
+        consortium: Flower's number of the consortium's run.
+
+    Raises:
+        Unusable: No gateway has started this process, or its settings are not accepted.
+        EdgeFailed: The run of the fleet did not complete.
+    """
+    environment = ScriptEnvironment.read(os.environ)
+    if environment is None or not environment.client.get(SITE):
+        raise Unusable(
+            f"fedgc gateway: saw no gateway; a SuperNode whose node config has {SITE}=SUPERLINK starts it"
+        )
+    if home := environment.client.get(HOME):
+        os.environ["FLWR_HOME"] = str(home)
+    settings = site_settings(environment, _written(environment))
+    wanted = Wanted(None, settings, superlink=str(environment.client[SITE]))
+    must_be_known(wanted)
+    console = view.terminal()
+    with like_ctrl_c(), Store.open() as store:
+        config = RunConfig.read(settings)
+        _await_end(store, config.run)
+        if checkpoint.versions(runs_folder(config.checkpoint_dir, os.environ) / config.run):
+            config = RunConfig.read({**settings, "resume": config.run})
+        with host_of(wanted, console) as host:
+            _must_be_another(host.superlink, consortium)
+            over = started(Place(wanted, App(app, {}) if app else None, store, host, console), config)
+    if over.stopped:
+        raise click.Abort
+    if over.reason is not None:
+        raise EdgeFailed(f"the run of the site did not complete: {over.reason}")
+
+
+def site_settings(environment: ScriptEnvironment, place: Path) -> dict[str, Setting]:
+    """Return the settings of the site's run; `place` is the file by which its server finds the gateway."""
+    given, own = environment.settings, environment.client
+    inherited = {
+        key: each for key, each in given.items() if group_of(key) in INHERITED and not key.startswith(OWN)
+    }
+    name = f"{given.get('resume') or given.get('run') or 'run'}-{own.get('name') or 'site'}"
+    mine = parse(shlex.split(str(own.get(SETTINGS, ""))))
+    refused = sorted(mine.keys() & {"run", "resume", "site.gateway"})
+    if refused:
+        raise BadSetting(f"node config {SETTINGS}: saw {refused[0]}, which the gateway sets")
+    settings: dict[str, Setting] = {**inherited, **GIVEN, **mine, "run": name, "site.gateway": str(place)}
+    steps, config = environment.config().round_steps, RunConfig.read(settings)
+    return {**settings, "rounds": config.rounds * math.ceil(steps / config.round_steps)}
+
+
+def _written(environment: ScriptEnvironment) -> Path:
+    """Write what the server of the site needs to find the gateway, for this user only."""
+    place = environment.folder.absolute() / FILE
+    try:
+        owned.make_folder(place.parent)
+        with open(place, "w", opener=owned.opener) as file:
+            file.write(environment.write()[VARIABLE])
+    except OSError as error:
+        raise EdgeFailed(f"{place}: cannot be written ({error.strerror or error})") from error
+    return place
+
+
+def _must_be_another(superlink: Superlink, consortium: int) -> None:
+    """Refuse a site inside itself: a fleet that waits for its own gateway never gathers."""
+    with suppress(EdgeFailed):  # it does not know the run
+        superlink.status(consortium)
+        raise Unusable(
+            f"node config {SITE}: saw {superlink.name}, the SuperLink of the consortium itself, "
+            "needed that of the site's fleet"
+        )
+
+
+def _await_end(store: Store, run: str) -> None:
+    """Wait for the end of the run of an earlier gateway; raise EdgeFailed if it does not end."""
+    end = time.monotonic() + END_S
+    with suppress(Unusable):  # the store knows no such run
+        while alive(store.run(run), time.time()):
+            if time.monotonic() > end:
+                raise EdgeFailed(f"run {run}: saw it under way for {END_S:g} s, needed the end of it")
+            time.sleep(POLL_S)
