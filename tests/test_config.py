@@ -38,7 +38,7 @@ INTEGERS = [name for name in NAMES if takes(name, int)]
 FLOATS = [name for name in NAMES if takes(name, float)]
 FREE_TEXTS = [name for name in NAMES if takes(name, str)]
 CHOICES = [name for name in NAMES if choices(name)]
-FLOAT_MAY_BE_0 = ["server_momentum", "patience", "inject_clients"]
+FLOAT_MAY_BE_0 = ["server_momentum", "patience", "inject_clients", "fragment_mixing"]
 OVER_0 = [name for name in FLOATS if name not in (*FLOAT_MAY_BE_0, "error_limit")]
 MAY_BE_0 = [
     "best_patience",
@@ -270,7 +270,7 @@ def test_duplicate_setting_is_refused():
 counts, amounts = st.integers(1, 4096), st.floats(1e-3, 1e6)
 NARROW = {
     "server_momentum": st.floats(0, 0.99), "error_limit": st.floats(1e-7, 1), "inject_clients": st.just(0.0),
-    "largest_share": st.floats(1e-3, 1),
+    "largest_share": st.floats(1e-3, 1), "fragment_mixing": st.floats(0, 1),
     **dict.fromkeys(UP_TO_1, st.floats(1e-3, 1)),
 }  # fmt: skip
 WORDS = {
@@ -310,6 +310,9 @@ def configs(draw: st.DrawFn) -> RunConfig:
     if values.get("secrecy") == "masked":
         values |= {"client_app": "fedgc", "codec": "float32", "placement": "private", "federation": "all.fed"}
         values |= {"gate": "every", "lockstep": "auto", "aggregator": "weighted-mean"}
+    values.pop("fragments", None)  # they need many other settings
+    if values.get("client_app") == "stock":
+        values.pop("download_codec", None)
     values["max_gap"] = max(values.get("max_gap", 32), values.get("min_gap", 1))
     if values.get("gate_budget_unit", "share") != "share":
         values["gate_budget"] = 0.5 if values.get("gate_budget", AUTO) == AUTO else values["gate_budget"]
@@ -496,3 +499,42 @@ def test_invalid_task_setting_is_refused(value):
 
 def test_unknown_setting_may_belong_to_task():
     assert refused({"lora-rank-of-mine": 8}).endswith("; a setting of a task is named task.lora-rank-of-mine")
+
+
+FRAGMENTS = {"fragments": 4, "link": "session"}
+
+
+def test_fragments_are_exchanged_every_round_without_shared_momentum():
+    config = RunConfig(**FRAGMENTS)
+    assert (config.chosen_gate, config.alpha) == ("every", 1.0)
+    assert (RunConfig().chosen_gate, RunConfig().alpha) == ("drift", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"work": "coded"}, "setting work: saw coded, needed local with links.fragments"),
+        ({"link": "auto"}, "setting links.kind: saw auto, needed session with links.fragments"),
+        (
+            {"secrecy": "masked", "federation": "all.fed", "gate": "every"},
+            "setting secrecy: saw masked, needed open with links.fragments",
+        ),
+        (
+            {"shared-momentum": 0.3},
+            "setting optimizer.shared-momentum: saw 0.3, needed off or auto with links.fragments",
+        ),
+        (
+            {"gate": "drift"},
+            "setting gate.name: saw drift, needed a gate without a measure, such as every or pace, "
+            "with links.fragments",
+        ),
+        ({"client-app": "stock"}, "setting client.app: saw stock, needed fedgc with links.fragments"),
+    ],
+)
+def test_fragments_refuse_settings_for_whole_updates(table, said):
+    assert refused({**FRAGMENTS, **table}) == said
+
+
+def test_stock_clients_get_models_as_float32():
+    said = refused({"client-app": "stock", "download-codec": "int8"})
+    assert said == "setting links.download-codec: saw int8, needed float32 with stock clients"

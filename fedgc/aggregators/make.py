@@ -8,6 +8,7 @@ from fedgc.aggregators.rule import AggregationRule
 GROUP: Final = "fedgc.aggregators"
 PLAIN: Final = "weighted-mean"  # what the server computes where it sees no single update
 BOUNDED: Final = "bounded-mean"
+MIXED_RANKS: Final = "lora-mixed-ranks"
 
 
 def rule_named(name: str) -> type[AggregationRule]:

@@ -1,13 +1,14 @@
 """The interface of an aggregation rule."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Vector = NDArray[np.float32]
+Shapes = Sequence[tuple[str, tuple[int, ...]]]  # the names and shapes of a vector's tensors, in its order
 
 
 class AggregationRule(ABC):
@@ -18,9 +19,10 @@ class AggregationRule(ABC):
     own options: the setting `aggregation.options` gives them as "name=value, name=value", converted to the
     type of their default.
 
-    The server has one instance for a run. In each round it calls `add` for every update as it arrives, and
-    then `result`, or `clear` if the round ends without an exchange. A rule whose result needs all updates at
-    once is a subclass of `CollectingRule`.
+    The server has one instance for a run. It calls `begin` with the common model before the updates that
+    start from it. In each round it calls `add` for every update as it arrives, and then `result`, or `clear`
+    if the round ends without an exchange. A rule whose result needs all updates at once is a subclass of
+    `CollectingRule`.
 
     >>> import numpy as np
     >>> from fedgc.aggregators.weighted_mean import WeightedMean
@@ -33,6 +35,14 @@ class AggregationRule(ABC):
 
     summary: ClassVar[str] = ""
     """A description of the rule for `fedgc config`, in a few words."""
+
+    def begin(self, model: Vector, shapes: Shapes) -> None:  # noqa: B027  most rules need no model
+        """Note the common model that the next updates start from; by default it is not needed.
+
+        Args:
+            model: The common model; do not write to it.
+            shapes: The names and shapes of its tensors, in their order.
+        """
 
     @abstractmethod
     def add(self, client: str, weight: float, update: Vector) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from fedgc.aggregators import PLAIN
+from fedgc.aggregators import MIXED_RANKS, PLAIN
 from fedgc.codecs import EXACT
 from fedgc.config.fields import AUTO
 from fedgc.config.pins import parse_pins
@@ -54,6 +54,27 @@ def check_aggregator(config: Settings) -> None:
         raise BadSetting(
             f"setting aggregation.rule: saw {config.aggregator}, needed {PLAIN} or auto with {kind}, {why}"
         )
+
+
+def check_mixed_ranks(config: Settings) -> None:
+    """Raise BadSetting if factors are to be mixed in a way that their products do not follow."""
+    if config.aggregator != MIXED_RANKS:
+        return
+    for key, seen, is_possible, needed in (
+        ("script", config.script or "none", bool(config.script), "a script, whose models have adapters"),
+        ("links.codec", config.codec, config.codec == EXACT, EXACT),
+        ("links.fragments", config.fragments, config.fragments == 1, "1"),
+        ("optimizer.server", config.server_optimizer, config.server_optimizer == "sgd", "sgd"),
+        (
+            "optimizer.server-learning-rate",
+            config.server_learning_rate,
+            config.server_learning_rate == 1,
+            "1",
+        ),
+        ("optimizer.server-momentum", config.server_momentum, not config.server_momentum, "0"),
+    ):
+        if not is_possible:
+            raise BadSetting(f"setting {key}: saw {seen}, needed {needed} with {MIXED_RANKS}")
 
 
 def check_samples(config: Settings) -> None:
@@ -110,6 +131,27 @@ def check_local(config: Settings) -> None:
             f"setting code.replicas: saw {config.replicas} with data.placement {config.placement}, "
             f"needed at most min-clients ({config.min_clients})"
         )
+
+
+def check_fragments(config: Settings, gate: str, measure: Measure) -> None:
+    """Raise BadSetting if parts of the model cannot be exchanged in turn with these settings."""
+    if config.download_codec != EXACT and config.client_app == "stock":
+        raise BadSetting(
+            f"setting links.download-codec: saw {config.download_codec}, needed {EXACT} with stock clients"
+        )
+    if config.fragments == 1:
+        return
+    momentum = config.shared_momentum
+    for key, seen, is_possible, needed in (
+        ("work", config.work, config.work == "local", "local"),
+        ("secrecy", config.secrecy, config.secrecy == "open", "open"),
+        ("client.app", config.client_app, config.client_app == "fedgc", "fedgc"),
+        ("links.kind", config.link, config.link == "session", "session"),
+        ("optimizer.shared-momentum", momentum, momentum in (AUTO, "off"), "off or auto"),
+        ("gate.name", gate, measure == "none", "a gate without a measure, such as every or pace,"),
+    ):
+        if not is_possible:
+            raise BadSetting(f"setting {key}: saw {seen}, needed {needed} with links.fragments")
 
 
 def check_script(config: Settings, gate: str, measure: Measure) -> None:
@@ -178,6 +220,7 @@ def check_site(config: Settings, gate: str, *, always_syncs: bool) -> None:
         ("gate.name", gate, "every, with gate.period 1", always_syncs),
         ("secrecy", config.secrecy, "open", config.secrecy == "open"),
         ("client.app", config.client_app, "fedgc", config.client_app == "fedgc"),
+        ("links.fragments", config.fragments, "1", config.fragments == 1),
     ):
         if not is_possible:
             raise BadSetting(f"setting {key}: saw {seen}, needed {needed} for the fleet of a site")

@@ -15,6 +15,7 @@ from fedgc.aggregators.bounded_mean import most_held
 from fedgc.codecs import EXACT, make_codec
 from fedgc.config.run_config import RunConfig
 from fedgc.errors import Unusable
+from fedgc.fragments import largest_fragment
 
 NUMBER_BYTES: Final = 4
 SERVER_MODELS: Final = 3.3  # the model, the one before while it is still sent or saved, the sum; buffers
@@ -26,14 +27,16 @@ STATE_MODELS: Final[Mapping[str, int]] = MappingProxyType(
     {"sgd": 0, "nesterov": 1, "adagrad": 1, "rmsprop": 1, "adam": 2, "adamw": 2}
 )
 EVALUATION_MODELS: Final = 1.0  # the module in which the server evaluates
-STATE_COPIES: Final = 3  # the state of the server's optimizer, and its checkpoint as it is written
+STATE_COPIES: Final = (
+    3  # the state of the server's optimizer (and a residual), its checkpoint as it is written
+)
 CLIENT_FILES: Final = 3  # common models: the one that arrives, the present one, the one before
 CACHE_MODELS: Final = 3  # the client cache: a trajectory, with the state of a local optimizer of its own
 
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """Bytes that a run needs; `up` and `down` are those of one client in a round."""
+    """Bytes that a run needs; `up` and `down` are those of one client in a round after its first."""
 
     model: int
     server_memory: int
@@ -67,7 +70,7 @@ def requirements(config: RunConfig, numbers: int, clients: int) -> Requirements:
         )
     model = NUMBER_BYTES * numbers
     momentum = int(config.server_optimizer == "sgd" and config.server_momentum > 0)
-    state = STATE_MODELS[config.server_optimizer] + momentum
+    state = STATE_MODELS[config.server_optimizer] + momentum + int(config.download_codec != EXACT)
     kept = 0 if config.keep_checkpoints == "all" else int(config.keep_checkpoints)
     return Requirements(
         model=model,
@@ -76,8 +79,8 @@ def requirements(config: RunConfig, numbers: int, clients: int) -> Requirements:
         checkpoints=model * (1 + state) * (kept + 2) if config.keep_checkpoints else 0,
         client_memory=int(model * _client_models(config)),
         client_disk=model * (CLIENT_FILES + CACHE_MODELS),
-        up=make_codec(config.codec).expected(numbers),
-        down=model,
+        up=make_codec(config.codec).expected(largest_fragment(config.fragments, numbers)),
+        down=make_codec(config.download_codec).expected(largest_fragment(config.fragments, numbers)),
     )
 
 

@@ -71,10 +71,12 @@ class RunConfig(Settings):
         self.new_gate()
         checks.check_local(self)
         checks.check_script(self, self.chosen_gate, self.measure)
+        checks.check_fragments(self, self.chosen_gate, self.measure)
         checks.check_best(self)
         checks.check_validate_only(self)
         checks.check_secrecy(self, self.chosen_gate, self.measure)
         checks.check_aggregator(self)
+        checks.check_mixed_ranks(self)
         checks.check_samples(self)
         checks.check_site(self, self.chosen_gate, always_syncs=self.new_gate().always_syncs)
         self.new_rule()
@@ -98,7 +100,8 @@ class RunConfig(Settings):
     def alpha(self) -> float:
         """The weight of a client's own gradient in a local step (1: no shared momentum)."""
         if self.shared_momentum == AUTO:
-            return SHARED if self.work == "local" and not self.script else 1.0
+            leads = self.work == "local" and not self.script and self.fragments == 1
+            return SHARED if leads else 1.0
         return 1.0 if self.shared_momentum == "off" else float(self.shared_momentum)
 
     @property
@@ -124,7 +127,7 @@ class RunConfig(Settings):
     def chosen_gate(self) -> str:
         """The gate's name, with auto resolved."""
         if self.gate == AUTO:
-            return default_gate(self.work)
+            return default_gate(self.work) if self.fragments == 1 else "every"
         return self.gate
 
     @property

@@ -88,7 +88,7 @@ class Settings:
         "optimizer.shared-momentum",
         AUTO,
         "weight of a client's own gradient in a local step, the rest is the last common step; "
-        f"auto: {SHARED} for local work with a task, off with a script and for coded work",
+        f"auto: {SHARED} for local work with a task; off with a script, with fragments and for coded work",
         share,
         "above 0 and at most 1, off or auto",
     )
@@ -274,7 +274,9 @@ class Settings:
 
     # Gate
     gate: str | Auto = setting(
-        "gate.name", AUTO, "which rounds are exchanged; auto: the default of the kind of work"
+        "gate.name",
+        AUTO,
+        "which rounds are exchanged; auto: the default of the kind of work; every with fragments",
     )
     gate_options: str = setting("gate.options", "", "the gate's own options, as name=value, name=value")
     gate_period: int = setting(
@@ -369,6 +371,29 @@ class Settings:
     )
     codec: str = setting(
         "links.codec", EXACT, "local work: how an update travels; its options follow the name"
+    )
+    download_codec: Literal["float32", "int8"] = setting(
+        "links.download-codec",
+        EXACT,
+        "how a new model travels to a client that has the one before; int8: as the difference from it, in 8 "
+        "bits, whose error the server adds to the next difference (a client without that model gets all of "
+        "it as float32)",
+    )
+    fragments: int = setting(
+        "links.fragments",
+        1,
+        "local work: parts of the model that rounds exchange in turn, while clients train on (Streaming "
+        "DiLoCo); 1: every round exchanges all of it",
+        count,
+        "at least 1",
+    )
+    fragment_mixing: float = setting(
+        "links.fragment-mixing",
+        0.5,
+        "with fragments: share of a client's own values in a part of the new model that arrives after the "
+        "client has trained on",
+        lambda v: 0 <= v <= 1,
+        "0 to 1",
     )
     upload_slots: int = setting(
         "links.upload-slots", 2, "clients that upload at the same time", count, "at least 1"

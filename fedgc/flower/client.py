@@ -20,6 +20,7 @@ from typing import Final
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedgc.codecs.model_change import ChangeForm
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, FedgcError
 from fedgc.flower.cache_folders import default_root, open_cache, spilled
@@ -187,6 +188,8 @@ def _opened(context: Context, task: Task | None, name: str) -> Iterator[_Client]
     config, node = RunConfig.read(context.run_config), context.node_config
     own = {key: each for key, each in node.items() if isinstance(each, str | int | float)}
     chosen = None if config.script or own.get(SITE) else task or named(config.task, config, own)
+    if own.get(SITE) and config.fragments > 1:
+        raise BadSetting(f"node config site: saw links.fragments = {config.fragments}, needed 1 for a fleet")
     caches = Path(str(node["cache"])) if node.get("cache") else default_root(os.environ)
     with ExitStack() as open_things:
         who = open_things.enter_context(_identity(context))
@@ -221,6 +224,7 @@ def _terms(client: _Client, numbers: int) -> Terms:
         connect_s=client.config.connect_s,
         uplink_bytes_s=client.uplink_bytes_s,
         scratch=Scratch(client.spill, available=available_memory),
+        changes=ChangeForm(client.config.fragments, client.config.download_codec),
     )
 
 

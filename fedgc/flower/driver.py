@@ -15,17 +15,18 @@ from functools import partial
 from logging import INFO, WARNING, Logger
 from typing import Final
 
+from fedgc.codecs.model_change import ModelChange
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError, NotRecoverable, Refused
 from fedgc.flower.background import BackgroundQueue
 from fedgc.flower.event_guard import EventGuard
 from fedgc.flower.live import LiveState
 from fedgc.flower.rollback import Rollback
-from fedgc.flower.round_line import line_of
+from fedgc.flower.round_line import line_of, with_traffic
 from fedgc.flower.sink import Sink
 from fedgc.flower.site import GatewayLine, NewModel, SiteState
 from fedgc.flower.validation import Pin, Validation
-from fedgc.history import BestModel, ClientRow, RoundRow, Speeds
+from fedgc.history import BestModel, RoundRow, Speeds
 from fedgc.links import typed_json as typed
 from fedgc.links.links import Link
 from fedgc.links.pieces import Vector, digest_of, packed
@@ -60,7 +61,8 @@ from fedgc.secagg import Federation, RingSum, Terms
 from fedgc.secagg.keys import KEY_BYTES
 from fedgc.secagg.keystream import Strand
 from fedgc.store.checkpoint import Checkpoint
-from fedgc.training import AnnouncedModel, CommonModel, ServerOptimizer
+from fedgc.training import AnnouncedModel, CommonModel
+from fedgc.training.next_model import NextModel
 from fedgc.training.round_sum import RoundSum
 from fedgc.tuner import Tuner
 
@@ -111,7 +113,7 @@ class Driver:
         self._started = clock()
         self.common: Final = job.model
         self._pins = SamplePins(job.config.pinned_samples)
-        self._optimizer = ServerOptimizer(job.config, self.common.parameters)
+        self._optimizer = self._new_optimizer()
         self.model: Vector = self.common.first() if job.first is None else job.first
         state = self._restored(job.resume) if job.resume else None
         self._orders = SiteOrders.read(job.resume.site if job.resume else "") if job.gateway else None
@@ -146,6 +148,9 @@ class Driver:
         self.metrics: Final = self._validation.metrics
         self.finished: Finished | None = None
         self._spent: dict[int, Mapping[str, float]] = {}  # epsilon after each round that revealed a sum
+
+    def _new_optimizer(self) -> NextModel:
+        return NextModel(self._job.config, self.common.parameters, self.common.size)
 
     def _key_agreement(self, federation: Federation) -> KeyAgreement:
         terms = Terms(self.common.size, self._job.config.shape, bytes(KEY_BYTES))
@@ -207,7 +212,7 @@ class Driver:
         for event in gateway.turn(site, self.common.layout):
             if isinstance(event, NewModel):
                 self.model = event.model
-                self._optimizer = ServerOptimizer(self._job.config, self.common.parameters)
+                self._optimizer = self._new_optimizer()
                 self._handle(event.order, link)
                 self._publish(self._run.version, link)
             else:
@@ -309,8 +314,9 @@ class Driver:
             self._validation.work_sent(command.client, self._clock())
         link.send(command)
 
-    def _publish(self, version: int, link: Link) -> None:
-        link.publish(version, self.model)
+    def _publish(self, version: int, link: Link, change: ModelChange | None = None) -> None:
+        self._sum.begin(version, self.model, self.common.layout.shapes)
+        link.publish(version, self.model, change)
         if self._job.federation is not None:
             self.events.put(Published(self._clock(), version, digest_of(packed(self.model))))
 
@@ -340,13 +346,13 @@ class Driver:
     # ---- a round's end
 
     def _apply(self, apply: Apply, link: Link) -> None:
-        model = self._stepped(apply)
+        stepped, change = self._stepped(apply), None
         if back := self._rollback.take():
             self._optimizer.restore(back.optimizer)
             self.model = back.model
-        elif model is not None:
-            self.model = model
-        self._publish(apply.version, link)
+        elif stepped is not None:
+            self.model, change = stepped
+        self._publish(apply.version, link, change)
         if self._job.save:
             self._due = self._checkpoint(apply.round, apply.version)
         if self._validation.is_evaluated:
@@ -356,12 +362,12 @@ class Driver:
         if every and apply.round % every == 0:
             self._evaluate(apply.round)
 
-    def _stepped(self, apply: Apply) -> Vector | None:
-        """Return the model after the server's step, or None if the round gave no finite mean update."""
+    def _stepped(self, apply: Apply) -> tuple[Vector, ModelChange | None] | None:
+        """Return the model after the server's step, and its change; None without a finite mean update."""
         try:
             mean = self._taken_mean(apply.weight)
             self._name_outliers(apply.round)
-            return None if mean is None else self._optimizer.apply(self.model, mean)
+            return None if mean is None else self._optimizer.apply(self.model, mean, apply.version - 1)
         except Refused as error:
             self._log.log(WARNING, "round %d: its update is left out: %s", apply.round, error)
             return None
@@ -414,7 +420,7 @@ class Driver:
         self._sum.clear()
         self._ring = self._mean = None
         refused = self.guard.settle()
-        clients = tuple(_counted(client, link, refused[client.client]) for client in row.clients)
+        clients = tuple(with_traffic(client, link, refused[client.client]) for client in row.clients)
         reason, left_out = (self._by_name(text, link) for text in (row.reason, row.left_out))
         row = replace(row, clients=clients, reason=reason, left_out=left_out)
         self._log.log(INFO, "%s", line_of(row))
@@ -489,17 +495,3 @@ class Driver:
         if now >= self._shown:
             self._shown = now + max(PRESENT_S, PRESENT_EACH_S * len(self._live.names))
             self._job.sink.present(self._live.of(self._run, link, now, over=self.finished is not None))
-
-
-def _counted(row: ClientRow, link: Link, refused: int) -> ClientRow:
-    amounts = link.settle(row.client)
-    return replace(
-        row,
-        up_bytes=amounts.up_bytes,
-        down_bytes=amounts.down_bytes,
-        control_bytes=amounts.control_bytes,
-        upload_s=amounts.upload_s,
-        download_s=amounts.download_s,
-        refused=row.refused + amounts.refused + refused,
-        link=link.link(row.client),
-    )

@@ -151,6 +151,7 @@ class StockDriver:
         for output in outputs:
             match output:
                 case Aggregate(node, version, weight):
+                    self._rule.begin(self._models[version], self._layout.shapes)
                     self._rule.add(str(node), weight, self._models[version] - self._answers.pop(node))
                 case Closed():
                     self._close(output)
@@ -298,9 +299,13 @@ class StockDriver:
         if self._job.save is None or not closed.weight > 0:
             return
         state = typed.dumps(typed.write(replace(self._machine.state(), round=closed.row.round + 1))).decode()
-        shapes = tuple((name, shape) for name, shape, _ in self._layout.parts)
         made = Checkpoint(
-            closed.row.round, closed.version, self._model, self._optimizer.state(), state, shapes=shapes
+            closed.row.round,
+            closed.version,
+            self._model,
+            self._optimizer.state(),
+            state,
+            shapes=self._layout.shapes,
         )
         try:
             self._job.save(made)

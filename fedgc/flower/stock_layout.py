@@ -46,6 +46,11 @@ class Layout:
         """The length of the floating-point part of the vector."""
         return sum(prod(shape) for _, shape, dtype in self.parts if dtype.kind == "f")
 
+    @property
+    def shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """The names and shapes of the arrays, in the vector's order."""
+        return tuple((name, shape) for name, shape, _ in self.parts)
+
     def vector(self, arrays: Mapping[str, AnyArray]) -> Vector:
         """Return these arrays as a vector, or raise BadVector if they do not have this layout."""
         if set(arrays) != set(self.names):

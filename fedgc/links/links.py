@@ -11,6 +11,7 @@ from dataclasses import replace
 from logging import INFO, Logger
 from typing import Final, Protocol
 
+from fedgc.codecs.model_change import ModelChange
 from fedgc.errors import EdgeFailed
 from fedgc.links.byte_counts import Amounts
 from fedgc.links.log import printable
@@ -26,8 +27,8 @@ class Link(Protocol):
     def expect(self, numbers: int) -> None:
         """Take vectors of this length from now on."""
 
-    def publish(self, version: int, vector: Vector) -> None:
-        """Make a model available to later work."""
+    def publish(self, version: int, vector: Vector, change: ModelChange | None = None) -> None:
+        """Make a model available to later work; clients that have the one before can be sent the change."""
 
     def send(self, command: ToClient) -> None:
         """Send a command to a client; does nothing if the client is not connected."""
@@ -113,10 +114,10 @@ class Links:
         for link in self._links.values():
             link.expect(numbers)
 
-    def publish(self, version: int, vector: Vector) -> None:
+    def publish(self, version: int, vector: Vector, change: ModelChange | None = None) -> None:
         """Make a model available on every link."""
         for link in self._links.values():
-            link.publish(version, vector)
+            link.publish(version, vector, change)
 
     def send(self, command: ToClient) -> None:
         """Send a command over the link that its client uses."""

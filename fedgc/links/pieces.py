@@ -31,6 +31,7 @@ from fedgc.links.frames import CHECKSUM_BYTES, Offer, Piece, StreamId
 from fedgc.messages import LARGEST_AMOUNT
 from fedgc.secagg.keystream import RING_TYPES
 
+CHANGE: Final = 1  # the attempt of a model's stream that holds its change from the model before
 WINDOW: Final = 8  # pieces in flight: 8 MiB at 1 MiB each, enough for 80 MB/s over 100 ms
 NUMBER: Final = np.dtype("<f4")
 SLICE: Final = 1 << 20  # bytes checked at a time
@@ -254,12 +255,17 @@ class Incoming:
             if self.whole:
                 self._checksum = self._running.finalize()
 
-    def finish(self) -> Numbers:
-        """Return the vector once it is complete and matches its offer."""
+    def verified(self) -> Packed:
+        """Return the vector as it travelled, once it is complete and matches its offer."""
         if not self.whole or self._checksum != self._announced:
             raise BadVector(f"{self.offer.stream}: the checksum of what arrived is not the one announced")
+        return self._packed.view(NUMBER) if self._form.kind == NUMBER else self._packed
+
+    def finish(self) -> Numbers:
+        """Return the numbers of the vector once it is complete and matches its offer."""
+        vector = self.verified()
         if self._form.kind == NUMBER:  # floats were checked as they came
-            return self._packed.view(NUMBER)
+            return vector
         return self._form.unpacked(self._packed, self.offer.stream)
 
     def _check_numbers(self) -> None:

@@ -26,6 +26,7 @@ from fedgc.codecs import make_codec, shortest_wire
 from fedgc.codes import Placement, adopt, place
 from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadPlacement
+from fedgc.fragments import largest_fragment
 from fedgc.history import Speeds
 
 UNKNOWN_STEP_S: Final = 0.05  # only the ratio between clients matters until the first round is measured
@@ -162,7 +163,7 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
     most = replicas if config.blocks == AUTO else min(int(config.blocks), replicas)
     short = config.wire == "short" and config.work == "coded"
     wire = shortest_wire(1.0, config.error_limit).value if short else config.codec
-    size_bytes = make_codec(wire).expected(fleet.size)
+    size_bytes = make_codec(wire).expected(largest_fragment(config.fragments, fleet.size))
     measured = speeds.known.keys() >= set(clients)
     uplinks = (speeds.known[client].up_bytes_s if client in speeds.known else None for client in clients)
     return Plan(

@@ -48,3 +48,11 @@ class Carried:
         left = self.among({client for client in now if now[client] == own.get(client)})
         same = not masked and plan.pool == before.pool  # only the work command has these
         return left if same else left.anew()
+
+
+def began_training(fragments: int, round_began: float, now: float) -> float:
+    """Return since when clients have done what they report after this exchange.
+
+    With fragments they have trained on while theirs travelled, but not from before the round.
+    """
+    return now if fragments == 1 else round_began

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from fedgc.codecs import make_codec
+from fedgc.codecs import EXACT, make_codec
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed, Refused
 from fedgc.history import RoundRow
@@ -68,6 +68,8 @@ class Job:
     def __post_init__(self) -> None:
         if self.engines is not None and self.config.work != "local":
             raise BadSetting(f"training: saw engines for {self.config.work} work, needed local work")
+        if self.config.fragments > 1 or self.config.download_codec != EXACT:
+            raise BadSetting("training: saw links.fragments or links.download-codec, needed their defaults")
         if len(self.scenario) < self.config.rounds:
             raise BadSetting(
                 f"training: saw {len(self.scenario)} rounds of scenario, needed {self.config.rounds}"
@@ -294,7 +296,7 @@ class _Training:
         self._sum = RoundSum(job.config, self._common.size)
         job.task.allow(job.config.placement)
         self._fleet = engines_of(job, folder)
-        self._fleet.load(0, self.model)
+        self._load(0)
         self._metrics: Mapping[str, float] = {}
         self.points: list[Point] = []
         held = tuple(Held(name, samples, SHARED) for name, samples in job.task.sizes().items())
@@ -302,6 +304,10 @@ class _Training:
         self._exclusion = Exclusion(self._clock.up_s, 4 * self._common.size)
         parts = RunParts(job.planner, pins=SamplePins(job.config.pinned_samples))
         self._run = Run(job.config, now=0.0, size=self._common.size, parts=parts)
+
+    def _load(self, version: int) -> None:
+        self._fleet.load(version, self.model)
+        self._sum.begin(version, self.model, self._common.layout.shapes)
 
     def _made(self, held: tuple[Held, ...]) -> VirtualClock:
         scenario = self._job.scenario
@@ -343,7 +349,7 @@ class _Training:
             mean = self._sum.mean(apply.weight)
             if mean is not None:
                 self.model = self._optimizer.apply(self.model, mean)
-        self._fleet.load(apply.version, self.model)
+        self._load(apply.version)
         every = self._job.config.evaluate_every
         if every and apply.round % every == 0:
             self._metrics = self._common.evaluate(self.model)

@@ -5,7 +5,7 @@ and refuses a foreign one. A store may be used from several threads, and several
 may write one database.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Self
 
@@ -69,8 +69,12 @@ class Store:
 
     def write(self, record: Record, stamp: str | None = None) -> None:
         """Write a record durably. A stamp that was written before is ignored."""
+        self.write_all([(record, stamp)])
+
+    def write_all(self, entries: Iterable[tuple[Record, str | None]]) -> None:
+        """Write records and their stamps durably, all of them or none."""
         with self._database.writing() as connection:
-            write(connection, record, stamp)
+            write(connection, entries)
 
     def speeds(self, task: str | None = None) -> Speeds:
         """Return the recent speeds of clients at a task (None: the task of the newest run)."""

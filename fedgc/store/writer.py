@@ -1,10 +1,10 @@
 """The keeper: queues records at once and writes them in a thread, so the store never blocks a run.
 
-`put` only queues. One thread writes the records in order. When the store cannot be written (locked, full,
-gone), waiting and newer records go to a spool file until the store works again. If that file cannot be
-written either, they wait in memory, up to a limit; beyond that the oldest are dropped, counted and reported.
-A record with content that the store refuses is reported and dropped: a retry would not help, and others wait
-behind it.
+`put` only queues. One thread writes the records in order, all that wait in one transaction. When the store
+cannot be written (locked, full, gone), waiting and newer records go to a spool file until the store works
+again. If that file cannot be written either, they wait in memory, up to a limit; beyond that the oldest are
+dropped, counted and reported. A record with content that the store refuses is reported and dropped: a retry
+would not help, and others wait behind it.
 
 Of the state of the current round only the newest record waits, and none is spooled.
 """
@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Final, Self
 
@@ -22,7 +23,9 @@ from fedgc.store.database import Store
 from fedgc.store.records import Present, Record
 from fedgc.store.spool import Aside, Entry
 
-LIMIT: Final = 1024  # records that wait in memory
+BULK: Final = 512  # records in one transaction
+BURST: Final = 32_768  # records that wait for a store that works: each client that joins makes two
+LIMIT: Final = 1024  # records that wait in memory while nothing can be written
 RETRY_S: Final = 2.0
 
 
@@ -45,7 +48,8 @@ class Keeper:
         self._token = secrets.token_hex(8)  # distinguishes the stamps of this process from all others
         self._number = 0
         self._waiting: deque[Entry] = deque()
-        self._current: Entry | None = None  # of those that wait; None for one from the file
+        self._current: tuple[Entry, ...] = ()  # those of them that are being written; none if from the file
+        self._alone = 0  # so many records are written alone, as one of them is refused
         self._lost = 0
         self._closing = False
         self._changed = threading.Condition()
@@ -73,10 +77,13 @@ class Keeper:
                 self._waiting = deque(each for each in self._waiting if not isinstance(each[0], Present))
             self._number += 1
             self._waiting.append((record, f"{self._token}-{self._number}"))
-            while len(self._waiting) > LIMIT:
-                self._waiting.popleft()
-                self._lost += 1
+            self._drop_oldest()
             self._changed.notify_all()
+
+    def _drop_oldest(self) -> None:
+        while len(self._waiting) > (LIMIT if self._aside_trouble else BURST):
+            self._waiting.popleft()
+            self._lost += 1
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all records are on the disk, in the store or the spool; return whether they are."""
@@ -101,15 +108,14 @@ class Keeper:
         while self._something_waits():
             closing = self._closing
             try:
-                self._write_one()
+                self._write_some()
             except (EdgeFailed, Unusable) as error:
                 self._failed(str(error))
                 if closing:
                     break
                 self._pause()
             except Exception as error:  # one bad record must not block the others
-                self._done()
-                self._tell(f"the store left a record out: {error}")
+                self._refused(error)
         if self._waiting:
             self._tell(f"{len(self._waiting)} records are lost: {self.trouble}")
         elif self._aside.count:
@@ -124,29 +130,38 @@ class Keeper:
             self._changed.wait_for(lambda: self._waiting or self._aside.count or self._closing)
             return bool(self._waiting or self._aside.count)
 
-    def _write_one(self) -> None:
-        self._current = None
+    def _write_some(self) -> None:
+        self._current = ()
+        entries: tuple[Entry, ...]
         if self._aside.count:
-            record, stamp = self._aside.first()
+            entries = (self._aside.first(),)
         else:
             with self._changed:
-                self._current = self._waiting[0]
-            record, stamp = self._current
+                entries = self._current = tuple(islice(self._waiting, 1 if self._alone else BULK))
         if self._store is None:
             self._store = self._opening()
-        self._store.write(record, stamp)
+        self._store.write_all(entries)
+        self._alone = max(0, self._alone - 1)
         self._done()
         if self._trouble:
             self._trouble = self._aside_trouble = ""
             lost = f", {self._lost} records were lost" if self._lost else ""
             self._tell(f"the store is back: what waited is being written{lost}")
 
+    def _refused(self, error: Exception) -> None:
+        """Leave the current record out; of several, find the one that is refused."""
+        self._alone = len(self._current) if len(self._current) > 1 else 0
+        if not self._alone:
+            self._done()
+            self._tell(f"the store left a record out: {error}")
+
     def _done(self) -> None:
-        """Remove the current record."""
+        """Remove the current records."""
+        written = set(map(id, self._current))
         with self._changed:
-            if self._current is None:
+            if not written:
                 self._aside.drop()
-            elif self._waiting and self._waiting[0] is self._current:  # `put` may have taken it out
+            while self._waiting and id(self._waiting[0]) in written:  # `put` may have taken some out
                 self._waiting.popleft()
             self._changed.notify_all()
 
@@ -166,7 +181,9 @@ class Keeper:
         except EdgeFailed as error:
             if not self._aside_trouble:
                 self._tell(f"{error}; the newest {LIMIT} records wait in memory")
-            self._aside_trouble = str(error)
+            with self._changed:
+                self._aside_trouble = str(error)
+                self._drop_oldest()
             return False
         gone = set(map(id, entries))
         with self._changed:

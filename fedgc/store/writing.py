@@ -1,10 +1,11 @@
-"""Writing records, each inside a given transaction."""
+"""Writing records inside a given transaction."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final
 
-from sqlalchemy import Connection, delete, exists, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, exists, func, insert, select, update
 
 from fedgc.errors import BadMessage
 from fedgc.store import records, tables
@@ -14,10 +15,33 @@ from fedgc.store.plausible import number, text, whole
 from fedgc.store.records import Record
 
 LONGEST_JSON: Final = 1_000_000  # the state of a thousand clients takes a tenth of it
+_WORDS: Final = ("name", "site", "link")
+_SEEN: Final = (
+    update(tables.Client)
+    .where(tables.Client.id == bindparam("at"))
+    .values(
+        last_seen=bindparam("now"),
+        **{
+            word: func.coalesce(func.nullif(bindparam(f"new_{word}"), ""), getattr(tables.Client, word))
+            for word in _WORDS
+        },
+    )
+)
 
 
-def write(connection: Connection, record: Record, stamp: str | None) -> None:
-    """Write one record; do nothing if its stamp is already stored."""
+def write(connection: Connection, entries: Iterable[tuple[Record, str | None]]) -> None:
+    """Write records in order; leave out those whose stamp is already stored."""
+    for kind, group in groupby(entries, lambda entry: type(entry[0])):
+        if kind is records.Seen:
+            _seen(connection, [record for record, _ in group if isinstance(record, records.Seen)])
+        elif kind is records.Audited:
+            _audited(connection, [each for each in group if isinstance(each[0], records.Audited)])
+        else:
+            for record, stamp in group:
+                _write_one(connection, record, stamp)
+
+
+def _write_one(connection: Connection, record: Record, stamp: str | None) -> None:
     match record:
         case records.Begun():
             _begin(connection, record, stamp)
@@ -25,12 +49,8 @@ def write(connection: Connection, record: Record, stamp: str | None) -> None:
             append(connection, record)
         case records.Evaluated() | records.Scored():
             _measured(connection, record)
-        case records.Seen():
-            _seen(connection, record)
         case records.Decided():
             _decided(connection, record, stamp)
-        case records.Audited():
-            _audited(connection, record, stamp)
         case records.Present() | records.Ended():
             _change_run(connection, record)
 
@@ -56,7 +76,7 @@ def _resumed(connection: Connection, record: records.Begun, stamp: str | None, *
     crash = {"crash": "the server crashed"} if crashed else {}
     for kind, what in {**crash, "resumed": "the run goes on from its last checkpoint"}.items():
         audited = records.Audited(record.now, kind, "server", what, record.run)
-        _audited(connection, audited, stamp and f"{stamp}-{kind}")
+        _audited(connection, [(audited, stamp and f"{stamp}-{kind}")])
 
 
 def _run_id(connection: Connection, key: str) -> int:
@@ -110,13 +130,15 @@ def _scored(connection: Connection, record: records.Scored) -> None:
     connection.execute(insert(tables.Score), {**at, **says})
 
 
-def _seen(connection: Connection, record: records.Seen) -> None:
-    key = text(record.client)
-    at = client_ids(connection, [key], record.now)[key]
-    words = {"name": text(record.name), "site": text(record.site), "link": text(record.link)}
-    given = {name: word for name, word in words.items() if word}
-    of_client = update(tables.Client).where(tables.Client.id == at)
-    connection.execute(of_client.values(last_seen=record.now, **given))
+def _seen(connection: Connection, many: Sequence[records.Seen]) -> None:
+    """Write what clients are called now; an empty word changes nothing."""
+    keys = [text(record.client) for record in many]
+    ids = client_ids(connection, dict.fromkeys(keys), many[0].now)
+    rows = [
+        {"at": ids[key], "now": record.now, **{f"new_{word}": text(getattr(record, word)) for word in _WORDS}}
+        for key, record in zip(keys, many, strict=True)
+    ]
+    connection.execute(_SEEN, rows)
 
 
 def _decided(connection: Connection, record: records.Decided, stamp: str | None) -> None:
@@ -127,11 +149,20 @@ def _decided(connection: Connection, record: records.Decided, stamp: str | None)
     connection.execute(insert(tables.Decision), {"stamp": stamp, **at, **words})
 
 
-def _audited(connection: Connection, record: records.Audited, stamp: str | None) -> None:
-    if stamp is not None and connection.scalar(select(exists().where(tables.Audit.stamp == stamp))):
-        return
-    words = {name: text(getattr(record, name), 1000) for name in ("run", "kind", "who", "what")}
-    connection.execute(insert(tables.Audit), {"stamp": stamp, "at": record.now, **words})
+def _audited(connection: Connection, many: Sequence[tuple[Record, str | None]]) -> None:
+    stamps = [stamp for _, stamp in many if stamp is not None]
+    known = set(connection.scalars(select(tables.Audit.stamp).where(tables.Audit.stamp.in_(stamps))))
+    rows = [
+        {
+            "stamp": stamp,
+            "at": record.now,
+            **{name: text(getattr(record, name), 1000) for name in ("run", "kind", "who", "what")},
+        }
+        for record, stamp in many
+        if stamp not in known
+    ]
+    if rows:
+        connection.execute(insert(tables.Audit), rows)
 
 
 def _json(value: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 
 from fedgc.codecs import Bytes
+from fedgc.codecs.model_change import Changed
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, EdgeFailed, FedgcError
 from fedgc.large_vectors import Readable
@@ -87,6 +88,7 @@ class Engine(ABC):
     def __init__(self, config: RunConfig, trajectories: Trajectories) -> None:
         self._config, self._trajectories = config, trajectories
         self._models: dict[int, Vector] = {}
+        self._changed: Changed | None = None  # where the last model differs from an earlier one
         self._work: Work | None = None  # with the round and target of the last Continue
         self._lead: Vector | None = None  # the common part of every step
         self._names: dict[int, str] = {}
@@ -115,8 +117,11 @@ class Engine(ABC):
         model, before = self._models[work.version], self._trajectories.before
         return Start(model, before, work.first_step, work.common_steps, len(work.names))
 
-    def load(self, version: int, vector: Vector) -> None:
-        """Load a common model, which must not change later; raise BadVector if it does not fit the task's."""
+    def load(self, version: int, vector: Vector, changed: Changed | None = None) -> None:
+        """Load a common model, which must not change later; raise BadVector if it does not fit the task's.
+
+        `changed` says where it differs from an earlier one, if the client was sent only that.
+        """
         check_vector(vector, self.size)
         known = self._models.get(version)
         if known is not None and np.array_equal(known, vector):
@@ -129,7 +134,7 @@ class Engine(ABC):
         working = self._work.version if self._work else version
         needed = {working, version - 1} if self._config.alpha < 1 else {working}
         self._models = {old: model for old, model in self._models.items() if old in needed}
-        self._models[version] = vector
+        self._models[version], self._changed = vector, changed
 
     def handle(self, command: Order) -> None:
         """Carry out a command; raise BadMessage if it does not fit the present work."""
@@ -268,6 +273,9 @@ class Engine(ABC):
         self._trajectories.restrict(self._names, work.target)
         self._work = work
         self._start_round(work, work.order)
+        self._validate_due(work, model)
+
+    def _validate_due(self, work: Work, model: Vector) -> None:
         every = self._config.evaluate_every
         if every and work.version % every == 0 and self._validated != work.version:
             self._validate(work.version, model)

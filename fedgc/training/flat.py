@@ -98,6 +98,23 @@ class FlatModel:
                     tensor.copy_(to_device(torch.tensor(part), tensor.device))
                 first += tensor.numel()
 
+    @torch.no_grad()
+    def mix(self, vector: Vector, part: slice, own: float) -> None:
+        """Move a part of the model to that of a vector, but for the share `own`."""
+        first = 0
+        for name, tensor in self._tensors.items():
+            last = first + tensor.numel()
+            begin, end = max(first, part.start), min(last, part.stop)
+            if begin < end:
+                value = self._copies.read(name, tensor)
+                flat = value.reshape(-1)
+                mine = flat[begin - first : end - first]
+                new = to_device(torch.from_numpy(vector[begin:end]), tensor.device)
+                mine.copy_(mine * own + new * (1 - own) if own else new)
+                if value.dtype != tensor.dtype or flat.data_ptr() != value.data_ptr():
+                    tensor.copy_(flat.view_as(tensor))
+            first = last
+
     def parts(self, vector: Vector) -> tuple[Tensor, ...]:
         """Split a vector over the parameters into tensors of their shapes, on their device.
 

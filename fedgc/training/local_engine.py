@@ -6,12 +6,14 @@ reports again and waits. A request for the update stops the loop at the end of i
 """
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
 from fedgc.codecs import EXACT, make_codec
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, EdgeFailed, FedgcError, TaskFailed
+from fedgc.fragments import fragment_of
 from fedgc.large_vectors import Readable
 from fedgc.messages import (
     Close,
@@ -32,9 +34,15 @@ from fedgc.training.engine import LONGEST_REASON, Answer, Engine, EngineEvent
 from fedgc.training.figures import UNNAMED
 from fedgc.training.flat import Vector, check_parts
 from fedgc.training.local_loop import Begin, LocalLoop
-from fedgc.training.local_update import LOCAL_TRAJECTORY, chunk_names, trajectory_name, with_error_feedback
+from fedgc.training.local_update import (
+    LOCAL_TRAJECTORY,
+    Residuals,
+    chunk_names,
+    trajectory_name,
+    with_error_feedback,
+)
 from fedgc.training.shared_momentum import squared_distance
-from fedgc.training.trajectories import Trajectories, Trajectory
+from fedgc.training.trajectories import Origin, Trajectories, Trajectory
 from fedgc.training.update import MeanUpdate
 
 KINDS: Final = ("local", "masked")
@@ -45,8 +53,8 @@ class LocalEngine(Engine):
 
     def __init__(self, loop: LocalLoop, config: RunConfig, trajectories: Trajectories) -> None:
         super().__init__(config, trajectories)
-        self._loop = loop
-        self._residual = trajectories.residual()  # of error feedback
+        self._loop, self._fragments = loop, config.fragments
+        self._residuals = Residuals(trajectories.residual())
         self._queued = False  # there is work to do
         self._ahead = False  # it has reported at the target and continues
         self._asked: Reveal | None = None  # for the update, which the loop has yet to hand in
@@ -54,6 +62,7 @@ class LocalEngine(Engine):
         self._awaits_score = False
         self._measured: tuple[int, int, float] | None = None  # version, steps and squared norm
         self._scoring = 0  # the version that the loop was told to score last
+        self._sent: tuple[int, float, float] | None = None  # of the fragment sent: steps, seconds, losses
 
     @property
     def layout(self) -> Layout | None:
@@ -78,11 +87,15 @@ class LocalEngine(Engine):
         return not self._pending_events and not waits
 
     def answer(self, command: Reveal | Repair) -> Answer | None:
-        """Stop at the end of the present step; return the report and the update, once they are there."""
+        """Stop at the end of the present step; return the report and the update, once they are there.
+
+        With fragments training goes on as soon as the numbers of the fragment are copied.
+        """
         if not isinstance(command, Reveal) or command.kind not in KINDS:
             raise BadMessage(f"{type(command).__name__}: needed a request for an update, this is local work")
         self._require_round(command)
-        self._clear_queue()
+        if self._fragments == 1:
+            self._clear_queue()
         self._asked = command
         return self._handed_in(command)
 
@@ -101,7 +114,7 @@ class LocalEngine(Engine):
         """Write to the client cache; return the report of unfinished work, and failures."""
         under_way = self._work is not None and self._queued
         self._save_current()
-        self._trajectories.write_residual(self._residual)
+        self._trajectories.write_residual(self._residuals.whole(self.size))
         reports = [self._report(self._work)] if self._work is not None and under_way else []
         return (*reports, *super().keep())
 
@@ -116,8 +129,43 @@ class LocalEngine(Engine):
         if work.kind != "local":
             raise BadMessage(f"work of round {work.round}: saw {work.kind} work, needed local")
         self._asked = None
-        super()._begin(work)
+        if not self._goes_on_with(work):
+            super()._begin(work)
+        self._sent = None
         self._go_on()
+
+    def _goes_on_with(self, work: Work) -> bool:
+        """Go on from the present trajectory, if only parts of the model have changed since its own."""
+        changed, before = self._changed, self._work
+        if self._fragments == 1 or changed is None or before is None or before.version == work.version:
+            return False
+        same = changed.since == before.version and (before.names, before.pool) == (work.names, work.pool)
+        if not same or LOCAL_TRAJECTORY not in self._trajectories:
+            return False
+        if self._current is None:  # it was put aside to score a model
+            self._open(before, self._trajectories.reached(LOCAL_TRAJECTORY))
+        try:
+            if self._loop.hand_in(wait=True) is None:
+                return False
+        except FedgcError:
+            return False
+        self._count_steps(self._trajectories.reached(LOCAL_TRAJECTORY))
+        self._merge(work, changed.parts)
+        return True
+
+    def _merge(self, work: Work, parts: Sequence[slice]) -> None:
+        """Enter a new common model into the trajectory; steps that were handed in no longer count."""
+        trajectory, model = self._trajectories[LOCAL_TRAJECTORY], self._model(work)
+        steps, seconds, losses = self._sent or (0, 0.0, 0.0)
+        own = self._config.fragment_mixing if trajectory.reached > steps else 0.0
+        trajectory.reached -= steps
+        trajectory.seconds, trajectory.losses = trajectory.seconds - seconds, trajectory.losses - losses
+        self._trajectories.move(Origin(work.version, work.seed, work.first_step, work.common_steps))
+        self._models, self._work = {work.version: model}, work
+        names = chunk_names(trajectory.name)
+        self._loop.merge(Begin(work, names, model, None, None, trajectory.reached), parts, own)
+        self._start_round(work, work.order)
+        self._validate_due(work, model)
 
     def _go_on(self) -> None:
         if self._work is not None and self._current is not None and self._queued:
@@ -149,15 +197,20 @@ class LocalEngine(Engine):
         self._asked = None
 
     def _close(self, command: Close) -> None:
-        super()._close(command)
-        if self._residual is not None:
-            counted = command.outcome in ("synced", "approximate")
-            self._residual = self._residual.closed(command.round, counted=counted)
+        counted = command.outcome in ("synced", "approximate")
+        if self._fragments == 1 or not counted:
+            super()._close(command)
+        elif self._asked is not None:  # too late
+            self._asked = None
+            self._go_on()
+        self._residuals.closed(command.round, counted=counted)
         if not self._queued:
             self._loop.rest()
 
     def _validate(self, version: int, model: Vector) -> bool:
-        if self._current is not None:
+        if self._current is not None and self._fragments > 1 and self._loop.scores_models:
+            self._save_current()
+        elif self._current is not None and self._fragments == 1:
             raise BadMessage(f"validation of version {version}: saw training under way, needed none")
         self._scoring = version
         self._awaits_score = self._loop.validate(version, model)
@@ -171,6 +224,8 @@ class LocalEngine(Engine):
                 self._collect_scores()
             if self._pending_events:
                 return self._pending_events.pop(0)
+            if self._awaits_score and self._fragments > 1:
+                return None
             if self._asked is not None:
                 return self._handed_in(self._asked)
             if self._leaves and self._work is not None:
@@ -188,7 +243,7 @@ class LocalEngine(Engine):
         return self._abandon(LOCAL_TRAJECTORY, self._work, error)
 
     def _collect_scores(self) -> None:
-        busy = self._queued or self._leaves or self._asked is not None
+        busy = self._fragments == 1 and (self._queued or self._leaves or self._asked is not None)
         scores = self._loop.scores(wait=not busy)
         self._pending_events += scores
         self._awaits_score = self._awaits_score and not scores
@@ -201,16 +256,20 @@ class LocalEngine(Engine):
             return None
         if self._trajectories.reached(LOCAL_TRAJECTORY) < self._goal(work):
             return None
+        if self._sent is not None:  # nothing more is wanted before the next model
+            self._queued = False
+            return None
         report = self._report(work)
         if self._loop.is_costly:
-            self._write(work)
+            self._write()
         self._queued = self._ahead = self._trajectories.reached(LOCAL_TRAJECTORY) < work.most_steps
         return report
 
-    def _write(self, work: Work) -> None:
+    def _write(self) -> None:
         """Write the trajectory to the client cache, for a process after this one."""
+        work = self._work
         self._save_current()
-        if LOCAL_TRAJECTORY in self._trajectories:
+        if work is not None and LOCAL_TRAJECTORY in self._trajectories:
             with suppress(EdgeFailed):  # a full disk: a later process trains it anew
                 self._trajectories.write(LOCAL_TRAJECTORY, self._models[work.version])
 
@@ -252,22 +311,37 @@ class LocalEngine(Engine):
                 raise
             if vector is None:
                 return None
-            if self._loop.is_costly and self._current is not None:
-                self._write(work)
-                vector = self._end()
         self._asked = None
         report = self._report(work, vector)
+        if self._fragments > 1:
+            self._note_sent(work)
         if not report.steps or vector is None:
             if command.kind == "masked":
                 raise BadMessage("update: saw no local step since the common model, needed at least one")
             return Answer(command, report, None)
         update = MeanUpdate(self._models[work.version], vector)
+        if self._fragments == 1:
+            return self._answered(command, report, update, slice(0, update.size))
+        part = fragment_of(work.version, self._fragments, update.size)
+        copied = update[part]
+        self._go_on()
+        return self._answered(command, report, copied, part)
+
+    def _answered(self, command: Reveal, report: Report, update: Readable, part: slice) -> Answer:
         if command.wire == EXACT:
             return Answer(command, report, update, report.samples)
         stamp = (command.round, command.attempt, command.client)
-        codec = make_codec(command.wire)
-        data, self._residual = with_error_feedback(update[:], codec, stamp, self._residual)
+        last = self._residuals.of(part, self.size)
+        data, rest = with_error_feedback(update[:], make_codec(command.wire), stamp, last)
+        self._residuals.put(part, rest)
         return Answer(command, report, None, encoded=data)
+
+    def _note_sent(self, work: Work) -> None:
+        """Train on while the fragment travels, unless the client waits or leaves."""
+        known = self._trajectories
+        at = known[LOCAL_TRAJECTORY] if LOCAL_TRAJECTORY in known else Trajectory("", 0)
+        self._sent = at.reached, at.seconds, at.losses
+        self._queued = self._ahead = self._queued and at.reached < work.most_steps
 
     def _last_report(self, work: Work) -> Report | None:
         """Return the report of a client that leaves, once the loop is at the end of its step."""
@@ -286,6 +360,8 @@ class LocalEngine(Engine):
             return None
         self._count_steps(self._trajectories.reached(LOCAL_TRAJECTORY))
         check_parts(vector, self.size)
+        if self._loop.is_costly:
+            self._write()
         return vector
 
     def _saved(self) -> Saved | None:

@@ -5,7 +5,7 @@ another process. The engine asks for progress turn by turn, so neither keeps it 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedgc.large_vectors import Readable
@@ -65,6 +65,13 @@ class LocalLoop(ABC):
         """Train from the common model, or from where a trajectory was."""
 
     @abstractmethod
+    def merge(self, begin: Begin, parts: Sequence[slice], own: float) -> None:
+        """Move parts of the model that was handed in to those of a new common model, and train on from there.
+
+        The client's own values keep the share `own`. The optimizer keeps its state.
+        """
+
+    @abstractmethod
     def go_on(self, work: Work) -> None:
         """Train on, to the target and the most steps of this work."""
 
@@ -95,6 +102,11 @@ class LocalLoop(ABC):
     @abstractmethod
     def saved(self) -> Saved:
         """Return the trajectory after `hand_in`, to continue with it later."""
+
+    @property
+    @abstractmethod
+    def scores_models(self) -> bool:
+        """Whether there is a function that scores models."""
 
     @abstractmethod
     def validate(self, version: int, model: Vector) -> bool:

@@ -57,6 +57,48 @@ class Residual:
         return None if rest is None else Residual(None, None, rest)
 
 
+class Residuals:
+    """The error-feedback residuals of all fragments of the model; without fragments it is one fragment."""
+
+    def __init__(self, saved: Residual | None) -> None:
+        """`saved` is what an earlier process has kept."""
+        self._saved = saved
+        self._known: dict[int, tuple[slice, Residual]] = {}  # by the first number of the fragment
+
+    def of(self, part: slice, size: int) -> Residual | None:
+        """Return the residual of a fragment of a model of `size` numbers."""
+        if part.start in self._known:
+            return self._known[part.start][1]
+        saved = self._saved
+        if saved is None or saved.after.size != size or (part.start, part.stop) == (0, size):
+            return saved
+        return Residual(None, None, saved.after[part])
+
+    def put(self, part: slice, residual: Residual) -> None:
+        """Replace the residual of a fragment."""
+        self._known[part.start] = part, residual
+
+    def closed(self, round_: int, *, counted: bool) -> None:
+        """Settle the residuals when a round is over."""
+        closed = {
+            at: (part, each.closed(round_, counted=counted)) for at, (part, each) in self._known.items()
+        }
+        self._known = {at: (part, each) for at, (part, each) in closed.items() if each is not None}
+        if closed and not self._known:
+            self._saved = None
+
+    def whole(self, size: int) -> Residual | None:
+        """Return the residual of all of the model, for a later process."""
+        if not self._known or (0 in self._known and self._known[0][0].stop == size):
+            return self._known[0][1] if self._known else self._saved
+        after = np.zeros(size, np.float32)
+        if self._saved is not None and self._saved.after.size == size:
+            after[:] = self._saved.after
+        for part, each in self._known.values():
+            after[part] = each.after
+        return Residual(None, None, after)
+
+
 def with_error_feedback(
     update: Vector, codec: Codec, stamp: tuple[int, int, str], last: Residual | None
 ) -> tuple[Bytes, Residual]:

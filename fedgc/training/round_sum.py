@@ -1,12 +1,16 @@
-"""The mean update of a round: an aggregation rule over updates, or the decoded sum of codewords."""
+"""The mean update of a round: an aggregation rule over updates, or the decoded sum of codewords.
 
-from collections.abc import Mapping
+With fragments, each has a rule of its own, as a rule may remember the last mean update.
+"""
+
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedgc.aggregators import AggregationRule
+from fedgc.aggregators import AggregationRule, Shapes
 from fedgc.codes import RunningSum
 from fedgc.config import RunConfig
+from fedgc.fragments import fragment_number
 from fedgc.messages import Add
 from fedgc.training.flat import Vector
 
@@ -15,14 +19,23 @@ class RoundSum:
     """Aggregates the vectors of a round: by the run's rule for local work, else as exact sum."""
 
     def __init__(self, config: RunConfig, size: int) -> None:
-        """Updates have `size` numbers."""
-        self._size = size
-        self._rule: AggregationRule | None = config.new_rule() if config.work == "local" else None
+        """Updates of all of the model have `size` numbers."""
+        self._size, self._fragments = size, config.fragments
+        self._version = 0  # of the model that clients train from
+        rules = min(config.fragments, max(1, size)) if config.work == "local" else 0
+        self._rules: Sequence[AggregationRule] = [config.new_rule() for _ in range(rules)]
+        self._outliers: Mapping[str, float] = {}
         self._sum: RunningSum | None = None  # of codewords, once there is one
+
+    def begin(self, version: int, model: Vector, shapes: Shapes) -> None:
+        """Note the common model that the next vectors start from, its version, and its tensors."""
+        self._version = version
+        if self._rules:
+            self._rule.begin(model, shapes)
 
     def add(self, add: Add, vector: Vector) -> None:
         """Add the vector of a client."""
-        if self._rule is not None:
+        if self._rules:
             self._rule.add(add.client, add.weights[0], vector)
             return
         if self._sum is None:
@@ -35,8 +48,12 @@ class RoundSum:
         Raises:
             Refused: The aggregation rule cannot make a mean of these updates.
         """
-        if self._rule is not None:
-            return self._rule.result()
+        if self._rules:
+            rule = self._rule
+            try:
+                return rule.result()
+            finally:
+                self._outliers = rule.outliers
         total, self._sum = self._sum, None
         if total is None:
             return None
@@ -45,12 +62,16 @@ class RoundSum:
         return mean
 
     @property
+    def _rule(self) -> AggregationRule:
+        return self._rules[fragment_number(self._version, self._fragments, self._size)]
+
+    @property
     def outliers(self) -> Mapping[str, float]:
         """The clients of the last mean whose updates are far from the others', with the part that counts."""
-        return {} if self._rule is None else self._rule.outliers
+        return self._outliers
 
     def clear(self) -> None:
         """Discard the vectors of a round that was not exchanged."""
         self._sum = None
-        if self._rule is not None:
-            self._rule.clear()
+        for rule in self._rules:
+            rule.clear()

@@ -13,8 +13,9 @@ the mean update. Memory holds two models, the rule's state, and torch's temporar
 The saved state is read by torch's restricted loader, so a checkpoint cannot run code.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import BytesIO
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -57,7 +58,8 @@ class ServerOptimizer:
     [2.0, 3.0]
     """
 
-    def __init__(self, config: RunConfig, parameters: int) -> None:
+    def __init__(self, config: RunConfig, parameters: int, borders: Sequence[int] = (0,)) -> None:
+        """`borders` are the numbers at which the parts of the vector begin that are stepped by themselves."""
         rule = config.server_optimizer
         options = {"lr": config.server_learning_rate}
         if config.server_momentum:
@@ -70,31 +72,33 @@ class ServerOptimizer:
         self._rate = config.server_learning_rate
         self._parameters = parameters
         plain = rule == "sgd" and not config.server_momentum
-        self._parts = [
-            (slice(first, first + PART), torch.zeros(min(PART, parameters - first), requires_grad=True))
-            for first in range(0, 0 if plain else parameters, PART)
-        ]
+        slices = [] if plain else _slices([*(each for each in borders if each < parameters), parameters])
+        self._parts = [(each, torch.zeros(each.stop - each.start, requires_grad=True)) for each in slices]
+        self.residual: Vector | None = None  # what clients were not sent of earlier steps
         self._optimizer = None if plain else RULES[rule]([part for _, part in self._parts], **options)
         self._empty()
 
-    def apply(self, vector: Vector, mean_update: Vector) -> Vector:
-        """Return the next model; raise BadVector if an argument or the result is not a finite vector.
+    def apply(self, vector: Vector, mean_update: Vector, part: slice | None = None) -> Vector:
+        """Return the next model, or the `part` of it that the mean update is of.
 
-        `mean_update` is overwritten with the new model.
+        `mean_update` is overwritten with the result.
+
+        Raises:
+            BadVector: An argument or the result is not a finite vector.
         """
+        first, last, _ = (part or slice(None)).indices(max(vector.size, self._parameters))
+        check = check_shape if self._optimizer is None else check_vector
+        check(vector, max(vector.size, self._parameters))
+        check(mean_update, last - first)
         if self._optimizer is None:
-            check_shape(vector, max(vector.size, self._parameters))
-            check_shape(mean_update, vector.size)
-            self._average(vector, mean_update)  # its result is finite only if the arguments are
+            self._average(vector[first:last], mean_update, first)  # finite only if the arguments are
         else:
-            check_vector(vector, max(vector.size, self._parameters))
-            check_vector(mean_update, vector.size)
-            self._step(self._optimizer, vector, mean_update)
-        check_vector(mean_update, vector.size)
+            self._step(self._optimizer, vector[first:last], mean_update, first)
+        check_vector(mean_update, last - first)
         return mean_update
 
-    def _average(self, vector: Vector, mean_update: Vector) -> None:
-        rate, trained = np.float32(self._rate), mean_update[: self._parameters]
+    def _average(self, vector: Vector, mean_update: Vector, first: int) -> None:
+        rate, trained = np.float32(self._rate), mean_update[: max(0, self._parameters - first)]
 
         def subtract(tile: slice) -> None:
             with np.errstate(over="ignore", invalid="ignore"):  # the caller reports overflows
@@ -104,16 +108,21 @@ class ServerOptimizer:
 
         in_tiles(vector.size, subtract)
 
-    def _step(self, optimizer: torch.optim.Optimizer, vector: Vector, mean_update: Vector) -> None:
-        trained, buffers = np.split(mean_update, [self._parameters])
-        for numbers, part in self._parts:  # torch skips parts without a gradient
-            part.data = torch.tensor(vector[: self._parameters][numbers])
-            part.grad = torch.from_numpy(trained[numbers])
+    def _step(
+        self, optimizer: torch.optim.Optimizer, vector: Vector, mean_update: Vector, first: int
+    ) -> None:
+        for each, part in self._parts:  # torch skips parts without a gradient
+            if not first <= each.start < first + vector.size:
+                continue
+            numbers = slice(each.start - first, each.stop - first)
+            part.data = torch.tensor(vector[numbers])
+            part.grad = torch.from_numpy(mean_update[numbers])
             optimizer.step()
-            trained[numbers] = part.detach().numpy()
+            mean_update[numbers] = part.detach().numpy()
             self._empty()
+        buffers = slice(max(0, self._parameters - first), None)
         with np.errstate(over="ignore"):
-            np.subtract(vector[self._parameters :], buffers, out=buffers)
+            np.subtract(vector[buffers], mean_update[buffers], out=mean_update[buffers])
 
     def _empty(self) -> None:
         for _, part in self._parts:
@@ -123,7 +132,9 @@ class ServerOptimizer:
         """Return the serialized state, for `restore`."""
         written = BytesIO()
         own = {"state": {}} if self._optimizer is None else self._optimizer.state_dict()
-        kept = {"rule": self._rule, "parameters": self._parameters, "state": own}
+        kept: dict[str, object] = {"rule": self._rule, "parameters": self._parameters, "state": own}
+        if self.residual is not None:
+            kept["residual"] = torch.from_numpy(self.residual)
         torch.save(kept, written)
         return written.getvalue()
 
@@ -134,6 +145,7 @@ class ServerOptimizer:
         needed = f"{self._rule} over {self._parameters} parameters"
         if seen != needed:
             raise BadSetting(f"server optimizer: the checkpoint is of {seen}, needed {needed}")
+        self.residual = _residual_in(kept)
         if self._optimizer is not None:
             groups = self._optimizer.state_dict()["param_groups"]  # the run's settings, not the checkpoint's
             self._load(self._optimizer, {**kept["state"], "param_groups": groups})
@@ -141,9 +153,7 @@ class ServerOptimizer:
     def _load(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         """Check and load the state of all parts; torch checks neither names nor sizes."""
         kept, names = state.get("state"), self._names()
-        sizes = {
-            number: min(PART, self._parameters - each.start) for number, (each, _) in enumerate(self._parts)
-        }
+        sizes = {number: each.stop - each.start for number, (each, _) in enumerate(self._parts)}
         for number, each in kept.items() if isinstance(kept, dict) else [("all", None)]:
             if number not in sizes or not _fits(each, names, sizes[number]):
                 raise EdgeFailed(
@@ -159,6 +169,17 @@ class ServerOptimizer:
         probe = RULES[self._rule]([tried], **self._options)
         probe.step()
         return set(probe.state[tried])
+
+
+def _slices(borders: Sequence[int]) -> list[slice]:
+    """Return the parts of a vector, none of which crosses a border.
+
+    >>> _slices([0, 3])
+    [slice(0, 3, None)]
+    """
+    return [
+        slice(at, min(at + PART, end)) for first, end in pairwise(borders) for at in range(first, end, PART)
+    ]
 
 
 def _fits(remembered: object, names: set[str], size: int) -> bool:
@@ -177,6 +198,16 @@ def _read(state: bytes) -> dict[str, Any]:
         raise EdgeFailed(
             f"server optimizer: its {len(state)} bytes of state cannot be read: {reason}"
         ) from error
-    if not isinstance(kept, dict) or kept.keys() != {"rule", "parameters", "state"}:
+    if not isinstance(kept, dict) or kept.keys() - {"residual"} != {"rule", "parameters", "state"}:
         raise EdgeFailed(f"server optimizer: saw a {type(kept).__name__} of another form as its state")
     return kept
+
+
+def _residual_in(kept: Mapping[str, Any]) -> Vector | None:
+    found = kept.get("residual")
+    if found is None:
+        return None
+    if not isinstance(found, Tensor) or found.dtype != torch.float32 or found.dim() != 1:
+        raise EdgeFailed("server optimizer: saw a residual of another form, needed one vector of float32")
+    vector: Vector = found.numpy()
+    return vector

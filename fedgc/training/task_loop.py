@@ -3,7 +3,7 @@
 Steps are numbered through the whole run, so that batches continue from one common model to the next.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from fedgc.errors import EdgeFailed
@@ -61,6 +61,12 @@ class TaskLoop(LocalLoop):
             self._trainer.resume(begin.saved)
         self._begin = begin
 
+    def merge(self, begin: Begin, parts: Sequence[slice], own: float) -> None:
+        """Write the parts into the module; the optimizer is not touched."""
+        for part in parts:
+            self._trainer.flat.mix(begin.model, part, own)
+        self._begin = begin
+
     def go_on(self, work: Work) -> None:
         """Do nothing: the next step is done when it is asked for."""
 
@@ -96,6 +102,11 @@ class TaskLoop(LocalLoop):
     def saved(self) -> Saved:
         """Return a copy of the trajectory."""
         return self._trainer.save()
+
+    @property
+    def scores_models(self) -> bool:
+        """Whether the task has a function for that."""
+        return self._trainer.scores_models
 
     def validate(self, version: int, model: Vector) -> bool:
         """Score the model with the task's function, if it has one."""

@@ -127,6 +127,11 @@ class Trainer:
         """Return the vector of the task's initial model."""
         return initial_model(self._task, self.config).read()
 
+    @property
+    def scores_models(self) -> bool:
+        """Whether the task has a function `validate`."""
+        return self._task.validate is not None
+
     def validate(self, version: int, model: Vector) -> Scored | None:
         """Score a common model with the task's `validate`; None if it has none.
 

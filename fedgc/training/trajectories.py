@@ -96,6 +96,10 @@ class Trajectories:
             self.clear()
         self.origin, self._before = origin, before
 
+    def move(self, origin: Origin) -> None:
+        """Let the trajectories go on from another origin."""
+        self.origin, self._model_digest = origin, ""
+
     def restrict(self, names: Mapping[int, str], most_steps: int) -> None:
         """Discard trajectories of other chunks, and of chunks that were trained for more than `most_steps`.
 

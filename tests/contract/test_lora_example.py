@@ -75,6 +75,39 @@ def test_lora_example_learns_and_sends_only_adapter(federation: Federation):
     assert exported_loss(federation, "lora") == pytest.approx(losses[-1], abs=1e-4)
 
 
+def test_clients_with_adapters_of_different_ranks_learn(federation: Federation, tmp_path: Path):
+    script = tmp_path / "by_client.py"
+    script.write_text(
+        "import runpy, sys, fedgc\n"
+        f"rank = dict(zip(('client-0', 'client-1'), ('{RANK}', '2')))[fedgc.client_settings()['name']]\n"
+        f"sys.argv = [{str(SCRIPT)!r}, '--base-steps', '{BASE_STEPS}', '--rank', rank]\n"
+        f"runpy.run_path({str(SCRIPT)!r}, run_name='__main__')\n"
+    )
+    run = federation.submit(
+        {
+            "run": "mixed",
+            "script": str(script),
+            "rounds": ROUNDS,
+            "local_steps": 8,
+            "lockstep": "on",
+            "quorum": 1.0,
+            "min_clients": CLIENTS,
+            "gate": "every",
+            "aggregator": "lora-mixed-ranks",
+            "aggregator_options": f"rank={RANK}",
+            "start_timeout_s": GATHER_S,
+        }
+    )
+    assert federation.wait(run, WAIT_S) == "finished:completed", federation.run_log(run)
+    with federation.store() as store:
+        losses = [each.row.metrics["loss"] for each in store.rounds("mixed")]
+        assert all(len(store.client_rows("mixed", number)) == CLIENTS for number in range(1, ROUNDS + 1))
+    assert losses[-1] < losses[0] - 0.02
+    layout = Layout.read(checkpoint.load(federation.state / "fedgc" / "runs" / "mixed").layout)
+    assert layout.size == ADAPTER
+    assert exported_loss(federation, "mixed") < losses[0]
+
+
 def exported_loss(federation: Federation, run: str) -> float:
     """The mean loss on the clients' held-out data, of the base with the adapter that PEFT reads."""
     environment = {

@@ -62,7 +62,7 @@ class PlainEngine:
     def kept(self) -> tuple[()]:
         return ()
 
-    def load(self, version: int, vector: np.ndarray) -> None:
+    def load(self, version: int, vector: np.ndarray, changed: object = None) -> None:
         self.models[version] = vector
 
     def handle(self, command) -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fedgc.codecs.model_change import ChangeForm
 from fedgc.flower.client_loop import ClientLoop
 from fedgc.flower.driver import Driver, Job
 from fedgc.flower.sink import Live, Sink
@@ -95,6 +96,7 @@ def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint
     wrapped = settings.pop("wrapped", lambda sink: sink)
     resume, changes = settings.pop("resume", None), settings.pop("changes", {})
     pinned, others = settings.pop("pinned", []), settings.pop("others", ())
+    late_after = settings.pop("late_after", 0)  # rounds, after which one more client joins
     config = config_of({"work": "coded", **SETTINGS, **settings})
     sink, saved, log = Kept(), [], logging.getLogger("test")
     task = replace(named("digits", config), **changes)
@@ -125,6 +127,13 @@ def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint
         )
         for n, other in enumerate(others)
     ]
+    if late_after:
+        late = Identity(Ed25519PrivateKey.generate())
+        clients.append(
+            threading.Thread(
+                target=serve_late, args=(sink, late_after, job, listener.invite(), late, folder / "late")
+            )
+        )
     for client in clients:
         client.start()
     try:
@@ -136,13 +145,21 @@ def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint
     return driver, sink, saved
 
 
+def serve_late(sink: Kept, rounds: int, *args: object) -> None:
+    end = time.monotonic() + WAIT_S
+    while len(sink.rows) < rounds and time.monotonic() < end:
+        time.sleep(0.001)
+    serve(*args)
+
+
 def serve(job: Job, invitation, who, folder: Path, task: Task | None = None) -> None:
     def engine(rest) -> Engine:
         trained = task or job.model.task
         return step_by_turns(new_engine(trained, job.config, Pace(time.monotonic, rest), folder))
 
     loop = ClientLoop(engine)
-    terms = Terms(GRACE_S, 64 * 1024, loop.engine.size, time.monotonic, random.random)
+    changes = ChangeForm(job.config.fragments, job.config.download_codec)
+    terms = Terms(GRACE_S, 64 * 1024, loop.engine.size, time.monotonic, random.random, changes=changes)
     with Session(invitation, who, terms) as session:
         loop.serve(session, who.client)
     loop.engine.close()

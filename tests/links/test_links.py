@@ -19,7 +19,7 @@ class PlainLink:
         self.taken: list[tuple[str, int, int]] = []
         self.forgotten: list[tuple[str, int, int]] = []
 
-    def publish(self, version: int, vector) -> None:
+    def publish(self, version: int, vector, change=None) -> None:
         self.models.append(version)
 
     def send(self, command) -> None:

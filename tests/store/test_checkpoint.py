@@ -38,7 +38,7 @@ def large(version=1, round_number=1):
     """A checkpoint of three shards, with the limits of `few`; the last tensor is longer than a shard."""
     shapes = (("a", (2,)), ("b", ()), ("c", (3, 1)), ("d", (0,)), ("e", (2, 3)))
     made = make(version, round_number, size=12)
-    return Checkpoint(round_number, version, made.model, made.optimizer, made.state, "", shapes)
+    return Checkpoint(round_number, version, made.model, made.optimizer, made.state, shapes=shapes)
 
 
 @pytest.fixture
@@ -337,7 +337,7 @@ def test_large_model_without_names_is_one_tensor(tmp_path, few):
 
 def test_names_of_tensors_must_fit_model():
     with pytest.raises(Unusable, match="saw tensors of 4 numbers, needed 5"):
-        Checkpoint(1, 1, np.zeros(5, np.float32), b"", "{}", "", (("a", (4,)),))
+        Checkpoint(1, 1, np.zeros(5, np.float32), b"", "{}", shapes=(("a", (4,)),))
 
 
 @pytest.mark.parametrize("how", ["missing", "cut", "flipped", "longer", "empty"])

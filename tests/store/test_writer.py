@@ -193,6 +193,44 @@ def test_refused_record_blocks_no_other_record(keep, path, a_row):
     assert "never-begun" in told[0]
 
 
+@pytest.fixture
+def held(keep, path):
+    """A store writer that cannot open its store yet, what it reports, and an event that lets it."""
+    free, asked = threading.Event(), threading.Event()
+
+    def opening():
+        asked.set()
+        free.wait(WAIT_S)
+        return Store.open(str(path))
+
+    keeper, told = keep(opening)
+    keeper.put(Begun(1.0, "r1", {"task": "digits"}))
+    assert asked.wait(WAIT_S)
+    yield keeper, told, free
+    free.set()
+
+
+def test_burst_beyond_limit_is_written_without_loss(held, path):
+    keeper, told, free = held
+    for number in range(2 * keeping.LIMIT):
+        keeper.put(Seen(1.0, f"d{number:04d}"))
+    free.set()
+    assert keeper.settled(WAIT_S)
+    assert seen(path) == [f"d{number:04d}" for number in range(2 * keeping.LIMIT)]
+    assert told == []
+
+
+def test_refused_record_among_many_is_left_out_alone(held, path, a_row):
+    keeper, told, free = held
+    for record in (Seen(1.0, "a"), Appended(1.0, "never-begun", a_row(0)), Seen(2.0, "b"), Seen(3.0, "c")):
+        keeper.put(record)
+    free.set()
+    assert keeper.settled(WAIT_S)
+    assert seen(path) == ["a", "b", "c"]
+    assert len(told) == 1
+    assert "never-begun" in told[0]
+
+
 def test_newest_records_wait_in_memory_without_writable_place(keep, path, tmp_path, monkeypatch):
     monkeypatch.setattr(keeping, "LIMIT", 3)
     (tmp_path / "file").write_text("")
@@ -208,17 +246,8 @@ def test_newest_records_wait_in_memory_without_writable_place(keep, path, tmp_pa
     assert "5 records were lost" in told[-1]
 
 
-def test_only_newest_record_of_current_round_waits(keep, path):
-    free, asked = threading.Event(), threading.Event()
-
-    def opening():
-        asked.set()
-        free.wait(WAIT_S)
-        return Store.open(str(path))
-
-    keeper, _ = keep(opening)
-    keeper.put(Begun(1.0, "r1", {"task": "digits"}))
-    assert asked.wait(WAIT_S)
+def test_only_newest_record_of_current_round_waits(held, path):
+    keeper, _, free = held
     for number in range(50):
         keeper.put(Present(2.0, "r1", {"round": number}))  # returns at once, though the store does not
     assert len(keeper._waiting) == 2

@@ -117,8 +117,8 @@ class MessageServer:
         with self._lock:
             self._numbers = numbers
 
-    def publish(self, version: int, vector: Vector) -> None:
-        """Make a model available to later work."""
+    def publish(self, version: int, vector: Vector, change: object = None) -> None:  # noqa: ARG002  not used
+        """Make a model available to later work; packets hold all of it."""
         flat = packed(vector)
         with self._lock:
             self._model = version, flat, digest_of(flat).hex()

@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 import grpc
 
 from fedgc.codecs import EXACT
+from fedgc.codecs.model_change import Changed, ChangeForm
 from fedgc.errors import BadMessage, BadVector, EdgeFailed, Refused
 from fedgc.guards import guarded
 from fedgc.large_vectors import Readable, Scratch
@@ -42,7 +43,8 @@ from fedgc.links.frames import (
     Welcome,
 )
 from fedgc.links.identity import Identity
-from fedgc.links.pieces import Form, Incoming, Source, Vector, offer_of, shortened
+from fedgc.links.pieces import Incoming, Source, Vector, offer_of, shortened
+from fedgc.links.session.arrived_models import ArrivedModels
 from fedgc.links.session.certificate import fingerprint
 from fedgc.links.session.flow import Flow
 from fedgc.links.session.options import OPENING_QUIET, QUIET, SILENCE, client_options, ping_s
@@ -67,6 +69,7 @@ class Terms:
     connect_s: float | None = None  # how long to try before the first welcome (None: the grace time)
     uplink_bytes_s: float = math.inf  # an upper limit, to simulate a slow uplink
     scratch: Scratch = field(default_factory=Scratch)  # where models are received
+    changes: ChangeForm = field(default_factory=ChangeForm)  # how a model travels that follows the last one
 
 
 class _Stream:
@@ -90,13 +93,11 @@ class Session:
         self._terms = terms
         self._server = fingerprint(invitation.certificate)
         self._credential = invitation.token
-        self._numbers = terms.numbers
+        self._models = ArrivedModels(terms.changes, terms.scratch)
+        self._models.numbers = terms.numbers
         self._flow = Flow(terms.piece_bytes, Accounts(), lambda count: Amounts(up_bytes=count))
         self._changed = threading.Condition()
         self._inbox: deque[ToClient] = deque()
-        self._model: tuple[int, Vector] | None = None  # the last that arrived
-        self._handed: tuple[int, Vector] | None = None  # for the last command, work that starts from it
-        self._known: int | None = None
         self._closed = -1  # the last round whose codewords are no longer wanted
         self._stream = _Stream(terms.clock())
         self._contact = terms.clock()
@@ -157,13 +158,13 @@ class Session:
             if isinstance(
                 command, Work | Validate
             ):  # now: the next model may come before this one is asked for
-                self._handed, self._model = self._model, None
+                self._models.release()
             return command
 
     def expect(self, numbers: int) -> None:
         """Take models of this length."""
         with self._changed:
-            self._numbers = numbers
+            self._models.numbers = numbers
 
     def rest(self, wait_s: float) -> None:
         """Wait, at most until a command can be received."""
@@ -172,8 +173,16 @@ class Session:
 
     def fresh_model(self, version: int) -> Vector | None:
         """Return the model of the last work, once, if it arrived and is of this version."""
-        model, self._handed = self._handed, None
-        return model[1] if model is not None and model[0] == version else None
+        try:
+            return self._models.take(version)
+        except (BadVector, EdgeFailed) as error:  # a new session gets all of the model
+            self.end(str(error))
+            return None
+
+    @property
+    def changed(self) -> Changed | None:
+        """Where the last fresh model differs from one before it; None if all of it came."""
+        return self._models.changed
 
     def send(self, event: object) -> None:
         """Send an event; it arrives even if the stream breaks now."""
@@ -225,7 +234,7 @@ class Session:
         while (
             self._inbox
             and isinstance(work := self._inbox[0], Work | Validate)
-            and work.version != self._known
+            and work.version != self._models.version
         ):
             if not any(isinstance(each, Close) and each.round >= work.round for each in self._inbox):
                 return False
@@ -407,7 +416,8 @@ class Session:
             raise BadMessage(f"{offer.stream}: the server offered it, needed a model")
         self._flow.withdraw(lambda stream: stream.source == "model")
         try:
-            self._flow.incoming[offer.stream] = Incoming(offer, Form(self._numbers), self._terms.scratch)
+            form = self._models.form(offer.stream)
+            self._flow.incoming[offer.stream] = Incoming(offer, form, self._terms.scratch)
         except (BadVector, EdgeFailed) as error:  # another model, or a full disk: no new stream helps
             self.end(str(error))
 
@@ -416,8 +426,7 @@ class Session:
         try:
             incoming = self._flow.take(piece)
             if incoming is not None and incoming.whole:
-                self._model = (piece.stream.number, incoming.finish())
-                self._known = piece.stream.number
+                self._models.enter(piece.stream, incoming.verified())
                 self._flow.close(piece.stream)
         except BadVector as error:
             self.end(str(error))

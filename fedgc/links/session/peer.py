@@ -6,19 +6,29 @@ frames and the events.
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from fedgc.errors import BadMessage, BadVector
 from fedgc.large_vectors import Scratch
 from fedgc.links.byte_counts import Amounts
-from fedgc.links.frames import Ack, Grant, Offer, StreamId, Unwanted
+from fedgc.links.frames import CHECKSUM_BYTES, Ack, Grant, Offer, StreamId, Unwanted
 from fedgc.links.pieces import Form, Incoming, Numbers, Source, check_offer
 from fedgc.links.session.flow import Flow
 from fedgc.messages import Close, Initialize, Refuse, Repair, Reveal, ToClient, Validate, Work
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Published:
+    """A model that can be sent, and its change from the one before, if clients can be sent that."""
+
+    offer: Offer
+    source: Source
+    change: tuple[Offer, Source] | None = None
+
+
 def form_asked(numbers: int, command: Reveal | Repair | Initialize) -> Form:
-    """Return the form of the codeword that this command asks for.
+    """Return the form of the codeword that this command asks for, of so many numbers.
 
     >>> form_asked(10, Reveal("a", 1, 0, "local", None)).largest
     40
@@ -35,9 +45,9 @@ class Peer:
     """One admitted client."""
 
     def __init__(
-        self, client: str, ticket: bytes, numbers: Callable[[], int], flow: Flow, scratch: Scratch
+        self, client: str, ticket: bytes, numbers: Callable[[int | None], int], flow: Flow, scratch: Scratch
     ) -> None:
-        """`numbers` returns the length of the model's vector, once it is known."""
+        """`numbers` returns the length of an update from a model; without one, that of the model's vector."""
         self.client: Final = client
         self.ticket: Final = ticket
         self.flow: Final = flow
@@ -49,35 +59,45 @@ class Peer:
         self._numbers = numbers
         self._scratch = scratch
         self.model_since = 0.0  # when the model in transit was announced
-        self._version: int | None = None
+        self._version: int | None = None  # that was announced last
+        self._loaded: int | None = None  # that has arrived last
+        self._model_bytes = 0
         self._expected: dict[StreamId, Form] = {}
         self._offers: dict[StreamId, Offer] = {}
         self._done: set[StreamId] = set()
 
     # ---- commands to the client
 
-    def command(self, command: ToClient, model: tuple[Offer, Source] | None, now: float) -> None:
+    def command(self, command: ToClient, model: Published | None, now: float) -> None:
         """Queue a command, preceded by the model that it needs if the client lacks it."""
         if isinstance(command, Work | Validate):
             self.flow.accounts.round = command.round
             self._send_model(command.version, model, now)
         elif isinstance(command, Reveal | Repair | Initialize):
             stream = StreamId("codeword", command.round, command.attempt)
-            self._expected[stream] = form_asked(self._numbers(), command)
+            version = self._version if isinstance(command, Reveal) else None
+            self._expected[stream] = form_asked(self._numbers(version), command)
         elif isinstance(command, Close):
             self.forget(command.round)
         self.flow.channel.send(command)
         self.wake.set()
 
-    def _send_model(self, version: int, model: tuple[Offer, Source] | None, now: float) -> None:
+    def _send_model(self, version: int, model: Published | None, now: float) -> None:
         if version == self._version:
             return
         if model is None:
             raise BadMessage(f"work from model {version}: it was never published")
         self.flow.withdraw(lambda stream: stream.source == "model")
-        self.flow.announce(*model, at_once=True)
-        self._version = version
+        has_last = self._loaded is not None and self._loaded == self._version == version - 1
+        offer, source = model.change if has_last and model.change is not None else (model.offer, model.source)
+        self.flow.announce(offer, source, at_once=True)
+        self._version, self._model_bytes = version, offer.size - CHECKSUM_BYTES
         self.model_since = now
+
+    def loaded(self, stream: StreamId) -> int:
+        """Note that the model in transit has arrived; return its bytes."""
+        self._loaded = stream.number
+        return self._model_bytes
 
     def forget(self, round_: int) -> None:
         """Discard the codewords of all rounds up to this one."""

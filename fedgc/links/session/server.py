@@ -11,22 +11,24 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
+from fedgc.codecs.model_change import ModelChange
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, NotAdmitted, Refused, Unexpected
 from fedgc.guards import guarded
 from fedgc.links import frames as wire
 from fedgc.links.byte_counts import Amounts
-from fedgc.links.frames import Challenge, Denied, Invitation, StreamId, Welcome
-from fedgc.links.pieces import Numbers, Source, Vector, offer_of, packed
+from fedgc.links.frames import Challenge, Denied, Invitation, Offer, StreamId, Welcome
+from fedgc.links.pieces import CHANGE, Numbers, Packed, Source, Vector, offer_of, packed
 from fedgc.links.session.admission import Admission
 from fedgc.links.session.certificate import authority_at, fingerprint, make_certificate
 from fedgc.links.session.options import QUIET, advertised, ping_s, server_options
-from fedgc.links.session.peer import Peer
+from fedgc.links.session.peer import Peer, Published
 from fedgc.links.session.sessions import SessionTable, Surroundings
 from fedgc.messages import WIRE_VERSION, LinkEvent, ToClient
 
@@ -104,11 +106,12 @@ class Listener:
         """Take vectors of this length from now on; a model is published after it is known."""
         self._sessions.expect(numbers)
 
-    def publish(self, version: int, vector: Vector) -> None:
-        """Make a model available; it is packed once and shared by all clients."""
-        source = Source(packed(vector))
-        offer = offer_of(StreamId("model", version), source)
-        self._loop.call_soon_threadsafe(self._sessions.publish, offer, source)
+    def publish(self, version: int, vector: Vector, change: ModelChange | None = None) -> None:
+        """Make a model available, and its change; each is packed once and shared by all clients."""
+        model = Published(*_offered(StreamId("model", version), packed(vector)))
+        if change is not None:
+            model = replace(model, change=_offered(StreamId("model", version, CHANGE), change.data))
+        self._loop.call_soon_threadsafe(self._sessions.publish, version, model)
 
     def send(self, command: ToClient) -> None:
         """Queue a command for its client; does nothing if the client is not connected."""
@@ -280,3 +283,8 @@ class Listener:
             quiet = quiet + 1 if peer.heard_at == before else 0
         if reader is not None:
             reader.cancel()
+
+
+def _offered(stream: StreamId, vector: Packed) -> tuple[Offer, Source]:
+    source = Source(vector)
+    return offer_of(stream, source), source

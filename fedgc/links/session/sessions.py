@@ -12,18 +12,19 @@ from typing import Any, Final, Protocol
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, BadVector, EdgeFailed, Refused, Unexpected
+from fedgc.fragments import fragment_of, numbers_of
 from fedgc.guards import guarded
 from fedgc.large_vectors import Scratch
 from fedgc.links import frames as wire
 from fedgc.links.byte_counts import Accounts, Amounts
 from fedgc.links.frames import Ack, Bye, Heard, Hello, Offer, Piece, Ping, StreamId, Welcome
 from fedgc.links.log import LONGEST_NAME, printable
-from fedgc.links.pieces import NUMBER, Incoming, Numbers, Source
+from fedgc.links.pieces import Incoming, Numbers
 from fedgc.links.quotas import Quotas, Spent
 from fedgc.links.refusals import Audit, Refusals, no_audit
 from fedgc.links.session.admission import Admission
 from fedgc.links.session.flow import Flow
-from fedgc.links.session.peer import Peer
+from fedgc.links.session.peer import Peer, Published
 from fedgc.links.session.upload_slots import Slots
 from fedgc.messages import (
     LONGEST_REASON,
@@ -103,7 +104,7 @@ class SessionTable:
         self._emit = emit
         self._around = around
         self._timers: dict[str, Timer] = {}
-        self._models: dict[int, tuple[Offer, Source]] = {}
+        self._models: dict[int, Published] = {}
         self._ready: dict[Stub, Numbers] = {}
         self._slots: Slots[Stub] = Slots(config.upload_slots)
         self._asked: dict[str, set[StreamId]] = {}  # of each client: what has a slot or waits for one
@@ -120,9 +121,9 @@ class SessionTable:
         """Take vectors of this length from now on."""
         self._numbers = numbers
 
-    def publish(self, offer: Offer, model: Source) -> None:
+    def publish(self, version: int, model: Published) -> None:
         """Make a model available; clients still receiving the model before are not affected."""
-        self._models = {offer.stream.number: (offer, model)}
+        self._models = {version: model}
 
     def send(self, command: ToClient) -> None:
         """Queue a command for its client, if it is connected."""
@@ -203,10 +204,16 @@ class SessionTable:
         flow = Flow(
             self._config.piece_kb * 1024, self.accounts(client), lambda count: Amounts(down_bytes=count)
         )
-        peer = Peer(client, self._around.entropy(32), lambda: self._numbers, flow, self._around.scratch)
+        peer = Peer(client, self._around.entropy(32), self._numbers_asked, flow, self._around.scratch)
         self.peers[client] = peer
         self._admission.used(token, peer)
         return peer
+
+    def _numbers_asked(self, version: int | None) -> int:
+        """Return how many numbers the updates from a model have; all of the model's without one."""
+        if version is None:
+            return self._numbers
+        return numbers_of(fragment_of(version, self._config.fragments, self._numbers))
 
     def resume(self, peer: Peer) -> None:
         """Queue the uploads again that were under way when the last stream broke."""
@@ -317,7 +324,7 @@ class SessionTable:
         now = self._around.clock()
         seconds = now - peer.model_since
         peer.flow.accounts.add(Amounts(download_s=seconds))
-        size = self._numbers * NUMBER.itemsize  # the client may claim any size
+        size = peer.loaded(ack.stream)  # the client may claim any size
         self._emit(Loaded(now, peer.client, ack.stream.number, seconds, size))
 
     def _offer(self, peer: Peer, offer: Offer) -> None:

@@ -11,6 +11,7 @@ Tensors of half precision have float32 copies (`training/float32_copies.py`): th
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -21,6 +22,7 @@ from fedgc.training.flat import Vector, exchanged_tensors
 from fedgc.training.float32_copies import HALF, Float32Copies
 from fedgc.training.loop.float32_steps import step_in_float32
 from fedgc.training.loop.ranks import Ranks
+from fedgc.training.lora_ranks import padded
 
 DISTRIBUTED: Final = ("DistributedDataParallel", "DataParallel")  # which hold the module that is trained
 
@@ -44,13 +46,23 @@ class ModelState:
         self._private_patterns: Final = tuple(private)
         self._names: Final = (*tensors.parameters, *tensors.buffers)
         self.layout = tensors.layout()
+        self._shapes: Final = dict(self.layout.shapes)
+        self._common: Vector | None = (
+            None  # of adapters of mixed ranks: the components that are not trained here
+        )
         trained = (*tensors.parameters.items(), *tensors.private.items())
         self._half: Final = tuple(name for name, each in trained if each.requires_grad and each.dtype in HALF)
         self._copies: Final = Float32Copies()
 
-    def bind(self) -> None:
-        """Enter the digest of the frozen parameters and the adapter into the layout. All ranks call it."""
+    def bind(self, rank: int = 0) -> None:
+        """Enter the digest of the frozen parameters and the adapter into the layout. All ranks call it.
+
+        With a rank, the vector has an adapter of this rank; the module may have only its first components.
+        """
         self.layout = announced_layout(self.layout, self.module, self._private_patterns)
+        if rank:
+            self.layout = padded(self.layout, rank)
+            self._common = np.zeros(self.layout.size, np.float32)
 
     def step_in_float32(self) -> tuple[RemovableHandle, ...]:
         """Have optimizers step on float32 copies of parameters of half precision; return the hooks."""
@@ -68,15 +80,24 @@ class ModelState:
         live = self._live(self._names)
         tensors: Mapping[str, Any] = self._gathered() if _sharded(live) else live
         if into is not None:
-            for name, part in self.layout.split(into).items():
-                torch.from_numpy(part).copy_(self._copies.read(name, tensors[name]))
+            if self._common is not None:
+                np.copyto(into, self._common)
+            for name, part in self._split(into).items():
+                part.copy_(self._copies.read(name, tensors[name]))
 
     def write(self, vector: Vector | None, ranks: Ranks) -> None:
         """Copy the vector into the tensors. All ranks call it; only rank 0 has a vector."""
         named: dict[str, Tensor] = {}
         if vector is not None:
-            named = {name: torch.from_numpy(part) for name, part in self.layout.split(vector).items()}
+            named = self._split(vector)
+            if self._common is not None:
+                np.copyto(self._common, vector)
         self._write(named, self._live(self._names), ranks)
+
+    def _split(self, vector: Vector) -> dict[str, Tensor]:
+        """Return what the module has of a vector, by name."""
+        parts = self.layout.split(vector)
+        return {name: torch.from_numpy(_first(part, self._shapes[name])) for name, part in parts.items()}
 
     def read_private(self) -> dict[str, Tensor]:
         """Return copies of the private tensors on the CPU; on other ranks than 0 they may be missing."""
@@ -149,6 +170,13 @@ class ModelState:
             ranks.broadcast(values.values())
             for name, each in values.items():
                 self._copies.write(name, targets[name], each)
+
+
+def _first(part: Vector, shape: tuple[int, ...]) -> Vector:
+    """Return the first numbers of a tensor along each of its axes."""
+    sides: tuple[Any, ...] = (*map(slice, shape), ...)
+    own: Vector = part[sides]
+    return own
 
 
 def _sharded(tensors: Mapping[str, Tensor]) -> bool:

@@ -29,6 +29,7 @@ from fedgc.training.loop.leader import NUMBERS, Action, ClientEnded, Do, Leader
 from fedgc.training.loop.model_state import ModelState
 from fedgc.training.loop.ranks import Ranks, is_first
 from fedgc.training.loop.samples import Counted, samples_of, total_samples
+from fedgc.training.lora_ranks import common_rank
 
 Batch = TypeVar("Batch")
 Validate = Callable[[nn.Module], Mapping[str, float]]
@@ -92,7 +93,7 @@ def join(
         raise BadTask("fedgc.join: saw a second call in this process, needed one")
     _joined.set()
     if is_first() or state.sharded:
-        state.bind()
+        state.bind(common_rank(environment.config()))
     state.step_in_float32()
     leader = Leader(environment) if is_first() else None
     loop = TrainingLoop(state, environment, leader, samples, validate, optimizer)

@@ -12,7 +12,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, EdgeFailed, FedgcError, TaskFailed
+from fedgc.fragments import mix
 from fedgc.guards import guarded
 from fedgc.messages import Held, Layout, Scored, Work
 from fedgc.training.cache import Saved
@@ -136,6 +137,12 @@ class ScriptLoop(LocalLoop):
         self._failure, self._resting = "", False
         self._tell()
 
+    def merge(self, begin: Begin, parts: Sequence[slice], own: float) -> None:
+        """Have the script go on from its own model with these parts; its optimizer keeps its state."""
+        for part in parts:
+            mix(self._vectors.trained, begin.model, part, own)
+        self.begin(replace(begin, saved=self.saved()))
+
     def go_on(self, work: Work) -> None:
         """Let the script train on."""
         self._work = work
@@ -180,6 +187,11 @@ class ScriptLoop(LocalLoop):
     def saved(self) -> Saved:
         """Return the model that the script has handed in; its optimizer stays in the script."""
         return Saved(self._vectors.trained, [], {})
+
+    @property
+    def scores_models(self) -> bool:
+        """Whether the script has a function for that."""
+        return self._validates
 
     def validate(self, version: int, model: Vector) -> bool:
         """Have the script score a model, before it trains or without training."""

@@ -19,6 +19,7 @@ from fedgc.links.identity import Identity
 from fedgc.links.pieces import Source, offer_of, packed
 from fedgc.links.session import channel
 from fedgc.links.session.admission import Admission
+from fedgc.links.session.peer import Published
 from fedgc.links.session.sessions import SessionTable, Surroundings
 from fedgc.messages import WIRE_VERSION, Close, Failed, Lost, Offered, Reveal, Work
 
@@ -124,7 +125,8 @@ def test_lost_client_holds_no_vector() -> None:
     visitor.admission.expect(b"one")
     peer, _ = visitor.sessions.admit(visitor.hello(b"one"), NONCE)
     vector = packed(np.ones(NUMBERS, np.float32))
-    visitor.sessions.publish(offer_of(StreamId("model", 0), Source(vector)), Source(vector))
+    model = Published(offer_of(StreamId("model", 0), Source(vector)), Source(vector))
+    visitor.sessions.publish(0, model)
     visitor.sessions.send(Work(peer.client, 1, 0, 1, (0,), ((0, "a"),), 0, 1.0))
     visitor.sessions.send(Reveal(peer.client, 1, 0, "local", None))
     visitor.sessions.arrived(peer, wire.encode(offer_of(StreamId("codeword", 1, 0), Source(vector)), 1))

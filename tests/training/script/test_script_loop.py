@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedgc.codecs.model_change import Changed
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, TaskFailed
-from fedgc.messages import Scored, Validate, Work
+from fedgc.messages import Close, Report, Reveal, Scored, Validate, Work
 from fedgc.training.cache import ClientCache
+from fedgc.training.engine import Answer
 from fedgc.training.local_engine import LocalEngine
 from fedgc.training.local_loop import Begin
 from fedgc.training.script.process import command_of
@@ -375,6 +377,41 @@ while fed.step(): pass
     assert isinstance(event, Scored)
     assert (event.version, event.figures) == (5, ())
     assert "exit status 3" in event.problem
+
+
+def answered(engine: LocalEngine, command: Reveal) -> Answer:
+    """Return what a command asks for, once the script has ended its step."""
+    answer, end = engine.answer(command), time.monotonic() + WAIT_S
+    while not isinstance(answer, Answer):
+        assert time.monotonic() < end, "the engine answers nothing"
+        answer = engine.step()
+    return answer
+
+
+def test_script_trains_on_while_fragments_travel(make: Make, tmp_path: Path):
+    loop = ready(make(adding("--step-s", 0.01)))
+    config = RunConfig(script="script.py", fragments=2, fragment_mixing=0.5, link="session")
+    engine = LocalEngine(loop, config, Trajectories(ClientCache(1_000_000, tmp_path), None))
+    assert engine.layout is not None
+    engine.load(0, np.zeros(4, np.float32))
+    engine.handle(work(target=2, most=10_000))
+    end = time.monotonic() + WAIT_S
+    while not isinstance(engine.step(), Report) and time.monotonic() < end:
+        pass
+    first = answered(engine, Reveal("north", 1, 0, "local", None))
+    np.testing.assert_array_equal(first.vector[:], np.full(2, -first.report.steps, np.float32))
+    while engine.kept()[0].reached < first.report.steps + 3 and time.monotonic() < end:
+        engine.step()
+    engine.handle(Close("north", 1, "synced", frees=True))
+    engine.load(1, np.array([100, 100, 0, 0], np.float32), Changed(0, (slice(0, 2),)))
+    engine.handle(work(target=2, most=10_000, round_=2, version=1))
+    second = answered(engine, Reveal("north", 2, 0, "local", None))
+    assert second.report.steps >= 3, "the steps while the fragment travelled count"
+    total = first.report.steps + second.report.steps
+    np.testing.assert_array_equal(second.vector[:], np.full(2, -total, np.float32))
+    now = loop.hand_in(wait=True)
+    assert (now[:2] > 50).all()
+    assert (now[:2] < now[2:] + 50).all(), "half of its own values, and half of the new ones"
 
 
 def test_loss_that_is_not_finite_is_left_out_of_mean(make: Make, tmp_path: Path):

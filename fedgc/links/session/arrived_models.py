@@ -1,0 +1,78 @@
+"""The common models that arrive at a client: whole ones, and changes that are made to the last one."""
+
+from typing import Final
+
+import numpy as np
+
+from fedgc.codecs.model_change import Changed, ChangeForm, ModelChange, apply_change
+from fedgc.errors import BadVector
+from fedgc.fragments import numbers_of
+from fedgc.large_vectors import Scratch
+from fedgc.links.frames import StreamId
+from fedgc.links.pieces import CHANGE, Form, Packed, Vector
+
+
+class ArrivedModels:
+    """Keeps the last model that was handed on, which its changes refer to.
+
+    The session's thread enters what arrives, and the engine's thread makes the models.
+    """
+
+    def __init__(self, changes: ChangeForm, scratch: Scratch) -> None:
+        self._changes, self._scratch = changes, scratch
+        self.numbers = 0  # of a model; 0 while it is not known
+        self.version: int | None = None  # that arrived last
+        self.changed: Changed | None = None  # where the model that was handed on last differs from another
+        self._arrived: list[tuple[StreamId, Packed]] = []  # a model and its changes, or changes alone
+        self._next: list[tuple[StreamId, Packed]] = []  # the same, to be handed on
+        self._held: tuple[int, Vector] | None = None
+
+    def form(self, stream: StreamId) -> Form:
+        """Return the form of a model, or of its change from the one before."""
+        if stream.attempt != CHANGE:
+            return Form(self.numbers)
+        return Form(numbers_of(self._part(stream)), self._changes.wire)
+
+    def enter(self, stream: StreamId, data: Packed) -> None:
+        """Note that a model or a change has arrived."""
+        if stream.attempt != CHANGE:
+            self._arrived.clear()
+        self._arrived.append((stream, data))
+        self.version = stream.number
+
+    def release(self) -> None:
+        """Let what has arrived by now be handed on; later arrivals are for later commands."""
+        self._next, self._arrived = self._arrived, []
+
+    def take(self, version: int) -> Vector | None:
+        """Return the model of this version, once, if it has arrived.
+
+        Raises:
+            BadVector: A change came without the model before it.
+        """
+        arrived, self._next = self._next, []
+        if not arrived or arrived[-1][0].number != version:
+            return None
+        since = None if self._held is None else self._held[0]
+        parts: Final[list[slice]] = []
+        for stream, data in arrived:
+            if stream.attempt == CHANGE:
+                parts.append(self._part(stream))
+                self._held = stream.number, self._after(stream, parts[-1], data)
+            else:
+                self._held, since = (stream.number, data), None
+        self.changed = Changed(since, tuple(parts)) if since is not None else None
+        return None if self._held is None else self._held[1]
+
+    def _part(self, stream: StreamId) -> slice:
+        return self._changes.part(max(1, stream.number), self.numbers)
+
+    def _after(self, stream: StreamId, part: slice, data: Packed) -> Vector:
+        """Return a copy of the model before with a change."""
+        if self._held is None or self._held[0] != stream.number - 1:
+            raise BadVector(f"{stream}: saw a change, needed the model before it")
+        before = self._held[1]
+        new: Vector = self._scratch.empty(before.nbytes).view(np.float32)
+        np.copyto(new, before)
+        apply_change(new, ModelChange(part, self._changes.wire, data))
+        return new
