@@ -15,7 +15,7 @@ from fedgc.errors import EdgeFailed, FedgcError, Unusable
 from fedgc.guards import guarded, words_of
 from fedgc.links.identity import Identity
 
-BLOCK_BYTES: Final = 4 << 20
+BLOCK_BYTES: Final = 8 << 20
 
 
 class ChunkStore:
@@ -61,7 +61,8 @@ class ChunkStore:
     def blocks(self, chunk: Chunk) -> Iterator[bytes]:
         """Yield the bytes of a chunk, never more than one beyond its size."""
         left = chunk.size_bytes + 1
-        with self._access(), self._files.open(self._path(chunk.digest), "rb", block_size=BLOCK_BYTES) as file:
+        options = {"block_size": BLOCK_BYTES, "cache_type": "none"}  # each block is read once
+        with self._access(), self._files.open(self._path(chunk.digest), "rb", **options) as file:
             while left and (block := file.read(min(BLOCK_BYTES, left))):
                 left -= len(block)
                 yield block
