@@ -19,11 +19,10 @@ from fedgc.codecs.model_change import ModelChange
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError, NotRecoverable, Refused
 from fedgc.flower.background import BackgroundQueue
-from fedgc.flower.client_rows import counted
 from fedgc.flower.event_guard import EventGuard
 from fedgc.flower.live import LiveState
 from fedgc.flower.rollback import Rollback
-from fedgc.flower.round_line import line_of
+from fedgc.flower.round_line import line_of, with_traffic
 from fedgc.flower.sink import Sink
 from fedgc.flower.site import GatewayLine, NewModel, SiteState
 from fedgc.flower.validation import Pin, Validation
@@ -429,7 +428,7 @@ class Driver:
         self._ring = self._mean = None
         self._trim()
         refused = self.guard.settle()
-        clients = tuple(counted(client, link, refused[client.client]) for client in row.clients)
+        clients = tuple(with_traffic(client, link, refused[client.client]) for client in row.clients)
         reason, left_out = (self._by_name(text, link) for text in (row.reason, row.left_out))
         row = replace(row, clients=clients, reason=reason, left_out=left_out)
         self._log.log(INFO, "%s", line_of(row))
