@@ -286,7 +286,7 @@ class FedGC(Strategy):
         """Yield the links of a run; say goodbye to the clients at the end."""
         events = Events(queue.SimpleQueue(), time.monotonic, LOG)
         links, ways = self._links(events.queue, name, sink)
-        grid_loop = GridLoop(grid, ways, time.monotonic, LOG)
+        grid_loop = GridLoop(grid, ways, time.monotonic, LOG, sink.audited)
         end = Finished("the server ended early", complete=False)
         connected = _Connected(events, links, ways, grid_loop, end)
 

@@ -303,16 +303,9 @@ class LocalEngine(Engine):
         work = self._require_round(command)
         vector = None
         if LOCAL_TRAJECTORY in self._trajectories:
-            try:
-                vector = self._end()
-            except FedgcError:
-                self._asked = None
-                raise
+            vector = self._ended(work)
             if vector is None:
                 return None
-            if self._loop.is_costly and self._current is not None:
-                self._write(work)
-                vector = self._end()
         self._asked = None
         report = self._report(work, vector)
         if self._fragments > 1:
@@ -322,6 +315,18 @@ class LocalEngine(Engine):
                 raise BadMessage("update: saw no local step since the common model, needed at least one")
             return Answer(command, report, None)
         return self._answered(command, work, report, vector)
+
+    def _ended(self, work: Work) -> Readable | None:
+        """End the steps under way, and return the trained model; None until they have ended."""
+        try:
+            vector = self._end()
+        except FedgcError:
+            self._asked = None
+            raise
+        if vector is not None and self._loop.is_costly and self._current is not None:
+            self._write(work)
+            vector = self._end()
+        return vector
 
     def _answered(self, command: Reveal, work: Work, report: Report, vector: Readable) -> Answer:
         """Return the update, or of its fragment a copy, so that training can go on."""
