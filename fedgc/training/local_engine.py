@@ -261,14 +261,15 @@ class LocalEngine(Engine):
             return None
         report = self._report(work)
         if self._loop.is_costly:
-            self._write(work)
+            self._write()
         self._queued = self._ahead = self._trajectories.reached(LOCAL_TRAJECTORY) < work.most_steps
         return report
 
-    def _write(self, work: Work) -> None:
+    def _write(self) -> None:
         """Write the trajectory to the client cache, for a process after this one."""
+        work = self._work
         self._save_current()
-        if LOCAL_TRAJECTORY in self._trajectories:
+        if work is not None and LOCAL_TRAJECTORY in self._trajectories:
             with suppress(EdgeFailed):  # a full disk: a later process trains it anew
                 self._trajectories.write(LOCAL_TRAJECTORY, self._models[work.version])
 
@@ -367,6 +368,8 @@ class LocalEngine(Engine):
             return None
         self._count_steps(self._trajectories.reached(LOCAL_TRAJECTORY))
         check_parts(vector, self.size)
+        if self._loop.is_costly:
+            self._write()
         return vector
 
     def _saved(self) -> Saved | None:
