@@ -63,6 +63,7 @@ def rounds_of_night(federation: Federation) -> list[int]:
 def test_policies_of_sites_hold(sites: tuple[Federation, Path, float]):
     federation, folder, closes = sites
     run = federation.submit(SETTINGS)
+    eventually((folder / "night" / "site.audit.jsonl").exists)  # it has joined, so there is a store
     eventually(lambda: len(told(federation, "nights")) > 2)
     with federation.store() as store:
         said = explain(store, store.run("nights"), time.time()).lines
