@@ -66,12 +66,15 @@ class _Client:
     spill: Path
     site: MaskedClient | None
     departure: Departure
+    run: int  # Flower's number of it
     policy: SitePolicy
 
     def engine(self, files: CacheFiles, rest: Wait) -> Engine:
         if self.task is None:
-            pinned = gateway_command(sys.path) if self.own.get(SITE) else str(self.own.get("script", ""))
-            facts = ScriptFacts(self.config, self.who.client, self.own, files.folder, self.pace_s, pinned)
+            is_site = bool(self.own.get(SITE))
+            pinned = gateway_command(sys.path, self.run) if is_site else str(self.own.get("script", ""))
+            about = (self.config, self.who.client, self.own, files.folder, self.pace_s)
+            facts = ScriptFacts(*about, pinned=pinned, is_site=is_site)
             return new_script_engine(facts, rest, self.spill, files)
         return new_engine(
             self.task,
@@ -229,9 +232,8 @@ def _opened(context: Context, task: Task | None, name: str, run: str) -> Iterato
             raise BadSetting(f"node config {GRACE_KEY}: saw {grace_s}, needed seconds, 0 or more")
         departure = Departure.of(grace_s, os.environ, policy.closes_s)
         own |= {GPU_SHARE: policy.gpu_share} if policy.gpu_share < 1 else {}
-        yield _Client(
-            who, name, config, chosen, own, pace_s, uplink_bytes_s, caches, spill, site, departure, policy
-        )
+        limits = (pace_s, uplink_bytes_s, caches, spill, site, departure, context.run_id, policy)
+        yield _Client(who, name, config, chosen, own, *limits)
 
 
 def _terms(client: _Client, numbers: int) -> Terms:

@@ -19,6 +19,7 @@ from fedgc.codecs.model_change import ModelChange
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError, NotRecoverable, Refused
 from fedgc.flower.background import BackgroundQueue
+from fedgc.flower.client_rows import counted
 from fedgc.flower.event_guard import EventGuard
 from fedgc.flower.live import LiveState
 from fedgc.flower.rollback import Rollback
@@ -26,7 +27,7 @@ from fedgc.flower.round_line import line_of
 from fedgc.flower.sink import Sink
 from fedgc.flower.site import GatewayLine, NewModel, SiteState
 from fedgc.flower.validation import Pin, Validation
-from fedgc.history import BestModel, ClientRow, RoundRow, Speeds
+from fedgc.history import BestModel, RoundRow, Speeds
 from fedgc.links import typed_json as typed
 from fedgc.links.links import Link
 from fedgc.links.pieces import Vector, digest_of, packed
@@ -175,6 +176,11 @@ class Driver:
     def begun(self) -> bool:
         """Whether a round of this start is over."""
         return self._over > 0
+
+    @property
+    def average(self) -> Vector:
+        """The model to use: the one that clients train from, except with schedule-free SGD."""
+        return self._optimizer.average(self.model)
 
     # ---- the loop
 
@@ -381,9 +387,9 @@ class Driver:
     def _evaluate(self, round_: int) -> None:
         """Evaluate the present model in the background, if there is an evaluation function."""
         if self._job.evaluate is not None:
-            measure = partial(self._job.evaluate, round_, self.model)
+            measure = partial(self._job.evaluate, round_, self.average)
         elif self.common.evaluates:
-            measure = partial(self.common.evaluate, self.model)
+            measure = partial(self.common.evaluate, self.average)
         else:
             return
         self._validation.evaluating(round_)
@@ -420,7 +426,7 @@ class Driver:
         self._sum.clear()
         self._ring = self._mean = None
         refused = self.guard.settle()
-        clients = tuple(_counted(client, link, refused[client.client]) for client in row.clients)
+        clients = tuple(counted(client, link, refused[client.client]) for client in row.clients)
         reason, left_out = (self._by_name(text, link) for text in (row.reason, row.left_out))
         row = replace(row, clients=clients, reason=reason, left_out=left_out)
         self._log.log(INFO, "%s", line_of(row))
@@ -495,17 +501,3 @@ class Driver:
         if now >= self._shown:
             self._shown = now + max(PRESENT_S, PRESENT_EACH_S * len(self._live.names))
             self._job.sink.present(self._live.of(self._run, link, now, over=self.finished is not None))
-
-
-def _counted(row: ClientRow, link: Link, refused: int) -> ClientRow:
-    amounts = link.settle(row.client)
-    return replace(
-        row,
-        up_bytes=amounts.up_bytes,
-        down_bytes=amounts.down_bytes,
-        control_bytes=amounts.control_bytes,
-        upload_s=amounts.upload_s,
-        download_s=amounts.download_s,
-        refused=row.refused + amounts.refused + refused,
-        link=link.link(row.client),
-    )

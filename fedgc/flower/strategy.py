@@ -429,7 +429,7 @@ def _on_server(common: ServerModel, evaluate_fn: EvaluateFn) -> Evaluate:
 
 def _result(driver: Driver) -> Result:
     result = Result()
-    result.arrays = _record(driver.common.state(driver.model))
+    result.arrays = _record(driver.common.state(driver.average))
     for round_, metrics in driver.metrics.items():
         result.evaluate_metrics_serverapp[round_] = MetricRecord(dict(metrics))
     return result

@@ -12,7 +12,7 @@ from typing import Final
 
 from fedgc.codecs import EXACT, make_codec
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, FedgcError, TaskFailed
+from fedgc.errors import BadMessage, EdgeFailed, FedgcError, TaskFailed
 from fedgc.fragments import fragment_of
 from fedgc.large_vectors import Readable
 from fedgc.messages import (
@@ -260,8 +260,17 @@ class LocalEngine(Engine):
             self._queued = False
             return None
         report = self._report(work)
+        if self._loop.is_costly:
+            self._write(work)
         self._queued = self._ahead = self._trajectories.reached(LOCAL_TRAJECTORY) < work.most_steps
         return report
+
+    def _write(self, work: Work) -> None:
+        """Write the trajectory to the client cache, for a process after this one."""
+        self._save_current()
+        if LOCAL_TRAJECTORY in self._trajectories:
+            with suppress(EdgeFailed):  # a full disk: a later process trains it anew
+                self._trajectories.write(LOCAL_TRAJECTORY, self._models[work.version])
 
     def _goal(self, work: Work) -> int:
         return work.most_steps if self._ahead else work.target
@@ -294,11 +303,7 @@ class LocalEngine(Engine):
         work = self._require_round(command)
         vector = None
         if LOCAL_TRAJECTORY in self._trajectories:
-            try:
-                vector = self._end()
-            except FedgcError:
-                self._asked = None
-                raise
+            vector = self._ended(work)
             if vector is None:
                 return None
         self._asked = None
@@ -316,6 +321,18 @@ class LocalEngine(Engine):
         copied = update[part]
         self._go_on()
         return self._answered(command, report, copied, part)
+
+    def _ended(self, work: Work) -> Vector | None:
+        """End the steps under way, and return the trained model; None until they have ended."""
+        try:
+            vector = self._end()
+        except FedgcError:
+            self._asked = None
+            raise
+        if vector is not None and self._loop.is_costly and self._current is not None:
+            self._write(work)
+            vector = self._end()
+        return vector
 
     def _answered(self, command: Reveal, report: Report, update: Readable, part: slice) -> Answer:
         if command.wire == EXACT:

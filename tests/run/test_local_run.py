@@ -35,10 +35,12 @@ SAMPLES = 10
 class Fleet:
     """Reference clients that do their steps at once, each with its own chunk, and send requested updates."""
 
-    def __init__(self, resume: RunState | None = None, *, shared: bool = False, **settings: object) -> None:
+    def __init__(
+        self, resume: RunState | None = None, *, shared: bool = False, site=None, **settings: object
+    ) -> None:
         values = {"work": "local", "rounds": 12, "quorum": 1.0, "min_clients": 4, "local_steps": 5}
         self.config = config_of({"work": "coded", **values, **settings})
-        self.run = tuned_run(self.config, now=0.0, size=100, resume=resume)
+        self.run = tuned_run(self.config, now=0.0, size=100, resume=resume, site=site)
         self.now = 0.0
         self.log: list[Output] = []
         self.clients = {client: ReferenceClient(client) for client in CLIENTS}
