@@ -38,6 +38,14 @@ def test_codec_shortens_uploads_and_costs_memory():
     assert found.client_memory > PLAIN.client_memory
 
 
+def test_fragments_and_download_codec_shorten_exchanges():
+    parts = needs(fragments=4, link="session")
+    assert (4 * parts.up, 4 * parts.down) == (PLAIN.up, PLAIN.down)
+    short = needs(download_codec="int8")
+    assert short.down < 0.3 * PLAIN.down
+    assert short.server_memory > PLAIN.server_memory, "what differences leave out is kept"
+
+
 def test_evaluation_on_server_needs_module():
     assert PLAIN.server_memory - needs(evaluate_every=0).server_memory == PLAIN.model
     assert needs(script="train.py").server_memory == needs(evaluate_every=0).server_memory

@@ -208,6 +208,8 @@ def _client(context: Context, task: Task | None, run: str) -> Iterator[_Client]:
 def _opened(context: Context, task: Task | None, name: str, run: str) -> Iterator[_Client]:
     config, node = RunConfig.read(context.run_config), context.node_config
     own = {key: each for key, each in node.items() if isinstance(each, str | int | float)}
+    if own.get(SITE) and config.fragments > 1:
+        raise BadSetting(f"node config site: saw links.fragments = {config.fragments}, needed 1 for a fleet")
     caches = Path(str(node["cache"])) if node.get("cache") else default_root(os.environ)
     with ExitStack() as open_things:
         who = open_things.enter_context(_identity(context))

@@ -261,14 +261,15 @@ class LocalEngine(Engine):
             return None
         report = self._report(work)
         if self._loop.is_costly:
-            self._write(work)
+            self._write()
         self._queued = self._ahead = self._trajectories.reached(LOCAL_TRAJECTORY) < work.most_steps
         return report
 
-    def _write(self, work: Work) -> None:
+    def _write(self) -> None:
         """Write the trajectory to the client cache, for a process after this one."""
+        work = self._work
         self._save_current()
-        if LOCAL_TRAJECTORY in self._trajectories:
+        if work is not None and LOCAL_TRAJECTORY in self._trajectories:
             with suppress(EdgeFailed):  # a full disk: a later process trains it anew
                 self._trajectories.write(LOCAL_TRAJECTORY, self._models[work.version])
 
@@ -314,15 +315,9 @@ class LocalEngine(Engine):
             if command.kind == "masked":
                 raise BadMessage("update: saw no local step since the common model, needed at least one")
             return Answer(command, report, None)
-        update = MeanUpdate(self._models[work.version], vector)
-        if self._fragments == 1:
-            return self._answered(command, report, update, slice(0, update.size))
-        part = fragment_of(work.version, self._fragments, update.size)
-        copied = update[part]
-        self._go_on()
-        return self._answered(command, report, copied, part)
+        return self._answered(command, work, report, vector)
 
-    def _ended(self, work: Work) -> Vector | None:
+    def _ended(self, work: Work) -> Readable | None:
         """End the steps under way, and return the trained model; None until they have ended."""
         try:
             vector = self._end()
@@ -334,7 +329,13 @@ class LocalEngine(Engine):
             vector = self._end()
         return vector
 
-    def _answered(self, command: Reveal, report: Report, update: Readable, part: slice) -> Answer:
+    def _answered(self, command: Reveal, work: Work, report: Report, vector: Readable) -> Answer:
+        """Return the update, or of its fragment a copy, so that training can go on."""
+        update: Readable = MeanUpdate(self._models[work.version], vector)
+        part = fragment_of(work.version, self._fragments, self.size)
+        if self._fragments > 1:
+            update = update[part]
+            self._go_on()
         if command.wire == EXACT:
             return Answer(command, report, update, report.samples)
         stamp = (command.round, command.attempt, command.client)
@@ -367,6 +368,8 @@ class LocalEngine(Engine):
             return None
         self._count_steps(self._trajectories.reached(LOCAL_TRAJECTORY))
         check_parts(vector, self.size)
+        if self._loop.is_costly:
+            self._write()
         return vector
 
     def _saved(self) -> Saved | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedgc.deploy.local_federation import NAME, Node
+from fedgc.store.database import Store
 from tests.contract.conftest import GATHER_S, WAIT_S, Federation, eventually
 
 pytestmark = [pytest.mark.contract, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -29,6 +30,7 @@ def consortium(tmp_path: Path) -> Iterator[Federation]:
     apart = {"FEDGC_DB": str(tmp_path / "fedgc.db"), "XDG_STATE_HOME": str(tmp_path / "state")}
     pace = {"pace-s": 0.15}
     fleet = [Node(f"ward-{number}", {**pace, "part": f"{number}/3"}) for number in (1, 2)]
+    Store.open(str(tmp_path / "fedgc.db")).close()
     with Federation(fleet, folder=tmp_path / "site", environment=apart) as site:
         own = {"site": NAME, "site-home": str(site.home), "uplink-kb-s": 8.0}
         own["site-settings"] = (
