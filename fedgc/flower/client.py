@@ -145,6 +145,8 @@ def _serve(client: _Client, invitation: Invitation) -> RecordDict:
         stack.enter_context(closing(heart))
         if not is_script:
             must_fit_client(client.config, loop.engine.size, client.caches)
+        if client.own.get(SITE):
+            loop.prepare()  # until then the session of an earlier process stands for this one
         link = stack.enter_context(opened)
         ended = loop.serve(link, client.who.client)
         loop.engine.keep()
