@@ -28,6 +28,7 @@ from fedgc.cli.options import (
     Watch,
     runs_like,
 )
+from fedgc.cli.policy_commands import audit, policy
 from fedgc.cli.queue_commands import queue
 from fedgc.cli.report import report
 from fedgc.cli.store import store
@@ -48,6 +49,8 @@ app.add_typer(store, name="store")
 app.add_typer(queue, name="queue")
 app.add_typer(keys, name="keys")
 app.add_typer(deploy, name="deploy")
+app.add_typer(policy, name="policy")
+app.add_typer(audit, name="audit")
 
 
 @app.callback()

@@ -334,7 +334,7 @@ class Run:
             upload_s=upload_s(map(self._speeds.up_bytes_s, plan.clients), plan.update_bytes),
             model_limit_s=model_limit_s(map(self._speeds.down_bytes_s, plan.clients), self._size),
             pinned={each: pin for each in plan.clients if (pin := self._pins.of(each)) is not None},
-            forced_from=self._departures.forced_from,
+            forced_from=self._departures.forced_from, closes=dict(self._departures.closes),
         )  # fmt: skip
         self._up_bytes = 0
         self.round = (

@@ -304,11 +304,7 @@ class LocalEngine(Engine):
         work = self._require_round(command)
         vector = None
         if LOCAL_TRAJECTORY in self._trajectories:
-            try:
-                vector = self._end()
-            except FedgcError:
-                self._asked = None
-                raise
+            vector = self._ended(work)
             if vector is None:
                 return None
         self._asked = None
@@ -319,15 +315,27 @@ class LocalEngine(Engine):
             if command.kind == "masked":
                 raise BadMessage("update: saw no local step since the common model, needed at least one")
             return Answer(command, report, None)
-        update = MeanUpdate(self._models[work.version], vector)
-        if self._fragments == 1:
-            return self._answered(command, report, update, slice(0, update.size))
-        part = fragment_of(work.version, self._fragments, update.size)
-        copied = update[part]
-        self._go_on()
-        return self._answered(command, report, copied, part)
+        return self._answered(command, work, report, vector)
 
-    def _answered(self, command: Reveal, report: Report, update: Readable, part: slice) -> Answer:
+    def _ended(self, work: Work) -> Readable | None:
+        """End the steps under way, and return the trained model; None until they have ended."""
+        try:
+            vector = self._end()
+        except FedgcError:
+            self._asked = None
+            raise
+        if vector is not None and self._loop.is_costly and self._current is not None:
+            self._write(work)
+            vector = self._end()
+        return vector
+
+    def _answered(self, command: Reveal, work: Work, report: Report, vector: Readable) -> Answer:
+        """Return the update, or of its fragment a copy, so that training can go on."""
+        update: Readable = MeanUpdate(self._models[work.version], vector)
+        part = fragment_of(work.version, self._fragments, self.size)
+        if self._fragments > 1:
+            update = update[part]
+            self._go_on()
         if command.wire == EXACT:
             return Answer(command, report, update, report.samples)
         stamp = (command.round, command.attempt, command.client)
