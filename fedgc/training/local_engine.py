@@ -304,7 +304,7 @@ class LocalEngine(Engine):
         work = self._require_round(command)
         vector = None
         if LOCAL_TRAJECTORY in self._trajectories:
-            vector = self._ended(work)
+            vector = self._ended()
             if vector is None:
                 return None
         self._asked = None
@@ -317,17 +317,13 @@ class LocalEngine(Engine):
             return Answer(command, report, None)
         return self._answered(command, work, report, vector)
 
-    def _ended(self, work: Work) -> Readable | None:
+    def _ended(self) -> Readable | None:
         """End the steps under way, and return the trained model; None until they have ended."""
         try:
-            vector = self._end()
+            return self._end()
         except FedgcError:
             self._asked = None
             raise
-        if vector is not None and self._loop.is_costly and self._current is not None:
-            self._write(work)
-            vector = self._end()
-        return vector
 
     def _answered(self, command: Reveal, work: Work, report: Report, vector: Readable) -> Answer:
         """Return the update, or of its fragment a copy, so that training can go on."""
