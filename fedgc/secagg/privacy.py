@@ -103,6 +103,26 @@ def epsilon(noise: float, exchanges: int, delta: float) -> float:
     return high
 
 
+def epsilon_of(spent: float, delta: float) -> float:
+    """Return epsilon of releases of which 1 / noise^2 sums up to `spent`, as they compose by that sum."""
+    return epsilon(spent**-0.5, 1, delta) if spent > 0 else 0.0
+
+
+def noise_for(most: float, exchanges: int, delta: float) -> float:
+    """Return the least noise with which this many releases spend at most this epsilon.
+
+    >>> round(noise_for(14.451, 100, 1e-6), 3)
+    4.0
+    """
+    low, high = 0.0, 1.0
+    while epsilon(high, exchanges, delta) > most:
+        low, high = high, 2 * high
+    for _ in range(_HALVINGS // 4):
+        middle = (low + high) / 2
+        low, high = (middle, high) if epsilon(middle, exchanges, delta) > most else (low, middle)
+    return high
+
+
 def delta_of(eps: float, mu: float) -> float:
     """Return delta at epsilon of the Gaussian mechanism with separation mu."""
     one, other = mu / 2 - eps / mu, -mu / 2 - eps / mu
