@@ -8,6 +8,9 @@ settings, except that every round is exchanged and no checkpoint is written.
     server_models   by size: peak of the ServerApp's memory above its idle one, in models
     client_models   by size: peak of a client's memory above that of training alone, in models
     plentiful_server_models, plentiful_client_models    the same with what they take while memory is plentiful
+    overlap_ratio   a round over its training, where a fragment is sent as slowly as clients train
+    waits_ratio     the same for clients that wait for the next model
+    download_ratio  bytes of a model's difference in 8 bits over those of its numbers in float32
 
 Memory is that which the system cannot take back: mapped files are not counted. Training alone is a process
 that does the same steps on the same model without fedgc.
@@ -25,6 +28,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from benchmarks import large_overlap
 from benchmarks.memory_watch import MemoryWatch, watched
 from benchmarks.report import Report, Value, machine
 from benchmarks.stock import plain_stream_s
@@ -45,6 +49,7 @@ GIGABYTE: Final = 10**9
 QUICK_GB: Final = (0.05,)
 PLENTIFUL: Final = "plentiful_"
 TINY: Final = "tiny"
+SLOW: Final = "slow"  # the model that is sent over slow lines
 TINY_BYTES: Final = 4_000_000
 STREAMS: Final = 3
 MODULE: Final = "large_models"
@@ -116,7 +121,8 @@ def bench_large(sizes_gb: Sequence[float], rounds: int = ROUNDS) -> Report:
     with tempfile.TemporaryDirectory(prefix="fedgc-bench-") as name:
         folder = Path(name)
         made = {TINY: TINY_BYTES} | {_named(each): int(each * GIGABYTE) for each in sorted(sizes_gb)}
-        (folder / f"{MODULE}.py").write_text(_models(made))
+        slow = {SLOW: large_overlap.SIZE_BYTES}
+        (folder / f"{MODULE}.py").write_text(_models(made | slow))
         environment = {
             "FEDGC_DB": str(folder / "fedgc.db"),
             "XDG_STATE_HOME": str(folder / "state"),
@@ -129,7 +135,11 @@ def bench_large(sizes_gb: Sequence[float], rounds: int = ROUNDS) -> Report:
                 except EdgeFailed as error:
                     reason = str(error).splitlines()[0]
                     rows.append({"what": "failed", "model": model, "reason": reason})
-    return Report(figures(rows), rows, machine())
+        try:
+            rows += large_overlap.bench_overlap(folder, f"{MODULE}:{_attribute(SLOW)}", environment)
+        except EdgeFailed as error:
+            rows.append({"what": "failed", "model": SLOW, "reason": str(error).splitlines()[0]})
+    return Report({**figures(rows), **large_overlap.figures(rows)}, rows, machine())
 
 
 def _named(size_gb: float) -> str:
@@ -270,7 +280,7 @@ def _train(folder: str, model: str, over: Any) -> None:  # noqa: ANN401  an even
 def figures(rows: Sequence[Mapping[str, Value]]) -> dict[str, Mapping[str, float | None]]:
     """Return the named figures by size in GB, None where a size was not measured."""
     memory = {str(row["model"]): row for row in rows if row["what"] == "memory"}
-    models = dict.fromkeys(str(row["model"]) for row in rows if row.get("model", TINY) != TINY)
+    models = dict.fromkeys(str(row["model"]) for row in rows if row.get("model", TINY) not in (TINY, SLOW))
     return {
         "stream_ratio": {model: _stream_ratio(rows, model) for model in models},
         "server_models": {model: _server_models(memory, model) for model in models},

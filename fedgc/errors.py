@@ -10,6 +10,7 @@ FedgcError
 │   │   └── NotHere            it asks for chunks that are not here in that form
 │   ├── BadVector          numbers of the wrong size or type, NaN, Inf
 │   ├── NotAdmitted        a foreign token, certificate, identity or wire version
+│   ├── NotAllowed         the policy of the client's site forbids it
 │   └── Unexpected         an exception that the code did not foresee, at the edge of a peer or a file
 ├── NotRecoverable     these codewords do not determine the sum
 ├── TaskFailed         the user's task raised while it trained
@@ -65,6 +66,14 @@ class BadVector(Refused):
 
 class NotAdmitted(Refused):
     """A token, certificate, identity or wire version is foreign."""
+
+
+class NotAllowed(Refused):
+    """The policy of the site of `client` forbids it, for `again_s` seconds (infinite: for good)."""
+
+    def __init__(self, message: str, again_s: float = float("inf"), client: str = "") -> None:
+        super().__init__(message)
+        self.again_s, self.client = again_s, client
 
 
 class Unexpected(Refused):

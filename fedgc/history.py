@@ -15,6 +15,7 @@ from fedgc.errors import BadMessage
 from fedgc.messages import Outcome
 from fedgc.values import value
 
+BY_SITE: Final = "policy"  # kind of an audit entry: the policy of a client's site refuses the run
 WINDOW: Final = 20  # past rounds used to plan the next ones
 
 

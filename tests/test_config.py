@@ -536,6 +536,11 @@ def test_fragments_are_exchanged_every_round_without_shared_momentum():
             "with links.fragments",
         ),
         ({"client-app": "stock"}, "setting client.app: saw stock, needed fedgc with links.fragments"),
+        (
+            {"aggregation.rule": "lora-mixed-ranks", "aggregation.options": "rank=4"},
+            "setting aggregation.rule: saw lora-mixed-ranks, needed a rule that does not look at whole "
+            "tensors with links.fragments",
+        ),
     ],
 )
 def test_fragments_refuse_settings_for_whole_updates(table, said):

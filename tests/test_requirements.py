@@ -24,7 +24,7 @@ def test_rule_that_collects_needs_disk_for_every_client():
     assert needs(clients=1000, aggregator="weighted-mean").server_scratch == 2 * PLAIN.model
 
 
-@pytest.mark.parametrize(("rule", "models"), [("sgd", 0), ("nesterov", 1), ("adam", 2)])
+@pytest.mark.parametrize(("rule", "models"), [("sgd", 0), ("nesterov", 1), ("schedule-free", 1), ("adam", 2)])
 def test_state_of_optimizer_is_counted(rule: str, models: int):
     found = needs(server_optimizer=rule)
     assert found.server_memory - PLAIN.server_memory == 3 * models * PLAIN.model
@@ -36,6 +36,14 @@ def test_codec_shortens_uploads_and_costs_memory():
     assert found.up < 0.3 * PLAIN.up
     assert found.down == PLAIN.down
     assert found.client_memory > PLAIN.client_memory
+
+
+def test_fragments_and_download_codec_shorten_exchanges():
+    parts = needs(fragments=4, link="session")
+    assert (4 * parts.up, 4 * parts.down) == (PLAIN.up, PLAIN.down)
+    short = needs(download_codec="int8")
+    assert short.down < 0.3 * PLAIN.down
+    assert short.server_memory > PLAIN.server_memory, "what differences leave out is kept"
 
 
 def test_evaluation_on_server_needs_module():

@@ -6,7 +6,9 @@ from fedgc.run.machine import Run, RunParts
 from fedgc.tuner import Tuner
 
 
-def tuned_run(config: RunConfig, *, speeds: Speeds | None = None, key_agreement=None, **more: object) -> Run:
+def tuned_run(
+    config: RunConfig, *, speeds: Speeds | None = None, key_agreement=None, site=None, **more: object
+) -> Run:
     """Return a run whose planner is the tuner, with the same history."""
     told = speeds.recent if speeds else ()
-    return Run(config, speeds=speeds, parts=RunParts(Tuner(config, told), key_agreement), **more)
+    return Run(config, speeds=speeds, parts=RunParts(Tuner(config, told), key_agreement, site=site), **more)

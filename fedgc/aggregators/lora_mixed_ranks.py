@@ -74,8 +74,8 @@ class LoraMixedRanks(CollectingRule):
 def factors_of(right: Matrix, left: Matrix, rank: int) -> tuple[Matrix, Matrix]:
     """Return A and B of this rank such that B A is the best approximation of `left @ right`.
 
-    >>> a, b = factors_of(np.array([[3.0, 4.0]]), np.array([[1.0], [0.0]]), 2)
-    >>> (b @ a).round(6).tolist(), (a @ a.T).round(6).tolist()
+    >>> a, b = factors_of(np.array([[3.0, 4.0], [3.0, 4.0]]), np.array([[0.5, 0.5], [0.0, 0.0]]), 2)
+    >>> (b @ a).round(6).tolist(), abs(a @ a.T).round(6).tolist()
     ([[3.0, 4.0], [0.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]])
     """
     wide, high = right.astype(np.float64), left.astype(np.float64)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -9,6 +10,7 @@ from fedgc.cli.settings import value_of
 from fedgc.deploy.app_folder import Setting
 from fedgc.deploy.local_federation import Node
 from fedgc.errors import BadSetting
+from fedgc.policy import read_policy
 
 CLIENTS: Final = 4  # started by default
 NUMBERS: Final = ("pace-s", "uplink-kb-s")  # reserved settings that are numbers
@@ -41,6 +43,8 @@ def parse_clients(words: Iterable[str]) -> ClientSettings:
             raise BadSetting(f"--client: saw {word!r}, needed a finite number, or text")
         if key in NUMBERS and not isinstance(value, int | float):
             raise BadSetting(f"--client: saw {word!r}, needed a number")
+        if key == "policy":
+            read_policy(Path(text))  # a policy that contradicts itself ends here
         Node(name)  # checks the name
         found.setdefault(name, {})[key] = value
     return found

@@ -28,6 +28,7 @@ from fedgc.cli.options import (
     Watch,
     runs_like,
 )
+from fedgc.cli.policy_commands import audit, policy
 from fedgc.cli.queue_commands import queue
 from fedgc.cli.report import report
 from fedgc.cli.store import store
@@ -48,6 +49,8 @@ app.add_typer(store, name="store")
 app.add_typer(queue, name="queue")
 app.add_typer(keys, name="keys")
 app.add_typer(deploy, name="deploy")
+app.add_typer(policy, name="policy")
+app.add_typer(audit, name="audit")
 
 
 @app.callback()
@@ -102,14 +105,17 @@ def demo(  # noqa: PLR0913, PLR0917  one for each option
 @app.command()
 def gateway(
     folder: Annotated[Path | None, typer.Option("--app", help="The folder of the consortium's app.")] = None,
+    consortium: Annotated[
+        int, typer.Option(help="Flower's number of the consortium's run, to find a site inside itself.")
+    ] = 0,
 ) -> None:
     """Run the fleet of a site for its gateway: a SuperNode with `site` in its node config starts this.
 
-    Example: flower-supernode --superlink fl.example.org:9092 --node-config 'site="ward-fleet"'
+    Example: fedgc gateway --app .
     """
     from fedgc.cli.gateway import serve_site
 
-    serve_site(folder)
+    serve_site(folder, consortium)
 
 
 @app.command()

@@ -61,6 +61,9 @@ def client(  # noqa: PLR0913, PLR0917  one for each option
     grace_s: Annotated[
         float, typer.Option(envvar="FEDGC_LEAVE_GRACE_S", help="Seconds to hand in work when it is stopped.")
     ] = 20.0,
+    policy: Annotated[
+        Path | None, typer.Option(envvar="FEDGC_POLICY", help="The rules of the client's site, site.toml.")
+    ] = None,
     insecure: Insecure = False,
 ) -> None:
     """Check what a client needs, then start its SuperNode.
@@ -69,7 +72,7 @@ def client(  # noqa: PLR0913, PLR0917  one for each option
     """
     from fedgc.deploy.processes import ClientPlace
 
-    place = ClientPlace(server, name, keys, state, cache, node_config, insecure, grace_s)
+    place = ClientPlace(server, name, keys, state, cache, node_config, insecure, grace_s, policy)
     sys.stderr.write(f"fedgc client: {place.check(time.time)}\n")
     _become(place.program(), state)
 

@@ -27,6 +27,7 @@ from fedgc.cli.signals import like_ctrl_c
 from fedgc.config import RunConfig
 from fedgc.config.names import group_of
 from fedgc.deploy.app_folder import App, Setting
+from fedgc.deploy.superlink import Superlink
 from fedgc.errors import BadSetting, EdgeFailed, Unusable
 from fedgc.store import checkpoint, owned
 from fedgc.store.database import Store
@@ -38,16 +39,21 @@ SITE, SETTINGS, HOME = "site", "site-settings", "site-home"  # keys of the node 
 FILE: Final = "gateway.json"
 INHERITED: Final = ("", "optimizer", "data", "client", "task")  # groups of settings
 OWN: Final = ("run", "resume", "min-clients", "secrecy", "federation", "optimizer.server")  # and what follows
-GIVEN: Final[Mapping[str, Setting]] = {"gate.name": "every", "history.evaluate-every": 0}
+GIVEN: Final[Mapping[str, Setting]] = {
+    "gate.name": "every",
+    "history.evaluate-every": 0,
+    "timing.start-timeout-s": 60.0,  # so that the consortium hears why the fleet is not there
+}
 END_S: Final = 60.0  # for the run of an earlier gateway to end
 POLL_S: Final = 0.2
 
 
-def serve_site(app: Path | None) -> None:
+def serve_site(app: Path | None, consortium: int) -> None:
     """Run the fleet of this site until the consortium's run is over.
 
     Args:
         app: The folder of the consortium's app, which the fleet trains.
+        consortium: Flower's number of the consortium's run.
 
     Raises:
         Unusable: No gateway has started this process, or its settings are not accepted.
@@ -70,6 +76,7 @@ def serve_site(app: Path | None) -> None:
         if checkpoint.versions(runs_folder(config.checkpoint_dir, os.environ) / config.run):
             config = RunConfig.read({**settings, "resume": config.run})
         with host_of(wanted, console) as host:
+            _must_be_another(host.superlink, consortium)
             over = started(Place(wanted, App(app, {}) if app else None, store, host, console), config)
     if over.stopped:
         raise click.Abort
@@ -103,6 +110,16 @@ def _written(environment: ScriptEnvironment) -> Path:
     except OSError as error:
         raise EdgeFailed(f"{place}: cannot be written ({error.strerror or error})") from error
     return place
+
+
+def _must_be_another(superlink: Superlink, consortium: int) -> None:
+    """Refuse a site inside itself: a fleet that waits for its own gateway never gathers."""
+    with suppress(EdgeFailed):  # it does not know the run
+        superlink.status(consortium)
+        raise Unusable(
+            f"node config {SITE}: saw {superlink.name}, the SuperLink of the consortium itself, "
+            "needed that of the site's fleet"
+        )
 
 
 def _await_end(store: Store, run: str) -> None:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from fedgc.cli.view import done_of, figures_text, mean_of, megabytes, scores_table, skips_message, terminal
 from fedgc.errors import Unusable
-from fedgc.history import Score
+from fedgc.history import BY_SITE, Score
 from fedgc.store.database import Store
 from fedgc.store.explanation import INCOMPLETE, Explanation, explain, span
 from fedgc.store.liveness import ALIVE_S, CRASHED, advice_for, alive, reason_of, state_of
@@ -208,7 +208,7 @@ def status(store: Store, run: str | None) -> Answer:
     made = [each for each in decisions if each.what != BEST]
     facts = [f"round {each.round}: {each.what}: {each.reason}" for each in made[-3:]]
     facts += [f"best model: {best}"] if best is not None else []
-    refused = [each for each in audit if each.kind in ("refused", "excluded")][-3:]
+    refused = [each for each in audit if each.kind in ("refused", "excluded", BY_SITE)][-3:]
     facts += [f"{each.kind}: {each.who or 'an unknown client'}: {each.what}" for each in refused]
     facts += [skips] if skips else []
 

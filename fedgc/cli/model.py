@@ -82,12 +82,13 @@ def restore(run: str | None, version: int) -> None:
 
 def _write(path: Path, run: Run, saved: Saved, about: Mapping[str, Any]) -> None:
     from fedgc.training import export as models
+    from fedgc.training.server_optimizer import averaged
     from fedgc.training.tasks import named  # torch is imported only here, where a model is made
 
     models.check_path(path)
     config = _config(run)
     loaded = checkpoint.load(saved.path.parent, saved.version)
-    vector = loaded.model
+    vector = averaged(config, loaded.optimizer, loaded.model)
     if loaded.layout:  # of a training script, whose model has no code here
         from fedgc.messages import Layout as Announced
         from fedgc.training import AnnouncedModel
@@ -109,6 +110,7 @@ def _write_adapter(path: Path, run: Run, saved: Saved, about: Mapping[str, Any])
     from fedgc.messages import Layout
     from fedgc.training import CommonModel
     from fedgc.training import export as models
+    from fedgc.training.server_optimizer import averaged
     from fedgc.training.tasks import named
 
     models.check_folder(path)
@@ -120,7 +122,7 @@ def _write_adapter(path: Path, run: Run, saved: Saved, about: Mapping[str, Any])
     else:
         sys.path.insert(0, str(Path.cwd()))  # for tasks in the user's folder, as in the run itself
         layout = CommonModel(named(config.task, config), config).layout
-    models.write_adapter(path, layout, loaded.model, about)
+    models.write_adapter(path, layout, averaged(config, loaded.optimizer, loaded.model), about)
 
 
 def _config(run: Run) -> RunConfig:

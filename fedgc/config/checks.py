@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from fedgc.aggregators import MIXED_RANKS, PLAIN
+from fedgc.aggregators import MIXED_RANKS, PLAIN, AggregationRule, rule_named
 from fedgc.codecs import EXACT
 from fedgc.config.fields import AUTO
 from fedgc.config.pins import parse_pins
@@ -64,6 +64,7 @@ def check_mixed_ranks(config: Settings) -> None:
     for key, seen, is_possible, needed in (
         ("script", config.script or "none", bool(config.script), "a script, whose models have adapters"),
         ("links.codec", config.codec, config.codec == EXACT, EXACT),
+        ("links.download-codec", config.download_codec, config.download_codec == EXACT, EXACT),
         ("links.fragments", config.fragments, config.fragments == 1, "1"),
         ("optimizer.server", config.server_optimizer, config.server_optimizer == "sgd", "sgd"),
         (
@@ -175,13 +176,15 @@ def check_fragments(config: Settings, gate: str, measure: Measure) -> None:
         )
     if config.fragments == 1:
         return
-    momentum = config.shared_momentum
+    momentum, rule = config.shared_momentum, config.aggregator
+    cuts = rule == AUTO or rule_named(rule).begin is AggregationRule.begin
     for key, seen, is_possible, needed in (
         ("work", config.work, config.work == "local", "local"),
         ("secrecy", config.secrecy, config.secrecy == "open", "open"),
         ("client.app", config.client_app, config.client_app == "fedgc", "fedgc"),
         ("links.kind", config.link, config.link == "session", "session"),
         ("optimizer.shared-momentum", momentum, momentum in (AUTO, "off"), "off or auto"),
+        ("aggregation.rule", rule, cuts, "a rule that does not look at whole tensors"),
         ("gate.name", gate, measure == "none", "a gate without a measure, such as every or pace,"),
     ):
         if not is_possible:

@@ -24,7 +24,7 @@ LEAD_MODELS: Final = 1.0  # of shared momentum
 CODEC_MODELS: Final = 3.0  # error feedback: two residuals, and the encoded update
 SCRIPT_MODELS: Final = 2.0  # shared with the script
 STATE_MODELS: Final[Mapping[str, int]] = MappingProxyType(
-    {"sgd": 0, "nesterov": 1, "adagrad": 1, "rmsprop": 1, "adam": 2, "adamw": 2}
+    {"sgd": 0, "nesterov": 1, "schedule-free": 1, "adagrad": 1, "rmsprop": 1, "adam": 2, "adamw": 2}
 )
 EVALUATION_MODELS: Final = 1.0  # the module in which the server evaluates
 STATE_COPIES: Final = (

@@ -92,8 +92,8 @@ class Settings:
         share,
         "above 0 and at most 1, off or auto",
     )
-    server_optimizer: Literal["sgd", "nesterov", "adam", "adamw", "adagrad", "rmsprop"] = setting(
-        "optimizer.server", "sgd", "torch optimizer that applies the mean update"
+    server_optimizer: Literal["sgd", "nesterov", "schedule-free", "adam", "adamw", "adagrad", "rmsprop"] = (
+        setting("optimizer.server", "sgd", "torch optimizer that applies the mean update")
     )
     server_learning_rate: float = setting(
         "optimizer.server-learning-rate",
@@ -105,7 +105,7 @@ class Settings:
     server_momentum: float = setting(
         "optimizer.server-momentum",
         0.0,
-        "of the server's sgd or nesterov (0: 0.9)",
+        "of the server's sgd, nesterov or schedule-free (0: for the last two 0.9)",
         lambda v: 0 <= v < 1,
         "0 or more, below 1",
     )

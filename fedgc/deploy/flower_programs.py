@@ -3,7 +3,7 @@
 Flower starts many processes, and each begins with a second of imports. A third of it is garbage collection of
 imported objects, which stay; so the wrappers disable it until the program begins. A program's package also
 imports databases and web servers that a ClientApp never uses; so the wrappers import the program's own module
-without running its package.
+without running its package. The wrapper of ClientApps checks each app against the policy of its site.
 """
 
 import shlex
@@ -11,6 +11,8 @@ import sys
 from importlib.metadata import Distribution, EntryPoint, distribution
 from pathlib import Path
 from typing import Final
+
+from fedgc.processes.supervision import CLIENT_APP
 
 _PROGRAM: Final = """#!/bin/sh
 '''exec' {python} "$0" "$@"
@@ -30,6 +32,10 @@ _ALONE: Final = """from types import ModuleType
     sys.modules["{package}"] = ModuleType("{package}")
     sys.modules["{package}"].__path__ = [{folder!r}]
     """
+_GUARDED: Final = """
+    from fedgc.flower.app_guard import guard
+
+    guard()"""
 
 
 def write_programs(folder: Path) -> None:
@@ -38,7 +44,8 @@ def write_programs(folder: Path) -> None:
     flower = distribution("flwr")
     for each in flower.entry_points.select(group="console_scripts"):
         program, python = folder / each.name, shlex.quote(sys.executable)
-        program.write_text(_PROGRAM.format(python=python, taken=_taken(flower, each), function=each.attr))
+        taken = _taken(flower, each) + (_GUARDED if each.name == CLIENT_APP else "")
+        program.write_text(_PROGRAM.format(python=python, taken=taken, function=each.attr))
         program.chmod(0o755)
 
 

@@ -29,11 +29,15 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedgc.deploy.authority import describe, signed_by
+from fedgc.deploy.flower_programs import write_programs
 from fedgc.deploy.key_files import CLIENT_NAME, read, write
 from fedgc.deploy.superlink import EXECUTOR, KEEP_INSTALLED, LOOPBACK
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower import heartbeat as pulse
+from fedgc.flower.app_guard import POLICY
 from fedgc.flower.departure import GRACE_KEY, GRACE_S
+from fedgc.policy import AuditLog, read_policy
+from fedgc.policy.hours import zone_of
 from fedgc.processes import supervision
 
 SUPERLINK_PORT: Final = 9092
@@ -137,6 +141,7 @@ class ClientPlace:
     node_config: str = ""
     insecure: bool = False
     grace_s: float = GRACE_S  # in which it hands in what it has when the container is stopped
+    policy: Path | None = None  # what the client's site allows
 
     def __post_init__(self) -> None:
         if not 0 <= self.grace_s < math.inf:
@@ -155,6 +160,8 @@ class ClientPlace:
         """Return a sentence on the results, or raise the first error."""
         _writable(self.state, "FEDGC_STATE")
         _writable(self.cache, "FEDGC_CACHE")
+        if self.policy is not None:
+            _policy_in(self.policy, now)
         if self.insecure:
             return "plain, on loopback alone"
         read(self.keys / "ca.pem")
@@ -168,13 +175,22 @@ class ClientPlace:
         return f"{self.server} answers and is ours"
 
     def program(self) -> Started:
-        """Return the SuperNode, under a supervisor that lets its client leave before it ends."""
+        """Return the SuperNode, under a supervisor that lets its client leave before it ends.
+
+        With a policy, its ClientApps are started by programs that check the app first; they are written here.
+        """
         secure = (
             *("--root-certificates", str(self.keys / "ca.pem")),
             *("--auth-supernode-private-key", str(self.keys / "client.key")),
         )
         own = f'name="{self.name}" identity="{self.state / "identity.key"}" cache="{self.cache / "cache"}"'
         own += f" {GRACE_KEY}={self.grace_s}"
+        environment = {pulse.ENVIRONMENT: str(self.state / "pulse"), "TMPDIR": str(self.cache)}
+        if self.policy is not None:
+            own += f' {POLICY}="{self.policy}"'
+            write_programs(self.state / "programs")
+            folders = (str(self.state / "programs"), str(Path(sys.executable).parent))
+            environment["PATH"] = os.pathsep.join((*folders, os.environ.get("PATH", "")))
         words = (
             *(sys.executable, supervision.__file__, "--alone", "--leave", str(self.grace_s)),
             "flower-supernode",
@@ -184,7 +200,13 @@ class ClientPlace:
             *("--host", "127.0.0.1"),
             *("--port", str(RUNTIME_PORT)),
         )
-        return Started(words, {pulse.ENVIRONMENT: str(self.state / "pulse"), "TMPDIR": str(self.cache)})
+        return Started(words, environment)
+
+
+def _policy_in(path: Path, now: Callable[[], float]) -> None:
+    """Raise if a policy cannot be read, or its audit log cannot be written or was cut."""
+    policy = read_policy(path)
+    AuditLog(policy.log_file, zone_of(policy.zone), now).totals()
 
 
 def server_health(keys: Path, state: Path, *, insecure: bool) -> str:

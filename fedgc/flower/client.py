@@ -22,7 +22,7 @@ from flwr.clientapp import ClientApp
 
 from fedgc.codecs.model_change import ChangeForm
 from fedgc.config import RunConfig
-from fedgc.errors import BadSetting, FedgcError
+from fedgc.errors import BadSetting, FedgcError, NotAllowed
 from fedgc.flower.cache_folders import default_root, open_cache, spilled
 from fedgc.flower.client_loop import LEFT, ClientLoop, Wait
 from fedgc.flower.departure import GRACE_KEY, GRACE_S, Departure
@@ -30,16 +30,18 @@ from fedgc.flower.heartbeat import ENVIRONMENT, HeartbeatWriter
 from fedgc.flower.masked_client import MaskedClient, site_of
 from fedgc.flower.message_work import MessageWork
 from fedgc.flower.must_fit import must_fit_client
+from fedgc.flower.site_policy import SitePolicy, site_policy
 from fedgc.large_vectors import Scratch
 from fedgc.links import identity
 from fedgc.links.frames import Invitation
 from fedgc.links.identity import Identity
 from fedgc.links.log import LOG, log_errors_in_one_line
 from fedgc.links.message import packets as packet
-from fedgc.links.message.invitation import RECORD, invited
+from fedgc.links.message.invitation import RECORD, invited, refusal
 from fedgc.links.session.client import Session, Terms
 from fedgc.processes.available import available_memory
 from fedgc.training import CacheFiles, Engine, new_engine, new_script_engine
+from fedgc.training.devices import GPU_SHARE, limit_memory
 from fedgc.training.pace import Pace
 from fedgc.training.script.place import gateway_command
 from fedgc.training.script.script_loop import ScriptFacts
@@ -64,11 +66,15 @@ class _Client:
     spill: Path
     site: MaskedClient | None
     departure: Departure
+    run: int  # Flower's number of it
+    policy: SitePolicy
 
     def engine(self, files: CacheFiles, rest: Wait) -> Engine:
         if self.task is None:
-            pinned = gateway_command(sys.path) if self.own.get(SITE) else str(self.own.get("script", ""))
-            facts = ScriptFacts(self.config, self.who.client, self.own, files.folder, self.pace_s, pinned)
+            is_site = bool(self.own.get(SITE))
+            pinned = gateway_command(sys.path, self.run) if is_site else str(self.own.get("script", ""))
+            about = (self.config, self.who.client, self.own, files.folder, self.pace_s)
+            facts = ScriptFacts(*about, pinned=pinned, is_site=is_site)
             return new_script_engine(facts, rest, self.spill, files)
         return new_engine(
             self.task,
@@ -89,7 +95,8 @@ def client_app(task: Task | None = None) -> ClientApp:
     The node config of the SuperNode may set `name`, `identity` (path of the client's key), `cache` (folder),
     `script` (the command of a training script, in place of the run's), `pace-s` (least seconds per local
     step), `uplink-kb-s` (upload limit), `leave-grace-s` (seconds to hand in what it has when it is asked
-    to end) and `site` (the SuperLink of a fleet, whose gateway the client then is).
+    to end), `policy` (the file of its site's rules) and `site` (the SuperLink of a fleet, whose gateway the
+    client then is).
 
     Args:
         task: The training task; by default the one named by the setting `task`.
@@ -106,13 +113,18 @@ def client_app(task: Task | None = None) -> ClientApp:
 
     @app.train("session")
     def session(message: Message, context: Context) -> Message:
-        with _client(context, task) as client, client.departure.heard():
-            content = _serve(client, invited(message.content))
+        invitation = invited(message.content)
+        try:
+            with _client(context, task, invitation.run) as client, client.departure.heard():
+                content = _serve(client, invitation)
+        except NotAllowed as refused:
+            content = RecordDict({RECORD: refusal(refused)})
         return Message(content, reply_to=message)
 
     @app.train(packet.ACTION)
     def answer(message: Message, context: Context) -> Message:
-        with _client(context, task) as client, client.departure.heard():
+        run = packet.run_in(message.content)
+        with _client(context, task, run) as client, client.departure.heard():
             if client.own.get(SITE):
                 raise BadSetting("it is the gateway of a site, and needs a session; saw none get through")
             asked = packet.read_packet(message.content, client.who.client)
@@ -133,6 +145,7 @@ def _serve(client: _Client, invitation: Invitation) -> RecordDict:
         heart.beat,
         client.site,
         departure=client.departure,
+        policy=client.policy,
     )
     numbers = 0 if is_script else loop.engine.size  # the size of a script's model is known once it runs
     opened = Session(invitation, client.who, _terms(client, numbers))
@@ -143,18 +156,22 @@ def _serve(client: _Client, invitation: Invitation) -> RecordDict:
         if not is_script:
             must_fit_client(client.config, loop.engine.size, client.caches)
         link = stack.enter_context(opened)
+        stack.callback(lambda: loop.settle(opened, opened.accounts.round))
         ended = loop.serve(link, client.who.client)
         loop.engine.keep()
         if not (link.reached or is_script or ended == LEFT):
             asked = packet.introduction(invitation.run, invitation.token)
             content = _answer(client, loop.engine, cache, asked)
     LOG.info("session of %s ended: %s", client.who.client, ended)
+    if loop.refused is not None:
+        raise loop.refused
     content[RECORD] = ConfigRecord(
         {
             "ended": ended,
             "client": client.who.client,
             "reached": opened.reached,
             "left": ended == LEFT,
+            "again_s": client.policy.opens_s() if client.departure.hours_end else 0.0,
         }
     )
     return content
@@ -162,7 +179,13 @@ def _serve(client: _Client, invitation: Invitation) -> RecordDict:
 
 def _answer(client: _Client, engine: Engine, cache: CacheFiles, asked: packet.Packet) -> RecordDict:
     message_work = MessageWork(
-        engine, cache, client.who.client, time.monotonic, client.site, departure=client.departure
+        engine,
+        cache,
+        client.who.client,
+        time.monotonic,
+        client.site,
+        departure=client.departure,
+        policy=client.policy,
     )
     message_work.run(asked)
     client.departure.answered(owes=engine.has_work and not message_work.codewords)
@@ -170,21 +193,23 @@ def _answer(client: _Client, engine: Engine, cache: CacheFiles, asked: packet.Pa
 
 
 @contextmanager
-def _client(context: Context, task: Task | None) -> Iterator[_Client]:
-    """Open what a message needs; an error of fedgc names this client."""
+def _client(context: Context, task: Task | None, run: str) -> Iterator[_Client]:
+    """Open what a message of a run needs; an error of fedgc names this client."""
     name = str(context.node_config.get("name", ""))
     try:
-        with _opened(context, task, name) as client:
+        with _opened(context, task, name, run) as client:
             yield client
     except FedgcError as error:
-        raise type(error)(f"client {name or 'without a name'}: {error}") from error
+        error.args = (f"client {name or 'without a name'}: {error}",)
+        raise
 
 
 @contextmanager
-def _opened(context: Context, task: Task | None, name: str) -> Iterator[_Client]:
+def _opened(context: Context, task: Task | None, name: str, run: str) -> Iterator[_Client]:
     config, node = RunConfig.read(context.run_config), context.node_config
     own = {key: each for key, each in node.items() if isinstance(each, str | int | float)}
-    chosen = None if config.script or own.get(SITE) else task or named(config.task, config, own)
+    if own.get(SITE) and config.fragments > 1:
+        raise BadSetting(f"node config site: saw links.fragments = {config.fragments}, needed 1 for a fleet")
     caches = Path(str(node["cache"])) if node.get("cache") else default_root(os.environ)
     with ExitStack() as open_things:
         who = open_things.enter_context(_identity(context))
@@ -196,6 +221,10 @@ def _opened(context: Context, task: Task | None, name: str) -> Iterator[_Client]
                 raise BadSetting(
                     "node config site: the descriptor asks for privacy, which a fleet cannot give"
                 )
+        policy = site_policy(config, node, who.client, run, site.federation if site else None)
+        policy.admit()  # before the code of the run
+        limit_memory(policy.gpu_share)
+        chosen = None if config.script or own.get(SITE) else task or named(config.task, config, own)
         pace_s = _number(context, "pace-s", 0.0)
         uplink_bytes_s = KILOBYTE * _number(context, "uplink-kb-s", math.inf)
         if not uplink_bytes_s > 0:
@@ -203,8 +232,10 @@ def _opened(context: Context, task: Task | None, name: str) -> Iterator[_Client]
         grace_s = _number(context, GRACE_KEY, GRACE_S)
         if not 0 <= grace_s < math.inf:
             raise BadSetting(f"node config {GRACE_KEY}: saw {grace_s}, needed seconds, 0 or more")
-        departure = Departure.of(grace_s, os.environ)
-        yield _Client(who, name, config, chosen, own, pace_s, uplink_bytes_s, caches, spill, site, departure)
+        departure = Departure.of(grace_s, os.environ, policy.closes_s)
+        own |= {GPU_SHARE: policy.gpu_share} if policy.gpu_share < 1 else {}
+        limits = (pace_s, uplink_bytes_s, caches, spill, site, departure, context.run_id, policy)
+        yield _Client(who, name, config, chosen, own, *limits)
 
 
 def _terms(client: _Client, numbers: int) -> Terms:

@@ -11,15 +11,18 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from fedgc.errors import BadMessage, FedgcError
+from fedgc.errors import BadMessage, FedgcError, NotAllowed
 from fedgc.flower.departure import Departure
 from fedgc.flower.masked_client import ClientEvent, MaskedClient, failure
+from fedgc.flower.message_work import bytes_of, encoded
+from fedgc.flower.site_policy import SitePolicy
 from fedgc.guards import guarded
 from fedgc.links.frames import StreamId
 from fedgc.links.session.client import Session
 from fedgc.messages import (
     Announced,
     Close,
+    Closing,
     Continue,
     Initialize,
     Joined,
@@ -64,6 +67,7 @@ class ClientLoop:
         site: MaskedClient | None = None,
         *,
         departure: Departure | None = None,
+        policy: SitePolicy | None = None,
     ) -> None:
         """Make the loop.
 
@@ -72,7 +76,10 @@ class ClientLoop:
             beat: Called in every turn of the loop.
             site: The site's masking state, for masked work.
             departure: Tells whether the client is asked to leave.
+            policy: What the client's site allows.
         """
+        self._policy = policy or SitePolicy()
+        self.refused: NotAllowed | None = None  # why the session was ended by the policy
         self._departure = departure or Departure()
         self._leaves = self._has_said_so = False
         self._closed_at = 0.0  # when the last round was closed
@@ -110,6 +117,8 @@ class ClientLoop:
             return False
         session.expect(layout.size)
         session.send(Announced(0.0, client, layout))
+        if (closes_s := self._policy.closes_s()) is not None:
+            session.send(Closing(0.0, client, closes_s))
         self._say(session, Joined(0.0, client, True, self.engine.holds(), self.engine.kept()))
         if self._site is not None:
             session.send(self._site.enrolled(client, session.run))
@@ -149,7 +158,7 @@ class ClientLoop:
 
     def _say(self, session: Session, event: ClientEvent | Scored) -> None:
         if self._site is None:
-            session.send(event)
+            session.send(self._policy.filtered(event))
         elif not isinstance(event, Scored):  # under masks no figure of a single site leaves it
             session.send(self._site.redacted(event, self.engine.start))
 
@@ -165,6 +174,10 @@ class ClientLoop:
         try:
             with guarded(f"a command {type(command).__name__}"):
                 act()
+        except NotAllowed as error:
+            self.refused = error
+            session.send(self._site.failed(command, error) if self._site else failure(command, error))
+            session.end(str(error))
         except FedgcError as error:
             failed_event = self._site.failed if self._site else failure
             session.send(failed_event(command, error))
@@ -211,17 +224,25 @@ class ClientLoop:
 
     def _deliver(self, session: Session, answer: Answer) -> None:
         """Send what the server asked for."""
-        command, vector = answer.command, answer.vector
+        command = answer.command
         stream = StreamId("codeword", command.round, command.attempt)
+        self._policy.moved(session.accounts.settle())
         if self._site is not None:
+            self._policy.send(command.round, self._site.packed_bytes(self.engine.size))
             session.offer_packed(stream, self._site.masked_answer(answer, self.engine.start))
             return
+        vector = encoded(answer, stream)
+        if vector is not None:
+            self._policy.send(command.round, bytes_of(vector))
         if answer.report is not None:
-            session.send(answer.report)
-        if answer.encoded is not None:
-            session.offer_packed(stream, answer.encoded)
-        elif vector is not None:
-            session.offer(command.round, command.attempt, vector, command.wire)
+            session.send(self._policy.filtered(answer.report))
+        if vector is not None:
+            session.offer_packed(stream, vector)
+
+    def settle(self, session: Session, round_: int) -> None:
+        """Enter what the session has carried by the end of a round into the log of the site's policy."""
+        self._policy.moved(session.accounts.settle())
+        self._policy.settle(round_)
 
     def _handle_masked(
         self, session: Session, site: MaskedClient, command: ToMember | Reveal | Repair
@@ -237,6 +258,8 @@ class ClientLoop:
 
     def _close(self, session: Session, command: Close) -> None:
         self._open_round, self._closed_at = False, time.monotonic()
+        if command.outcome != "skipped":
+            self.settle(session, command.round)
         self.engine.handle(command)
         if command.outcome == "stopped" and not command.frees:  # else the server says goodbye itself
             session.end("the run was stopped")

@@ -1,15 +1,16 @@
-"""A client that is asked to leave: by SIGTERM or SIGHUP, or by the folder of its supervisor.
+"""A client that is asked to leave: by SIGTERM or SIGHUP, by the folder of its supervisor, or by its hours.
 
 A ClientApp process hears the signal itself. Over Flower messages there may be no process when the request
 comes; the next one finds it in the folder that the supervisor of the SuperNode has made
-(`fedgc.processes.supervision`). Without a supervisor only the signal counts.
+(`fedgc.processes.supervision`). Without a supervisor only the signal counts. The hours of a site's policy end
+like a request: `grace_s` before, the client begins to hand in what it has.
 """
 
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -18,26 +19,43 @@ from fedgc.processes.supervision import ANSWERED, ASKED, LEAVE_FOLDER, OWES, SER
 
 GRACE_S: Final = 20.0  # in which a client hands in what it has, by default
 GRACE_KEY: Final = "leave-grace-s"  # of the node config, for another time
+ClosesS = Callable[[], float | None]
 ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Departure:
     """Whether this client was asked to leave, and how long it may stay."""
 
-    def __init__(self, grace_s: float = GRACE_S, folder: Path | None = None) -> None:
-        """`folder` is the supervisor's."""
-        self._grace_s, self._folder = grace_s, folder
+    def __init__(
+        self, grace_s: float = GRACE_S, folder: Path | None = None, closes_s: ClosesS = lambda: None
+    ) -> None:
+        """`folder` is the supervisor's; `closes_s` returns the seconds until the client's hours end."""
+        self._grace_s, self._folder, self._closes_s = grace_s, folder, closes_s
         self._asked_at: float | None = None  # by a signal
 
     @classmethod
-    def of(cls, grace_s: float, environment: Mapping[str, str]) -> "Departure":
+    def of(
+        cls, grace_s: float, environment: Mapping[str, str], closes_s: ClosesS = lambda: None
+    ) -> "Departure":
         """Return that of a process with this environment."""
         folder = environment.get(LEAVE_FOLDER)
-        return cls(grace_s, Path(folder) if folder else None)
+        return cls(grace_s, Path(folder) if folder else None, closes_s)
 
     @property
     def left_s(self) -> float | None:
         """The seconds that are left to hand in what is there; None if nobody asked, or that is long ago."""
+        asked_s, closes_s = self._asked_s(), self._closes_s()
+        if closes_s is None or not self.hours_end:
+            return asked_s
+        return closes_s if asked_s is None else min(asked_s, closes_s)
+
+    @property
+    def hours_end(self) -> bool:
+        """Whether this client has to leave because its hours end."""
+        closes_s = self._closes_s()
+        return closes_s is not None and closes_s <= self._grace_s
+
+    def _asked_s(self) -> float | None:
         deadline = self._deadline()
         if deadline is not None and deadline > time.time():
             return deadline - time.time()

@@ -23,11 +23,11 @@ from fedgc.flower.event_guard import EventGuard
 from fedgc.flower.live import LiveState
 from fedgc.flower.privacy_account import PrivacyAccount
 from fedgc.flower.rollback import Rollback
-from fedgc.flower.round_line import line_of
+from fedgc.flower.round_line import line_of, with_traffic
 from fedgc.flower.sink import Sink
 from fedgc.flower.site import GatewayLine, NewModel, SiteState
 from fedgc.flower.validation import Pin, Validation
-from fedgc.history import BestModel, ClientRow, Speeds
+from fedgc.history import BestModel, Speeds
 from fedgc.links import typed_json as typed
 from fedgc.links.links import Link
 from fedgc.links.pieces import Vector, digest_of, packed
@@ -49,6 +49,7 @@ from fedgc.messages import (
     Validate,
     Work,
 )
+from fedgc.processes.available import release_memory
 from fedgc.round.masked.key_agreement import KeyAgreement
 from fedgc.run.alike import AlikeData
 from fedgc.run.client_faults import BACK, ClientFaults
@@ -70,6 +71,7 @@ from fedgc.tuner import Tuner
 PRESENT_S: Final = 0.25  # between two live summaries,
 PRESENT_EACH_S: Final = 0.001  # and this for each client: a summary names all of them
 LONGEST_WAIT_S: Final = 0.25
+TRIM_S: Final = 10.0  # between two times that freed memory is given back to the system, after a round
 FIELDS_0_2: Final = 8  # of `RunState` in a checkpoint of fedgc 0.2, which does not name the clients
 GATEWAY_S: Final = 0.02  # between looks at the line of a gateway
 KEYS_S: Final = 60.0  # timeout of each half of key agreement: one packet and its answer, over any link
@@ -133,7 +135,7 @@ class Driver:
         self._privacy = PrivacyAccount(self._sum.private, job.federation, self.common, job.resume)
         self._background = BackgroundQueue(partial(log.log, WARNING, "%s"), self.model.nbytes)
         self._evaluations: list[tuple[int, Future[Mapping[str, float]]]] = []
-        self._shown, self._live = 0.0, LiveState(job.config, self._started)
+        self._shown, self._trimmed, self._live = 0.0, self._started, LiveState(job.config, self._started)
         self._warned: set[str] = set()
         self._faults, self._waits = ClientFaults(), FruitlessWaits()
         self.guard: Final = EventGuard(log, lambda: self._run.number)
@@ -175,6 +177,11 @@ class Driver:
     def begun(self) -> bool:
         """Whether a round of this start is over."""
         return self._over > 0
+
+    @property
+    def average(self) -> Vector:
+        """The model to use: the one that clients train from, except with schedule-free SGD."""
+        return self._optimizer.average(self.model)
 
     # ---- the loop
 
@@ -381,9 +388,9 @@ class Driver:
     def _evaluate(self, round_: int) -> None:
         """Evaluate the present model in the background, if there is an evaluation function."""
         if self._job.evaluate is not None:
-            measure = partial(self._job.evaluate, round_, self.model)
+            measure = partial(self._job.evaluate, round_, self.average)
         elif self.common.evaluates:
-            measure = partial(self.common.evaluate, self.model)
+            measure = partial(self.common.evaluate, self.average)
         else:
             return
         self._validation.evaluating(round_)
@@ -420,8 +427,9 @@ class Driver:
         row = append.row
         self._sum.clear()
         self._ring = self._mean = None
+        self._trim()
         refused = self.guard.settle()
-        clients = tuple(_counted(client, link, refused[client.client]) for client in row.clients)
+        clients = tuple(with_traffic(client, link, refused[client.client]) for client in row.clients)
         reason, left_out = (self._by_name(text, link) for text in (row.reason, row.left_out))
         row = replace(row, clients=clients, reason=reason, left_out=left_out)
         self._log.log(INFO, "%s", line_of(row))
@@ -442,6 +450,13 @@ class Driver:
         if self._due is not None and self._job.save:
             self._keep(self._job.save, self._due)
         self._due = None
+
+    def _trim(self) -> None:
+        """Give back the memory of the round's vectors, which the C library would keep for the next ones."""
+        now = self._clock()
+        if now >= self._trimmed + TRIM_S:
+            self._trimmed = now
+            release_memory()
 
     def _keep(self, save: Save, due: Checkpoint) -> None:
         """Write a checkpoint: in the background; at once in a masked or private run, and if it is the first.
@@ -493,17 +508,3 @@ class Driver:
         if now >= self._shown:
             self._shown = now + max(PRESENT_S, PRESENT_EACH_S * len(self._live.names))
             self._job.sink.present(self._live.of(self._run, link, now, over=self.finished is not None))
-
-
-def _counted(row: ClientRow, link: Link, refused: int) -> ClientRow:
-    amounts = link.settle(row.client)
-    return replace(
-        row,
-        up_bytes=amounts.up_bytes,
-        down_bytes=amounts.down_bytes,
-        control_bytes=amounts.control_bytes,
-        upload_s=amounts.upload_s,
-        download_s=amounts.download_s,
-        refused=row.refused + amounts.refused + refused,
-        link=link.link(row.client),
-    )

@@ -56,6 +56,7 @@ class LiveState:
         self.names |= {client: link.name(client) for client in present | set(planned)}
         amounts = run.amounts.by_client
         known = dict.fromkeys(amounts, "") | self.names
+        closes = run.round.assignment.closes if run.round else {}
         return tuple(
             LiveClient(
                 client,
@@ -67,6 +68,7 @@ class LiveState:
                 client in waiting.clients,
                 amounts.get(client, Amount()).chunks,
                 amounts.get(client, Amount()).samples,
+                closes.get(client) if client in present else None,
             )
             for client, name in sorted(known.items(), key=lambda pair: (pair[1], pair[0]))
         )

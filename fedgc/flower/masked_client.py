@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, BadSetting, EdgeFailed, FedgcError, NotAdmitted, NotHere
+from fedgc.errors import BadMessage, BadSetting, EdgeFailed, FedgcError, NotAdmitted, NotAllowed, NotHere
 from fedgc.links.log import LOG
 from fedgc.messages import (
     LONGEST_REASON,
@@ -102,6 +102,10 @@ class MaskedClient:
         """The descriptor's bound on the change of an update by one record, if any."""
         return self.federation.privacy.record_clip if self.federation.privacy else None
 
+    def packed_bytes(self, numbers: int) -> int:
+        """Return the size of a masked update."""
+        return self.federation.quantizer.ring // 8 * numbers
+
     # ---- packets
 
     def enrolled(self, client: str, run: str) -> Enrolled:
@@ -174,7 +178,7 @@ class MaskedClient:
     def failed(self, command: ToClient, error: FedgcError) -> Failed:
         """Return the event for a failed command; details of the work are only logged here."""
         LOG.warning("%s of round %d: %s", type(command).__name__, command.round, error)
-        about_packets = isinstance(error, BadMessage | NotAdmitted)
+        about_packets = isinstance(error, BadMessage | NotAdmitted | NotAllowed)
         reason = str(error)[:LONGEST_REASON] if about_packets else SEE_CLIENT_LOG
         return Failed(0.0, command.client, command.round, reason)
 

@@ -13,13 +13,16 @@ import numpy as np
 from fedgc.errors import BadMessage, FedgcError
 from fedgc.flower.departure import Departure
 from fedgc.flower.masked_client import MaskedClient, failure
+from fedgc.flower.site_policy import SitePolicy
 from fedgc.guards import guarded
 from fedgc.large_vectors import Readable
+from fedgc.links.byte_counts import Amounts
 from fedgc.links.frames import StreamId
 from fedgc.links.message.packets import AnswerLine, Packet, Shelved
 from fedgc.links.pieces import Packed, shortened, signed_offer_of
 from fedgc.messages import (
     Announced,
+    Closing,
     Failed,
     Joined,
     Leaving,
@@ -35,10 +38,22 @@ from fedgc.messages import (
 from fedgc.training import Answer, CacheFiles, Engine
 
 
+def encoded(answer: Answer, stream: StreamId) -> Readable | None:
+    """Return an answer's vector by the codec of its command; None if it has none."""
+    if answer.encoded is not None or answer.vector is None:
+        return answer.encoded
+    return shortened(answer.vector, answer.command.wire, stream, answer.command.client)
+
+
+def bytes_of(vector: Readable) -> int:
+    """Return the size of a vector on the wire, without its checksum."""
+    return vector.size * vector.dtype.itemsize
+
+
 class MessageWork:
     """The work of one packet; `lines` and `codewords` form the answer."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what a client has
         self,
         engine: Engine,
         cache: CacheFiles,
@@ -47,8 +62,10 @@ class MessageWork:
         site: MaskedClient | None = None,
         *,
         departure: Departure | None = None,
+        policy: SitePolicy | None = None,
     ) -> None:
         """`site` is given for masked work; `departure` tells whether the client is asked to leave."""
+        self._policy = policy or SitePolicy()
         self._departure = departure or Departure()
         self._site = site
         self._engine = engine
@@ -63,9 +80,12 @@ class MessageWork:
         until = self._clock() + packet.lease_s
         if packet.model is not None:
             self._cache.put_model(*packet.model)
+            self._policy.moved(Amounts(down_bytes=packet.model[1].nbytes))
         if not packet.commands:
             if (layout := self._engine.layout) is not None:
                 self.lines.append(Announced(0.0, self._client, layout))
+            if (closes_s := self._policy.closes_s()) is not None:
+                self.lines.append(Closing(0.0, self._client, closes_s))
             self._say(Joined(0.0, self._client, False, self._engine.holds(), self._engine.kept()))
             if self._site is not None:
                 self.lines.append(self._site.enrolled(self._client, packet.run))
@@ -74,6 +94,7 @@ class MessageWork:
         self._put_away()
         if (left_s := self._departure.left_s) is not None:
             self.lines.append(Leaving(0.0, self._client, left_s))
+        self._policy.settle(max((command.round for command in packet.commands), default=0))
         self.lines.extend(Shelved(version, digest) for version, digest in self._cache.models().items())
 
     def _handled(self, command: ToClient) -> bool:
@@ -114,17 +135,16 @@ class MessageWork:
         command = answer.command
         stream = StreamId("codeword", command.round, command.attempt)
         if self._site is not None:
+            self._policy.send(command.round, self._site.packed_bytes(self._engine.size))
             self._offer(stream, self._site.masked_answer(answer, self._engine.start))
             return
+        vector = encoded(answer, stream)
+        if vector is not None:
+            self._policy.send(command.round, bytes_of(vector))
         if answer.report is not None:
-            self.lines.append(answer.report)
-        if answer.encoded is not None:
-            self._offer(stream, answer.encoded)
-        elif answer.vector is not None:
-            self._enclose(stream, answer.vector, command.wire)
-
-    def _enclose(self, stream: StreamId, vector: Readable, wire: str) -> None:
-        self._offer(stream, np.ascontiguousarray(shortened(vector, wire, stream, self._client)[:]))
+            self.lines.append(self._policy.filtered(answer.report))
+        if vector is not None:
+            self._offer(stream, np.ascontiguousarray(vector[:]))
 
     def _handle_masked(self, site: MaskedClient, command: ToMember | Reveal | Repair) -> None:
         if isinstance(command, Reveal | Repair):
@@ -142,7 +162,7 @@ class MessageWork:
                 self._deliver(event)
             elif isinstance(event, Scored):
                 if self._site is None:  # under masks no figure of a single site leaves it
-                    self.lines.append(event)
+                    self.lines.append(self._policy.filtered(event))
             elif event is not None:
                 self._say(event)
 
@@ -152,10 +172,11 @@ class MessageWork:
     def _redacted(self, event: Joined | Progress | Report | Failed) -> Any:  # noqa: ANN401  of the same kind
         """Return an event without the details that a masked client keeps."""
         masked = self._site
-        return event if masked is None else masked.redacted(event, self._engine.start)
+        return self._policy.filtered(event) if masked is None else masked.redacted(event, self._engine.start)
 
     def _offer(self, stream: StreamId, vector: Packed) -> None:
         self.codewords[stream] = vector
+        self._policy.moved(Amounts(up_bytes=vector.nbytes))
         self.lines.append(signed_offer_of(stream, vector))
 
     def _put_away(self) -> None:
@@ -167,5 +188,5 @@ class MessageWork:
             each for each in self.lines if not (isinstance(each, Progress) and each.chunk in lost)
         ]
         if self._site is None:  # masked clients do not report their progress
-            self.lines.extend(each for each in events if isinstance(each, Report))
+            self.lines.extend(self._policy.filtered(each) for each in events if isinstance(each, Report))
         self.lines.extend(map(self._redacted, failed))

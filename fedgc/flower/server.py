@@ -29,6 +29,7 @@ from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
 from fedgc.store.views import Run
 from fedgc.store.writer import Keeper
+from fedgc.training.server_optimizer import averaged
 from fedgc.training.tasks import Task, named
 
 PLACE: Final = ("bind", "advertise", "authority")  # settings that a deployment sets as FEDGC_BIND, ...
@@ -59,7 +60,7 @@ def server_app(task: Task | None = None) -> ServerApp:
         chosen = None if config.script else task or named(config.task, config)
         run, folder = name_of_run(config, context.run_id), runs_folder(config.checkpoint_dir, os.environ)
         if config.validate_only != "off":
-            saved = checkpoint.version_of(folder / run, config.validate_only)
+            saved = _scored(config, folder / run, config.validate_only)
             FedGC(chosen, config, Sink(), Memory(run, resume=saved)).score(grid)
             return
         resumed = _resumed(config, folder) if config.resume else None
@@ -118,6 +119,12 @@ def _resumed(config: RunConfig, folder: Path) -> checkpoint.Checkpoint:
     found = checkpoint.load(folder / config.resume, tell=LOG.warning)
     preconditions.must_go_on(config, found.round)
     return found
+
+
+def _scored(config: RunConfig, folder: Path, version: int) -> checkpoint.Checkpoint:
+    """Return the version to be scored, with the model that is exported."""
+    saved = checkpoint.version_of(folder, version)
+    return replace(saved, model=averaged(config, saved.optimizer, saved.model))
 
 
 def _pin(folder: Path) -> Pin:

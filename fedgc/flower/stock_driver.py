@@ -124,7 +124,7 @@ class StockDriver:
                 return self._over()
             time.sleep(POLL_S)
         self._collect_evaluations()
-        self.result.arrays = self._record(self._model)
+        self.result.arrays = self._record(self._optimizer.average(self._model))
         self._show(self._clock(), force=True)
         return self._over()
 
@@ -287,7 +287,9 @@ class StockDriver:
         if self._job.evaluate_fn is None:
             return
         try:
-            metrics = figures_of(self._job.evaluate_fn, round_, self._record(self._model))
+            metrics = figures_of(
+                self._job.evaluate_fn, round_, self._record(self._optimizer.average(self._model))
+            )
         except TaskFailed as error:
             self._log.log(WARNING, "round %d: %s", round_, error)
             return

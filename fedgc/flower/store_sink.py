@@ -104,10 +104,13 @@ class StoreSink(Sink):
         live = replace(live, since=live.since + self._offset_s, until=until)
         state = {
             **_fields(live),
-            "clients": [_fields(each) for each in live.clients],
+            "clients": [_fields(each) | self._hours(each) for each in live.clients],
             "data": _fields(live.data),
         }
         self._put(Present(self._wall(), self._run, state | self._process))
+
+    def _hours(self, client: LiveClient) -> dict[str, object]:
+        return {} if client.closes is None else {"closes": client.closes + self._offset_s}
 
     def evaluated(self, round_: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of the model after a round."""

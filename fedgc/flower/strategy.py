@@ -286,7 +286,7 @@ class FedGC(Strategy):
         """Yield the links of a run; say goodbye to the clients at the end."""
         events = Events(queue.SimpleQueue(), time.monotonic, LOG)
         links, ways = self._links(events.queue, name, sink)
-        grid_loop = GridLoop(grid, ways, time.monotonic, LOG)
+        grid_loop = GridLoop(grid, ways, time.monotonic, LOG, sink.audited)
         end = Finished("the server ended early", complete=False)
         connected = _Connected(events, links, ways, grid_loop, end)
 
@@ -429,7 +429,7 @@ def _on_server(common: ServerModel, evaluate_fn: EvaluateFn) -> Evaluate:
 
 def _result(driver: Driver) -> Result:
     result = Result()
-    result.arrays = _record(driver.common.state(driver.model))
+    result.arrays = _record(driver.common.state(driver.average))
     for round_, metrics in driver.metrics.items():
         result.evaluate_metrics_serverapp[round_] = MetricRecord(dict(metrics))
     return result

@@ -18,6 +18,7 @@ from fedgc.errors import BadMessage
 from fedgc.links import typed_json as typed
 from fedgc.messages import (
     WIRE_VERSION,
+    Closing,
     Failed,
     Joined,
     Leaving,
@@ -209,7 +210,7 @@ class Bye:
 
 
 Line = Challenge | Hello | Welcome | Denied | Heard | Ack | Offer | Grant | Unwanted | Ping | Bye
-EventFromClient = Joined | Leaving | Failed | Progress | Report | ModelEvent | Masking
+EventFromClient = Joined | Leaving | Closing | Failed | Progress | Report | ModelEvent | Masking
 FROM_CLIENT: Final = {
     kind.__name__: kind for kind in (Heard, Ack, Offer, Ping, Bye, *get_args(EventFromClient))
 }

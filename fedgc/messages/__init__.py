@@ -35,6 +35,7 @@ from fedgc.messages.commands import (
 from fedgc.messages.events import (
     Advert,
     Announced,
+    Closing,
     Codeword,
     Deal,
     Due,
@@ -141,6 +142,7 @@ __all__ = [
     "Survivors",
     "Unmask",
     "Close",
+    "Closing",
     "Add",
     "Uncover",
     "Persist",

@@ -143,6 +143,15 @@ class Leaving:
 
 
 @value
+class Closing:
+    """The hours in which a client may train end in `closes_s` seconds; it leaves by then."""
+
+    now: Amount
+    client: Client
+    closes_s: Amount
+
+
+@value
 class Announced:
     """A client has named the tensors of its model, and the digest of its base; said before it joins."""
 
@@ -322,6 +331,7 @@ Worked = Progress | Report | Codeword
 Event = (
     Joined
     | Leaving
+    | Closing
     | Lost
     | Loaded
     | Failed

@@ -6,6 +6,7 @@ from fedgc.policy.check import (
     Refusal,
     Request,
     check,
+    check_app,
     check_exchange,
     figures_that_leave,
     loss_leaves,
@@ -16,6 +17,6 @@ from fedgc.policy.reading import explained, read_policy
 from fedgc.policy.totals import Totals
 
 __all__ = [
-    "AuditLog", "Entry", "Exchange", "Hours", "Policy", "Refusal", "Request", "Totals", "check",
+    "AuditLog", "Entry", "Exchange", "Hours", "Policy", "Refusal", "Request", "Totals", "check", "check_app",
     "check_exchange", "explained", "figures_that_leave", "loss_leaves", "read_policy", "verify",
 ]  # fmt: skip

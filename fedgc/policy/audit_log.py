@@ -51,7 +51,7 @@ class Head:
     digest: str = FIRST
     totals: Totals = field(default_factory=Totals)
 
-    def after(self, line: bytes, zone: ZoneInfo) -> "Head":
+    def after(self, line: bytes) -> "Head":
         """Return the head after one more line; raise EdgeFailed if it does not follow."""
         entry = _read(line, self.lines + 1)
         if entry.get("before") != self.digest:
@@ -61,8 +61,8 @@ class Head:
             )
         try:
             spent = self.totals.spent(
-                day_of(float(entry["at"]), zone), str(entry["run"]), int(entry["bytes"]),
-                int(entry["exchanges"]), float(entry["noise"]),
+                str(entry["day"]), str(entry["run"]), int(entry["bytes"]), int(entry["exchanges"]),
+                float(entry["noise"]),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, OverflowError, OSError) as error:
             raise EdgeFailed(f"line {self.lines + 1}: saw no entry of this log ({error!r})") from error
@@ -93,13 +93,15 @@ class AuditLog:
             head = self._head(log)
             if allowed is not None:
                 allowed(head.totals)
-            about = {"at": self._wall(), "before": head.digest, **asdict(entry)}
+            now = self._wall()
+            stamped = {"at": now, "day": day_of(now, self._zone), "before": head.digest}
+            about = {**stamped, **asdict(entry)}
             line = json.dumps(about, ensure_ascii=False).encode(errors="replace") + b"\n"
             log.seek(0, os.SEEK_END)
             log.write(line)
             log.flush()
             os.fsync(log.fileno())
-            write_head(self.path, head.after(line, self._zone))
+            write_head(self.path, head.after(line))
 
     @contextmanager
     def _locked(self) -> Iterator[IO[bytes]]:
@@ -125,16 +127,15 @@ class AuditLog:
             if not line.endswith(b"\n"):  # the process ended in the middle of it: it never counted
                 log.truncate(head.size_bytes)
                 break
-            head = _followed(self.path, head, line, self._zone)
+            head = _followed(self.path, head, line)
         return head
 
 
-def verify(path: Path, zone: ZoneInfo, known: str = "") -> Head:
+def verify(path: Path, known: str = "") -> Head:
     """Return the head of a log whose lines all follow each other.
 
     Args:
         path: The log; its head lies beside it.
-        zone: Of the days of its totals.
         known: A digest of a head that was noted before: its line must be in the log.
 
     Raises:
@@ -144,7 +145,7 @@ def verify(path: Path, zone: ZoneInfo, known: str = "") -> Head:
     try:
         with path.open("rb") as log:
             for line in lines_of(log):
-                head = _followed(path, head, line, zone)
+                head = _followed(path, head, line)
                 seen = seen or head.digest == known
     except OSError as error:
         raise EdgeFailed(f"audit log {path}: {error}") from error
@@ -206,8 +207,8 @@ def _read(line: bytes, number: int) -> dict[str, Any]:
     return entry
 
 
-def _followed(path: Path, head: Head, line: bytes, zone: ZoneInfo) -> Head:
+def _followed(path: Path, head: Head, line: bytes) -> Head:
     try:
-        return head.after(line, zone)
+        return head.after(line)
     except FedgcError as error:
         raise EdgeFailed(f"audit log {path}: {error}") from error

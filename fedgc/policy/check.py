@@ -72,6 +72,16 @@ def check_exchange(policy: Policy, exchange: Exchange, totals: Totals, now: floa
     return (*_limits(policy, totals, now, exchange), *_release(policy, exchange, totals))
 
 
+def check_app(policy: Policy, digest: str) -> tuple[Refusal, ...]:
+    """Return the rule that an app breaks by its digest; an empty digest is that of an app not checked."""
+    if policy.apps is None or digest in policy.apps:
+        return ()
+    if digest:
+        return (_refusal(policy, "allow.apps", f"saw the app {digest}, needed one that is listed"),)
+    text = "saw an app that was not checked before it began, needed one that `fedgc deploy client` starts"
+    return (_refusal(policy, "allow.apps", text),)
+
+
 def figures_that_leave(
     policy: Policy, names: tuple[str, ...], samples: int
 ) -> tuple[tuple[str, ...], tuple[Refusal, ...]]:
@@ -108,10 +118,8 @@ def _code(policy: Policy, request: Request) -> Iterator[Refusal]:
         if not (is_named or request.task_digest in policy.tasks):
             seen = f"{request.task!r}, digest {request.task_digest or 'unknown'}"
             yield _refusal(policy, "allow.tasks", f"saw the task {seen}, needed one that is listed")
-    if policy.apps is not None and request.app_digest is not None and request.app_digest not in policy.apps:
-        yield _refusal(
-            policy, "allow.apps", f"saw the app {request.app_digest or 'unknown'}, needed one that is listed"
-        )
+    if request.app_digest is not None:
+        yield from check_app(policy, request.app_digest)
 
 
 def _secrecy(policy: Policy, request: Request) -> Iterator[Refusal]:

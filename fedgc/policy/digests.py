@@ -5,6 +5,7 @@ import io
 import shlex
 import zipfile
 from collections.abc import Iterable, Mapping
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Final
 
@@ -43,17 +44,19 @@ def task_digest(task: str, folders: Iterable[str]) -> str:
 
     The module is looked for and not imported.
     """
-    place = Path(*task.partition(":")[0].split("."))
-    return _digest("task", task, _first(folders, (place.with_suffix(".py"), place / "__init__.py")))
+    module = Path(*task.partition(":")[0].split("."))
+    compiled = tuple(module.with_name(module.name + suffix) for suffix in EXTENSION_SUFFIXES)
+    found = _first(folders, (module / "__init__.py", *compiled, module.with_name(f"{module.name}.py")))
+    return _digest("task", task, found)
 
 
-def script_digest(command: str, script: str, folders: Iterable[str]) -> str:
-    """Return the digest of a script's command and of its file `script`; empty if there is no such file."""
+def script_digest(command: str, file: str) -> str:
+    """Return the digest of a script's command and of its file; empty if there is no such file."""
     try:
         words = shlex.join(shlex.split(command))
     except ValueError:
         return ""
-    return _digest("script", words, _first(folders, (Path(script),)) if script else None)
+    return _digest("script", words, Path(file) if file and Path(file).is_file() else None)
 
 
 def _first(folders: Iterable[str], places: Iterable[Path]) -> Path | None:

@@ -2,7 +2,7 @@
 
 The deadline waits for the model of clients that are present at the start, but at most
 `Assignment.model_limit_s`. A client that joins later does not move the deadline. A client that is leaving
-brings it forward, so that what it has is collected while it is there.
+brings it forward, so that what it has is collected while it is there. So does one whose hours end.
 """
 
 from collections.abc import Iterable, Sequence, Set
@@ -10,6 +10,14 @@ from typing import Final
 
 from fedgc.messages import Command, Take, Work
 from fedgc.round.roster import Roster
+
+LEAST_MARGIN_S: Final = 2.0  # for the request to travel, and for an upload on an uplink of unknown speed
+UPLOADS: Final = 2.0  # how many times the expected time an upload may take
+
+
+def upload_margin_s(upload_s: float) -> float:
+    """Return how long before a client goes its upload has to begin."""
+    return max(LEAST_MARGIN_S, UPLOADS * upload_s)
 
 
 class WorkingDeadline:
@@ -21,12 +29,19 @@ class WorkingDeadline:
         self._roster = roster
         self._awaited: set[str] = set()  # clients that the deadline waits for
         self._loaded_at = 0.0  # when the last of them had the model
+        self._closing: dict[str, float] = {}  # clients whose hours end, and by when to collect
         self._leaving: dict[str, float] = {}  # clients that hand in before they end, and by when to collect
 
     def start(self, now: float, present: Iterable[str]) -> None:
         """Start the clock."""
         self._loaded_at = now
-        self._awaited = self.loading & set(present)
+        here = set(present)
+        self._awaited = self.loading & here
+        for client, closes in self._roster.assignment.closes.items():
+            w = self._roster.w.get(client)
+            at = closes if w is None else closes - upload_margin_s(self._roster.upload_s[w])
+            if client in here and at > now:
+                self._closing[client] = at
         self._set()
 
     def sent(self, given: Sequence[Command]) -> None:
@@ -47,6 +62,7 @@ class WorkingDeadline:
     def gone(self, client: str) -> None:
         """Wait for nothing of this client any more: neither for its model nor for what it hands in."""
         self._leaving.pop(client, None)
+        self._closing.pop(client, None)
         self._came(client)
 
     @property
@@ -67,7 +83,7 @@ class WorkingDeadline:
         limit_s = self._roster.limit_s
         latest = self._roster.started_at + self._roster.assignment.model_limit_s + limit_s
         at = latest if self._awaited else min(latest, self._loaded_at + limit_s)
-        self.at = min(at, *self._leaving.values(), at)
+        self.at = min(at, *self._leaving.values(), *self._closing.values(), at)
 
 
 def trains(given: Sequence[Command], kept: Set[int] = frozenset()) -> bool:

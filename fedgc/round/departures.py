@@ -16,12 +16,10 @@ from typing import Final
 
 from fedgc.gates import Decision
 from fedgc.messages import Leaving
-from fedgc.round.deadline import WorkingDeadline
+from fedgc.round.deadline import WorkingDeadline, upload_margin_s
 from fedgc.round.roster import Roster
 
 LEFT: Final = "left"
-LEAST_MARGIN_S: Final = 2.0  # for the request to travel, and for an upload on an uplink of unknown speed
-UPLOADS: Final = 2.0  # how many times the expected time an upload may take
 MOST_OF_GRACE: Final = 0.5  # the largest share of a client's grace time that is kept for its upload
 
 
@@ -77,4 +75,4 @@ class Departures:
         most_s = MOST_OF_GRACE * event.grace_s
         if event.client in self._roster.deaf:
             return most_s
-        return min(most_s, max(LEAST_MARGIN_S, UPLOADS * self._roster.upload_s[w]))
+        return min(most_s, upload_margin_s(self._roster.upload_s[w]))

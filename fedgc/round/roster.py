@@ -37,6 +37,7 @@ class Assignment:
     model_limit_s: float = 0.0  # limit for sending the model, before the working time counts
     pinned: Mapping[str, int] = field(default_factory=dict)  # samples that clients of local work count for
     forced_from: float = 0.0  # from when on an exchange may be forced for a client that is leaving
+    closes: Mapping[str, float] = field(default_factory=dict)  # when the hours of clients end
 
     @property
     def order_seed(self) -> int:

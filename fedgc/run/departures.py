@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Final
 
-from fedgc.messages import Event, Joined, Leaving, Lost
+from fedgc.messages import Closing, Event, Joined, Leaving, Lost
 
 FORCED_EVERY_S: Final = 10.0  # the least time from a forced exchange to the next, whatever clients say
 
@@ -16,17 +16,23 @@ class Departures:
 
     def __init__(self) -> None:
         self.leaving: Final[set[str]] = set()
+        self.closes: Final[dict[str, float]] = {}  # when the hours end in which a client may train
         self.forced_from = 0.0  # from when on an exchange may be forced
 
     def ignores(self, event: Event, present: Collection[str]) -> bool:
-        """Note an event; return whether it is a repeated request to leave, or that of an absent client.
+        """Note an event; return whether it is the end of hours, or a request to leave that changes nothing.
 
         >>> departures = Departures()
         >>> [departures.ignores(Leaving(0.0, client, 20.0), ("a", "b")) for client in ("a", "a", "c")]
         [False, True, True]
         """
+        if isinstance(event, Closing):
+            self.closes[event.client] = event.now + event.closes_s
+            return True
         if isinstance(event, Joined | Lost):
             self.leaving.discard(event.client)
+        if isinstance(event, Lost):
+            self.closes.pop(event.client, None)
         if not isinstance(event, Leaving):
             return False
         is_new = event.client in present and event.client not in self.leaving

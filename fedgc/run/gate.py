@@ -7,6 +7,7 @@ from typing import Final
 from fedgc.codecs import make_codec
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
+from fedgc.fragments import largest_fragment
 from fedgc.gates import Decision, Reports
 from fedgc.round.plan import UNKNOWN_LINE, Plan
 
@@ -19,7 +20,10 @@ class RunGate:
     def __init__(self, config: RunConfig, size: int) -> None:
         """`size` is the number of values in the model's vector."""
         self.last_sync: tuple[int, float] | None = None  # bytes up and seconds of the last exchange
-        self._config, self._size = config, size
+        self._config = config
+        self._down_bytes = make_codec(config.download_codec).expected(
+            largest_fragment(config.fragments, size)
+        )
         self._gate = config.new_gate()
         self._state = self._next = self._gate.init()
 
@@ -53,7 +57,7 @@ class RunGate:
         up_bytes, seconds = self.last_sync or self._unseen_sync(plan)
         return replace(
             reports,
-            sync_bytes=up_bytes + clients * 4 * self._size,
+            sync_bytes=up_bytes + clients * self._down_bytes,
             sync_seconds=seconds,
             check_bytes=clients * CHECK_BYTES,
             learning_rate=self._config.learning_rate * self._config.rate_share(step - 1),
@@ -64,7 +68,7 @@ class RunGate:
         if not plan:
             return 0, 0.0
         clients = len(plan.clients)
-        one_bytes = make_codec(plan.wire).expected(self._size)
+        one_bytes = plan.update_bytes
         waves = -(-clients // self._config.upload_slots)
         known_s = max(plan.upload_s)
         return clients * one_bytes, waves * (known_s or one_bytes / UNKNOWN_LINE)

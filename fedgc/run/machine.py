@@ -65,7 +65,7 @@ from fedgc.run.planner import PlanRequest
 from fedgc.run.returns import Returns
 from fedgc.run.rows import awaited_in, caused, chunkless, fault_of, row_of, too_few, with_coverage
 from fedgc.run.site_orders import SiteOrders
-from fedgc.run.speeds import MeasuredSpeeds
+from fedgc.run.speeds import MeasuredSpeeds, learn_replication
 
 __all__ = ["CHECK_BYTES", "Append", "Apply", "Chose", "Finished", "Output", "Run", "RunParts", "RunState"]
 
@@ -73,6 +73,7 @@ THIS_RUN: Final = "this run"  # if the run has no name
 OF_KEYS: Final = frozenset({Enrolled, Advert, Deal, Published})  # events for the key agreement only
 OF_RUNS: Final = frozenset({Joined, Leaving, Lost, Codeword, Loaded})  # events for run and round
 SPENT: Final = "its sum was asked for and made no new model; no site masks one model for two sums"
+SUMMED: Final = ("synced", "approximate")  # outcomes with a new model
 GIVE_UP_AFTER: Final = 3  # consecutive rounds without any finished work
 
 
@@ -333,7 +334,7 @@ class Run:
             upload_s=upload_s(map(self._speeds.up_bytes_s, plan.clients), plan.update_bytes),
             model_limit_s=model_limit_s(map(self._speeds.down_bytes_s, plan.clients), self._size),
             pinned={each: pin for each in plan.clients if (pin := self._pins.of(each)) is not None},
-            forced_from=self._departures.forced_from,
+            forced_from=self._departures.forced_from, closes=dict(self._departures.closes),
         )  # fmt: skip
         self._up_bytes = 0
         self.round = (
@@ -382,7 +383,7 @@ class Run:
         summary = over.summary
         self._learn(over, summary)
         self._fault = self._fault or fault_of(over)
-        synced = outcome in ("synced", "approximate")
+        synced = outcome in SUMMED
         self.round = None
         self._orders = {**self._orders, **summary.orders}
         self.number += 1
@@ -463,19 +464,11 @@ class Run:
 
     def _learn(self, over: Round, summary: WorkSummary) -> None:
         self._departures.closed(over.closed_at, forced=over.forced)
-        if self._site is not None and over.outcome in ("synced", "approximate"):
+        if self._site is not None and over.outcome in SUMMED:
             self._site.count(over, summary.losses)
         self._speeds.learn(over)
-        solution = over.result.solution if over.result else None
-        if solution and over.outcome in ("synced", "approximate") and not over.assignment.carried:
-            this, collecting_s = over.assignment, over.closed_at - over.started_at - over.working_s
-            self._replication.learn(
-                summary.covered_s,
-                this.target,
-                solution.blocks,
-                collecting_s,
-                began=this.replication_costs.aim,
-            )
+        if over.outcome in SUMMED and not over.assignment.carried:
+            learn_replication(self._replication, over, summary)
 
     def _others_are_there(self, plan: Plan) -> bool:
         if self._fleet is not None and self._fleet is self._planned_for:

@@ -17,6 +17,8 @@ from typing import Final
 from fedgc.history import Speed, Speeds
 from fedgc.round.machine import Round
 from fedgc.round.plan import Plan
+from fedgc.round.replication import ReplicationTarget
+from fedgc.round.scheduler import WorkSummary
 
 RECENT_ROUNDS: Final = 5
 REPLAN_RATIO: Final = 1.5  # a client this much faster or slower than planned triggers a new plan
@@ -139,3 +141,12 @@ def _variance(values: Sequence[float], mean: float) -> float:
 
 def _middle(values: Sequence[float], unmeasured: float | None) -> float | None:
     return sorted(values)[len(values) // 2] if values else unmeasured
+
+
+def learn_replication(target: ReplicationTarget, over: Round, summary: WorkSummary) -> None:
+    """Enter how long replicas took in a round with an exchange, and how long its collecting."""
+    solution, this = over.result.solution if over.result else None, over.assignment
+    if solution is not None:
+        collecting_s = over.closed_at - over.started_at - over.working_s
+        began = this.replication_costs.aim
+        target.learn(summary.covered_s, this.target, solution.blocks, collecting_s, began=began)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fedgc.history import ClientRow, RoundRow
+from fedgc.history import BY_SITE, ClientRow, RoundRow
 from fedgc.store.database import Store
 from fedgc.store.liveness import ALIVE_S, CRASHED, advice_for, lost, reason_of, state_of
 from fedgc.store.views import Round, Run
@@ -58,6 +58,7 @@ class _Known:
     names: Mapping[str, str]
     seen: Mapping[str, float]
     now: float
+    refusals: tuple[str, ...]  # by the policies of sites, of clients that have not joined since
 
     def name(self, client: str) -> str:
         return self.names.get(client) or client
@@ -81,10 +82,22 @@ def explain(store: Store, run: Run, now: float) -> Explanation:
         | {each.client: each.name for each in clients},
         {each.client: each.last_seen for each in clients},
         now,
+        _refusals(store, run.run),
     )
     if state_of(run) != "running":
-        return Explanation((_ended(known), *_data(known), *_last_round(known), *_resume(known)))
+        lines = (_ended(known), *_data(known), *_last_round(known), *known.refusals, *_resume(known))
+        return Explanation(lines)
     return _running(known)
+
+
+def _refusals(store: Store, run: str) -> tuple[str, ...]:
+    latest: dict[str, str] = {}
+    for each in store.audited(run):
+        if each.kind == BY_SITE:
+            latest[each.who] = f"refused by its site: {each.what}"
+        elif each.kind == "joined":
+            latest.pop(each.who, None)
+    return tuple(latest.values())
 
 
 def _live(run: Run) -> Sequence[Mapping[str, Any]]:
@@ -128,6 +141,7 @@ def _running(known: _Known) -> Explanation:
     awaited = tuple(_awaited(known))
     since, until = _time(live, "since"), _time(live, "until")
     lines = [_waits(known, awaited, since, until), *_data(known), *_last_round(known)]
+    lines += [*_hours(known), *known.refusals]
     return Explanation((*lines, *_to_do(known, awaited, until)), awaited, since, until)
 
 
@@ -186,6 +200,14 @@ def _to_do(known: _Known, awaited: Sequence[Awaited], until: float | None) -> It
         yield f"to do: nothing; at {_clock(until)} the round goes on with what is there"
     else:
         yield "to do: nothing"
+
+
+def _hours(known: _Known) -> Iterator[str]:
+    """Return how long clients may train whose sites have hours."""
+    closes = [(known.name(str(each["client"])), _time(each, "closes")) for each in known.clients]
+    said = [f"{name} for {span(at - known.now)}" for name, at in closes if at is not None and at > known.now]
+    if said:
+        yield f"hours: may train longer: {_some(said)}"
 
 
 # ---- data and the last round

@@ -9,6 +9,7 @@ from torch import Tensor
 from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadSetting
 
+GPU_SHARE: Final = "gpu-share"  # of a client's own settings, from the policy of its site
 KINDS: Final = ("cpu", "cuda", "mps")
 
 
@@ -35,6 +36,13 @@ def choose(name: str) -> torch.device:
         count = torch.cuda.device_count()
         raise BadSetting(f"setting client.device: saw {name!r}, but this machine has {count} CUDA devices")
     return device
+
+
+def limit_memory(share: float) -> None:
+    """Let this process take at most this share of the memory of each GPU."""
+    if share < 1 and torch.cuda.is_available():
+        for number in range(torch.cuda.device_count()):
+            torch.cuda.set_per_process_memory_fraction(share, number)
 
 
 def _parsed(name: str) -> torch.device:

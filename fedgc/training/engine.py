@@ -42,7 +42,7 @@ from fedgc.messages import (
 )
 from fedgc.training.cache import Saved
 from fedgc.training.figures import UNNAMED
-from fedgc.training.flat import Vector, check_vector
+from fedgc.training.flat import Vector, check_shape, check_vector
 from fedgc.training.local_update import LOCAL_TRAJECTORY
 from fedgc.training.shared_momentum import lead_of
 from fedgc.training.trajectories import Origin, Trajectories
@@ -122,7 +122,9 @@ class Engine(ABC):
 
         `changed` says where it differs from an earlier one, if the client was sent only that.
         """
-        check_vector(vector, self.size)
+        check_shape(vector, self.size)
+        for part in (slice(0, self.size),) if changed is None else changed.parts:
+            check_vector(vector[part], part.stop - part.start)
         known = self._models.get(version)
         if known is not None and np.array_equal(known, vector):
             return

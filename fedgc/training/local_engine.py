@@ -12,7 +12,7 @@ from typing import Final
 
 from fedgc.codecs import EXACT, make_codec
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, FedgcError, TaskFailed
+from fedgc.errors import BadMessage, EdgeFailed, FedgcError, TaskFailed
 from fedgc.fragments import fragment_of
 from fedgc.large_vectors import Readable
 from fedgc.messages import (
@@ -260,8 +260,18 @@ class LocalEngine(Engine):
             self._queued = False
             return None
         report = self._report(work)
+        if self._loop.is_costly:
+            self._write()
         self._queued = self._ahead = self._trajectories.reached(LOCAL_TRAJECTORY) < work.most_steps
         return report
+
+    def _write(self) -> None:
+        """Write the trajectory to the client cache, for a process after this one."""
+        work = self._work
+        self._save_current()
+        if work is not None and LOCAL_TRAJECTORY in self._trajectories:
+            with suppress(EdgeFailed):  # a full disk: a later process trains it anew
+                self._trajectories.write(LOCAL_TRAJECTORY, self._models[work.version])
 
     def _goal(self, work: Work) -> int:
         return work.most_steps if self._ahead else work.target
@@ -294,11 +304,7 @@ class LocalEngine(Engine):
         work = self._require_round(command)
         vector = None
         if LOCAL_TRAJECTORY in self._trajectories:
-            try:
-                vector = self._end()
-            except FedgcError:
-                self._asked = None
-                raise
+            vector = self._ended(work)
             if vector is None:
                 return None
         self._asked = None
@@ -309,15 +315,27 @@ class LocalEngine(Engine):
             if command.kind == "masked":
                 raise BadMessage("update: saw no local step since the common model, needed at least one")
             return Answer(command, report, None)
-        update = MeanUpdate(self._models[work.version], vector)
-        if self._fragments == 1:
-            return self._answered(command, report, update, slice(0, update.size))
-        part = fragment_of(work.version, self._fragments, update.size)
-        copied = update[part]
-        self._go_on()
-        return self._answered(command, report, copied, part)
+        return self._answered(command, work, report, vector)
 
-    def _answered(self, command: Reveal, report: Report, update: Readable, part: slice) -> Answer:
+    def _ended(self, work: Work) -> Readable | None:
+        """End the steps under way, and return the trained model; None until they have ended."""
+        try:
+            vector = self._end()
+        except FedgcError:
+            self._asked = None
+            raise
+        if vector is not None and self._loop.is_costly and self._current is not None:
+            self._write(work)
+            vector = self._end()
+        return vector
+
+    def _answered(self, command: Reveal, work: Work, report: Report, vector: Readable) -> Answer:
+        """Return the update, or of its fragment a copy, so that training can go on."""
+        update: Readable = MeanUpdate(self._models[work.version], vector)
+        part = fragment_of(work.version, self._fragments, self.size)
+        if self._fragments > 1:
+            update = update[part]
+            self._go_on()
         if command.wire == EXACT:
             return Answer(command, report, update, report.samples)
         stamp = (command.round, command.attempt, command.client)
@@ -350,6 +368,8 @@ class LocalEngine(Engine):
             return None
         self._count_steps(self._trajectories.reached(LOCAL_TRAJECTORY))
         check_parts(vector, self.size)
+        if self._loop.is_costly:
+            self._write()
         return vector
 
     def _saved(self) -> Saved | None:

@@ -40,6 +40,7 @@ class LocalLoop(ABC):
     """Trains one model, one step at a time."""
 
     squared_gradient = 0.0  # of the last step, if the gate weighs gradients
+    is_costly = False  # finished work is worth a write at once: another machine would have to repeat it
 
     @property
     @abstractmethod

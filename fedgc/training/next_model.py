@@ -56,6 +56,10 @@ class NextModel:
         whole[part] = new
         return whole, ModelChange(part, EXACT, whole[part])
 
+    def average(self, model: Vector) -> Vector:
+        """Return the model to use when clients train from this one."""
+        return self._optimizer.average(model)
+
     def _encoded(self, model: Vector, new: Vector, part: slice, version: int) -> tuple[Vector, ModelChange]:
         residual = self._optimizer.residual
         if residual is None:

@@ -24,7 +24,7 @@ class RoundSum:
     def __init__(self, config: RunConfig, size: int) -> None:
         """Updates of all of the model have `size` numbers."""
         self._size, self._fragments = size, config.fragments
-        self._version = 0  # of the model that clients train from
+        self._at = 0  # the fragment of the present round
         rules = min(config.fragments, max(1, size)) if config.work == "local" else 0
         self.private: Final = PrivateMean(config) if config.is_private else None
         self._rules: Sequence[AggregationRule] = (
@@ -34,15 +34,15 @@ class RoundSum:
         self._sum: RunningSum | None = None  # of codewords, once there is one
 
     def begin(self, version: int, model: Vector, shapes: Shapes) -> None:
-        """Note the common model that the next vectors start from, its version, and its tensors."""
-        self._version = version
-        if self._rules:
-            self._rule.begin(model, shapes)
+        """Note the common model that the next vectors start from, and its tensors."""
+        self._at = fragment_number(version, self._fragments, self._size)
+        for rule in self._rules:
+            rule.begin(model, shapes)
 
     def add(self, add: Add, vector: Vector) -> None:
         """Add the vector of a client."""
         if self._rules:
-            self._rule.add(add.client, add.weights[0], vector)
+            self._rules[self._at].add(add.client, add.weights[0], vector)
             return
         if self._sum is None:
             self._sum = RunningSum(self._size, len(add.weights), np.float32)
@@ -55,7 +55,7 @@ class RoundSum:
             Refused: The aggregation rule cannot make a mean of these updates.
         """
         if self._rules:
-            rule = self._rule
+            rule = self._rules[self._at]
             try:
                 return rule.result()
             finally:
@@ -66,10 +66,6 @@ class RoundSum:
         mean: Vector = total.total()
         mean /= np.float32(weight)
         return mean
-
-    @property
-    def _rule(self) -> AggregationRule:
-        return self._rules[fragment_number(self._version, self._fragments, self._size)]
 
     @property
     def outliers(self) -> Mapping[str, float]:

@@ -1,8 +1,9 @@
 """The server's optimizer (Reddi et al., "Adaptive federated optimization", 2021).
 
-One of six rules of `torch.optim` takes the mean update as the gradient of the trainable parameters. SGD with
-rate 1 is federated averaging, and Nesterov's momentum is DiLoCo's (Douillard et al., arXiv 2311.08105). From
-the buffers the mean update is subtracted.
+A rule of `torch.optim` takes the mean update as the gradient of the trainable parameters. SGD with rate 1 is
+federated averaging, and Nesterov's momentum is DiLoCo's (Douillard et al., arXiv 2311.08105). From the
+buffers the mean update is subtracted. With schedule-free SGD, clients train from one model, and the average
+of another sequence is the model to use (`schedule_free`).
 
 SGD without momentum is done in numpy: the first torch optimizer of a process imports torch's compiler, which
 takes a second.
@@ -25,22 +26,33 @@ from torch import Tensor
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed
+from fedgc.fragments import borders_of
 from fedgc.large_vectors import in_tiles
 from fedgc.training.flat import Vector, check_shape, check_vector
+from fedgc.training.schedule_free import ScheduleFreeSGD, average
 
-NESTEROV_MOMENTUM: Final = 0.9  # unless the setting says another
+USUAL_MOMENTUM: Final = 0.9  # of rules that need one, unless the setting says another
+SCHEDULE_FREE: Final = "schedule-free"
+WITH_MOMENTUM: Final = ("sgd", "nesterov", SCHEDULE_FREE)
 
 
 def _nesterov(
-    parameters: Iterable[Tensor], lr: float, momentum: float = NESTEROV_MOMENTUM
+    parameters: Iterable[Tensor], lr: float, momentum: float = USUAL_MOMENTUM
 ) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=lr, momentum=momentum, nesterov=True)
+
+
+def _schedule_free(
+    parameters: Iterable[Tensor], lr: float, momentum: float = USUAL_MOMENTUM
+) -> torch.optim.Optimizer:
+    return ScheduleFreeSGD(parameters, lr, momentum)
 
 
 RULES: Final[Mapping[str, Callable[..., torch.optim.Optimizer]]] = MappingProxyType(
     {
         "sgd": torch.optim.SGD,
         "nesterov": _nesterov,
+        SCHEDULE_FREE: _schedule_free,
         "adam": torch.optim.Adam,
         "adamw": torch.optim.AdamW,
         "adagrad": torch.optim.Adagrad,
@@ -63,10 +75,9 @@ class ServerOptimizer:
         rule = config.server_optimizer
         options = {"lr": config.server_learning_rate}
         if config.server_momentum:
-            if rule not in ("sgd", "nesterov"):
-                raise BadSetting(
-                    f"setting optimizer.server-momentum: saw it with {rule}, needed sgd, nesterov, or 0"
-                )
+            if rule not in WITH_MOMENTUM:
+                needed = f"needed {', '.join(WITH_MOMENTUM)}, or 0"
+                raise BadSetting(f"setting optimizer.server-momentum: saw it with {rule}, {needed}")
             options["momentum"] = config.server_momentum
         self._rule, self._options = rule, options
         self._rate = config.server_learning_rate
@@ -96,6 +107,17 @@ class ServerOptimizer:
             self._step(self._optimizer, vector[first:last], mean_update, first)
         check_vector(mean_update, last - first)
         return mean_update
+
+    def average(self, vector: Vector) -> Vector:
+        """Return the model to use when clients train from this one: another with schedule-free SGD only."""
+        if not isinstance(self._optimizer, ScheduleFreeSGD) or not self._optimizer.state:
+            return vector
+        averaged, momentum = vector.copy(), self._optimizer.param_groups[0]["momentum"]
+        for numbers, part in self._parts:
+            if state := self._optimizer.state.get(part):  # a part that was not stepped yet has none
+                y = torch.from_numpy(averaged[numbers])
+                y.copy_(average(y, state["z"], momentum))
+        return averaged
 
     def _average(self, vector: Vector, mean_update: Vector, first: int) -> None:
         rate, trained = np.float32(self._rate), mean_update[: max(0, self._parameters - first)]
@@ -211,3 +233,13 @@ def _residual_in(kept: Mapping[str, Any]) -> Vector | None:
         raise EdgeFailed("server optimizer: saw a residual of another form, needed one vector of float32")
     vector: Vector = found.numpy()
     return vector
+
+
+def averaged(config: RunConfig, state: bytes, vector: Vector) -> Vector:
+    """Return the model to use of a checkpoint, from the saved state and the model that clients train from."""
+    if config.server_optimizer != SCHEDULE_FREE:
+        return vector
+    borders = borders_of(config.fragments, vector.size)
+    optimizer = ServerOptimizer(config, int(_read(state)["parameters"]), borders)
+    optimizer.restore(state)
+    return optimizer.average(vector)

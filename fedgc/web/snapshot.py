@@ -12,7 +12,7 @@ from typing import Final
 
 from fedgc.config import RunConfig, Value, known
 from fedgc.errors import Unusable
-from fedgc.history import BestModel, ClientRow
+from fedgc.history import BY_SITE, BestModel, ClientRow
 from fedgc.store.database import Store
 from fedgc.store.explanation import explain
 from fedgc.store.liveness import advice_for, reason_of, state_of
@@ -32,7 +32,7 @@ SHOWN_RUNS: Final = 30
 SHOWN_QUEUE: Final = 30
 SHOWN_FINISHED: Final = 5  # of the queue
 SHOWN_AUDIT: Final = 30
-REFUSED: Final = ("refused", "excluded")  # kinds of events that a client caused
+REFUSED: Final = ("refused", "excluded", BY_SITE)  # kinds of events that a client caused
 FAVOURITES: Final = ("accuracy", "auc", "f1", "error")  # the measure drawn first, if one of these exists
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import large_overlap
 from benchmarks.large import MODULE, TINY, _attribute, _models, figures, sizes_of
 from benchmarks.memory_watch import MemoryWatch, resident_bytes, watched
 from fedgc.config import RunConfig
@@ -49,6 +50,20 @@ def test_figure_of_failed_size_is_null():
         "plentiful_server_models": {"4": None},
         "plentiful_client_models": {"4": None},
     }
+
+
+def test_figures_compare_slow_lines_with_training():
+    sizes = {"up_bytes": 18_000_000, "down_bytes": 4_600_000}
+    rows = [
+        {"what": "overlap", "arm": arm, "round_s": seconds, **sizes}
+        for arm, times in (("fragments", (4.2, 4.4, 9.0)), ("waits", (8.8, 8.4, 8.0)))
+        for seconds in times
+    ]
+    found = large_overlap.figures(rows)
+    assert {name: round(value, 3) for name, value in found.items()} == {
+        "overlap_ratio": 1.1, "waits_ratio": 2.1, "download_ratio": 0.256,
+    }  # fmt: skip
+    assert set(large_overlap.figures([]).values()) == {None}
 
 
 @pytest.mark.parametrize("text", ["", "x", "0", "1,,2", "nan", "-1"])

@@ -21,7 +21,7 @@ from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.store.database import Store
 from fedgc.store.records import Begun, Ended, Evaluated, Present
-from fedgc.training import CommonModel
+from fedgc.training import CommonModel, ServerOptimizer
 from fedgc.training.tasks import named
 from tests.cli.test_follow import ROW, tell
 
@@ -194,6 +194,20 @@ def test_best_version_needs_validate_best(models):
         fedgc("export", "best.safetensors", "--best")
     with pytest.raises(Unusable, match="--best and --version: saw both"):
         fedgc("export", "best.safetensors", "--best", "--version", "1")
+
+
+def test_average_of_schedule_free_run_is_exported(apart: Path):
+    config = RunConfig(server_optimizer="schedule-free", work="coded")
+    told(apart / "fedgc", config, [])
+    server, layout = ServerOptimizer(config, 2), Tensors((TensorSpec("weight", "float32", (1, 2)),), 1)
+    model = server.apply(np.float32([3.0, 4.0]), np.float32([1.0, 2.0]))
+    model = server.apply(model, np.float32([1.0, 2.0]))
+    made = Checkpoint(2, 2, model, server.state(), "{}", layout.text())
+    checkpoint.save(apart / "fedgc" / "runs" / "r", made, keep=1)
+    fedgc("export", "model.safetensors")
+    assert load_file("model.safetensors")["weight"].tolist() == [
+        pytest.approx([1.5, 1.0])
+    ]  # of z: 2, 2; 1, 0
 
 
 def test_model_of_script_is_exported_by_its_layout(apart: Path):

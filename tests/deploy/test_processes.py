@@ -161,6 +161,23 @@ def test_client_command_is_accepted_by_flower(place: Callable[..., ClientPlace],
     assert read.node_config.endswith("pace-s=0.5")
 
 
+def test_client_with_policy_checks_it_and_its_apps(place: Callable[..., ClientPlace], tmp_path: Path):
+    policy = tmp_path / "site.toml"
+    policy.write_text("[limits]\nbytes-per-day = 1000\n")
+    here = place("127.0.0.1:443", policy=policy, insecure=True)
+    assert here.check(time.time) == "plain, on loopback alone"
+    started = here.program()
+    assert f'policy="{policy}"' in " ".join(started.words)
+    first = Path(started.environment["PATH"].split(os.pathsep)[0])
+    assert "app_guard" in (first / "flwr-clientapp").read_text()
+    policy.write_text("[limits]\nbytes-per-day = 0\n")
+    with pytest.raises(Unusable, match=r"limits\.bytes-per-day"):
+        here.check(time.time)
+    policy.write_text('[audit]\nlog = "/proc/site.audit.jsonl"\n')
+    with pytest.raises(EdgeFailed, match=r"audit log /proc/site\.audit\.jsonl"):
+        here.check(time.time)
+
+
 # ---- a server
 
 

@@ -11,9 +11,11 @@ import pytest
 from fedgc.errors import BadMessage, NotHere, TaskFailed
 from fedgc.flower.client_loop import LEFT, ClientLoop
 from fedgc.flower.departure import Departure
+from fedgc.flower.site_policy import SitePolicy
 from fedgc.messages import (
     Announced,
     Close,
+    Closing,
     Codeword,
     Continue,
     Failed,
@@ -93,13 +95,17 @@ class PlainEngine:
 
 
 @contextmanager
-def serving(link, departure: Departure | None = None) -> Iterator[tuple[PlainEngine, str, list[str]]]:
-    loop = ClientLoop(lambda rest: PlainEngine(rest, link.numbers), departure=departure)
+def serving(
+    link, departure: Departure | None = None, policy: SitePolicy | None = None
+) -> Iterator[tuple[PlainEngine, str, list[str]]]:
+    loop = ClientLoop(lambda rest: PlainEngine(rest, link.numbers), departure=departure, policy=policy)
     session = link.session(says_joined=False)
     ended: list[str] = []
     thread = threading.Thread(target=lambda: ended.append(loop.serve(session, "x")))
     thread.start()
     assert link.event(Announced).layout == loop.engine.layout
+    if policy is not None and (closes_s := policy.closes_s()) is not None:
+        assert 0 < link.event(Closing).closes_s <= closes_s + WAIT_S
     yield loop.engine, link.event(Joined).client, ended
     session.end("the test is over")
     thread.join(WAIT_S)

@@ -10,5 +10,5 @@ from fedgc.flower.client import _client
 def test_codec_that_client_lacks_is_refused_before_training():
     context = Context(1, 2, {"name": "north"}, RecordDict(), {"links.codec": "wavelet share=0.1"})
     says = "client north: setting links.codec: saw 'wavelet', needed one of bf16, float32, int4, int8, top-k"
-    with pytest.raises(BadSetting, match=says), _client(context, None):
+    with pytest.raises(BadSetting, match=says), _client(context, None, "ward@1"):
         pass

@@ -17,6 +17,11 @@ SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("
 PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.clientapp.mod", "flwr.serverapp", "flwr.serverapp.strategy")
 AGGREGATION = "flwr.common.secure_aggregation"
 PRIVATE_NAMES = {
+    "flwr.cli.build.build_fab_from_disk",  # the digest of an app is that of what Flower sends
+    # an app is checked before it is installed
+    "flwr.supernode.runtime.run_clientapp.install_from_fab",
+    "flwr.supernode.runtime.run_clientapp.pull_task_input",
+    "flwr.supernode.runtime.run_clientapp.run_clientapp",
     "flwr.cli.app.app",  # every command of `flwr` that our pages show exists
     "flwr.supercore.task_identity.TaskIdentity",  # a test makes a Grid without a SuperLink
     # SecAgg+, which Flower offers with its older API only: the protocol that ours is compared with

@@ -29,7 +29,7 @@ def test_site_in_region_gives_mean_of_all_clients(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_site_hands_in_what_its_fleet_has_at_deadline(tmp_path: Path) -> None:
+def test_site_hands_in_partial_rounds_at_deadline(tmp_path: Path) -> None:
     north = site(tmp_path / "north", 0, 1, pace_s=0.2, local_steps=40)
     both = Fleet(tmp_path / "both", [north, 2], {"rounds": 2, "local_steps": 40, "deadline_s": 4.0})
     both.run()
@@ -41,7 +41,7 @@ def test_site_hands_in_what_its_fleet_has_at_deadline(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_gateway_that_comes_back_loses_no_round_of_its_site(tmp_path: Path) -> None:
+def test_returning_gateway_loses_no_round_of_its_site(tmp_path: Path) -> None:
     north = site(tmp_path / "north", 0, 1, pace_s=0.05, local_steps=4)
     settings = {"rounds": 1, "local_steps": 24}
     both = Fleet(tmp_path / "both", [north, 2], settings, pace_s=0.4)

@@ -17,6 +17,7 @@ from fedgc.messages import (
     SKETCH_NUMBERS,
     Advert,
     Announced,
+    Closing,
     Codeword,
     Deal,
     Enrolled,
@@ -152,6 +153,9 @@ class HostileEvents:
     def _leaving(self) -> LinkEvent:
         return Leaving(self._now, self._client, abs(self._float()))
 
+    def _closing(self) -> LinkEvent:
+        return Closing(self._now, self._client, abs(self._float()))
+
     def _lost(self) -> LinkEvent:
         return Lost(self._now, self._client)
 
@@ -187,7 +191,7 @@ _MAKERS: Sequence[Callable[[HostileEvents], LinkEvent]] = (
     *(HostileEvents._report,) * 3,
     *(HostileEvents._codeword,) * 3,
     *(HostileEvents._failed, HostileEvents._loaded, HostileEvents._offered) * 2,
-    *(HostileEvents._joined, HostileEvents._leaving, HostileEvents._lost),
+    *(HostileEvents._joined, HostileEvents._leaving, HostileEvents._lost, HostileEvents._closing),
     *(HostileEvents._enrolled, HostileEvents._advert, HostileEvents._deal, HostileEvents._signed),
     *(HostileEvents._shares, HostileEvents._announced, HostileEvents._scored),
 )

@@ -8,6 +8,7 @@ import pytest
 
 from fedgc.errors import BadSetting
 from fedgc.messages import (
+    Closing,
     Codeword,
     Continue,
     Failed,
@@ -34,10 +35,12 @@ SAMPLES = 10
 class Fleet:
     """Reference clients that do their steps at once, each with its own chunk, and send requested updates."""
 
-    def __init__(self, resume: RunState | None = None, *, shared: bool = False, **settings: object) -> None:
+    def __init__(
+        self, resume: RunState | None = None, *, shared: bool = False, site=None, **settings: object
+    ) -> None:
         values = {"work": "local", "rounds": 12, "quorum": 1.0, "min_clients": 4, "local_steps": 5}
         self.config = config_of({"work": "coded", **values, **settings})
-        self.run = tuned_run(self.config, now=0.0, size=100, resume=resume)
+        self.run = tuned_run(self.config, now=0.0, size=100, resume=resume, site=site)
         self.now = 0.0
         self.log: list[Output] = []
         self.clients = {client: ReferenceClient(client) for client in CLIENTS}
@@ -363,6 +366,21 @@ def test_departure_forces_exchange_and_gets_no_new_work():
     fleet.do_a_round()
     assert fleet.outcomes == ["skipped", "synced", "skipped", "skipped"]
     assert not any(each.failure for row in rows(fleet) for each in row.clients)
+
+
+def test_end_of_hours_brings_deadline_of_next_rounds_forward():
+    """The hours end 60 s from now; an update needs 2 s. A client that is lost has no hours any more."""
+    fleet = Fleet(gate="every", gate_period=6, deadline_s=500.0)
+    fleet.say(Closing(fleet.now, "b", 60.0))
+    closes = fleet.now + 58.0
+    before = fleet.run.next_tick
+    fleet.do_a_round()
+    assert fleet.run.next_tick == closes < before
+    assert fleet.outcomes == ["skipped"], "no exchange is forced long before"
+    fleet.say(Lost(fleet.now, "b"))
+    assert fleet.run.next_tick > closes
+    fleet.do_a_round()
+    assert fleet.run.next_tick > closes
 
 
 def test_second_leaving_counts_only_after_return():

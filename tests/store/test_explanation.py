@@ -10,7 +10,7 @@ from fedgc.history import ClientRow, RoundRow
 from fedgc.store.database import Store
 from fedgc.store.explanation import Explanation, explain
 from fedgc.store.liveness import SERVER, this_process
-from fedgc.store.records import Appended, Begun, Ended, Present, Seen
+from fedgc.store.records import Appended, Audited, Begun, Ended, Present, Seen
 
 NOW = 1_700_000_000.0
 KEYS = {"aa": "north", "bb": "south", "cc": "west"}
@@ -77,6 +77,16 @@ def test_missing_data_names_its_client_and_remedy(store: Store):
     lines = told(store).lines
     assert lines[1] == "data present: 40 of 60 samples, 2 of 3 chunks; missing: west 20"
     assert lines[-1] == "to do: restart west; what it has finished counts once it is back"
+
+
+def test_refusals_by_sites_and_their_hours_are_said(store: Store):
+    store.write(Present(NOW, "ward", live(client("aa", closes=NOW + 7200), client("bb"))))
+    for who, kind in (("aa", "policy"), ("aa", "joined"), ("cc", "policy"), ("cc", "policy")):
+        store.write(Audited(NOW, kind, who, f"client {KEYS[who]}: site.toml, line 2 (hours.open)", "ward"))
+    lines = told(store).lines
+    assert "hours: may train longer: north for 2 h" in lines
+    refused = [each for each in lines if each.startswith("refused")]
+    assert refused == ["refused by its site: client west: site.toml, line 2 (hours.open)"]
 
 
 def test_gathering_run_says_how_many_clients_must_come(store: Store):

@@ -493,3 +493,20 @@ def test_leaving_engine_reports_in_round_that_carries_on(bench, small):
     engine.handle(Continue("me", 2, 6, CHUNKS, 60.0))
     engine.leave()
     assert [(each.round, each.steps) for each in bench.drain(engine)] == [(2, 3)]
+
+
+@pytest.mark.parametrize("done", [3, 2])
+def test_costly_steps_outlive_killed_process(bench, small, tmp_path_factory, monkeypatch, done):
+    cache = tmp_path_factory.mktemp("cache")
+    monkeypatch.setattr("fedgc.training.task_loop.TaskLoop.is_costly", True, raising=False)
+    work = local(bench, most_steps=3)
+    first = bench.engine(small, PLAIN, files=CacheFiles(cache))
+    first.handle(work)
+    steps(first, done + (done == 3))
+    way = update(first, reveal())[1] if done < 3 else None  # at the target it is written without a request
+    second = bench.engine(small, PLAIN, files=CacheFiles(cache))  # the first one is not told to keep
+    assert second.kept() == tuple(Kept(0, chunk, done) for chunk in CHUNKS)
+    second.handle(replace(work, order=()))
+    report, again = update(second, reveal())
+    assert report.steps == done
+    np.testing.assert_array_equal(again, update(first, reveal())[1] if way is None else way)

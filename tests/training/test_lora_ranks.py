@@ -105,6 +105,7 @@ def test_rule_says_common_rank():
     [
         ({"script": ""}, "setting script: saw none"),
         ({"codec": "int8"}, "setting links.codec: saw int8, needed float32"),
+        ({"download_codec": "int8"}, "setting links.download-codec: saw int8, needed float32"),
         ({"server_optimizer": "adam"}, "setting optimizer.server: saw adam, needed sgd"),
         ({"server_learning_rate": 0.5}, "setting optimizer.server-learning-rate: saw 0.5, needed 1"),
         ({"server_momentum": 0.5}, "setting optimizer.server-momentum: saw 0.5, needed 0"),

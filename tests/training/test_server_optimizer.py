@@ -15,7 +15,8 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, BadVector, EdgeFailed
 from fedgc.training import ServerOptimizer
 from fedgc.training import server_optimizer as optimizer
-from fedgc.training.server_optimizer import RULES
+from fedgc.training.next_model import NextModel
+from fedgc.training.server_optimizer import RULES, averaged
 
 NAMES = sorted(RULES)
 
@@ -209,3 +210,49 @@ def test_optimizer_state_of_other_form_is_refused(name):
         other = ServerOptimizer(config, 5)
         with pytest.raises(EdgeFailed, match=r"saw a state of part .* of another form"):
             other.restore(written.getvalue())
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_schedule_free_is_plain_loop_over_three_sequences(momentum, monkeypatch):
+    monkeypatch.setattr(optimizer, "PART", 2)
+    config = RunConfig(
+        server_optimizer="schedule-free", server_learning_rate=0.7, server_momentum=momentum, work="coded"
+    )
+    server, beta = ServerOptimizer(config, 5), momentum or 0.9
+    y, *means = vectors(6)
+    assert server.average(y) is y
+    x = z = y.astype(np.float64)
+    buffers = y[5:].copy()
+    for step, mean in enumerate(means, start=1):
+        z = z - 0.7 * mean
+        x = x + (z - x) / step
+        buffers -= mean[5:]
+        y = server.apply(y, mean.copy())
+        np.testing.assert_allclose(y[:5], ((1 - beta) * z + beta * x)[:5], atol=1e-5)
+        np.testing.assert_allclose(server.average(y)[:5], x[:5], atol=1e-5)
+    assert np.array_equal(server.average(y)[5:], buffers)
+    assert np.array_equal(y[5:], buffers)
+    assert np.array_equal(averaged(config, server.state(), y), server.average(y))
+    assert averaged(RunConfig(work="coded"), b"", y) is y
+
+
+def test_schedule_free_averages_fragments_that_were_stepped():
+    config = RunConfig(server_optimizer="schedule-free", fragments=2, link="session")
+    server, y = NextModel(config, 6, 6), np.ones(6, np.float32)
+    for _ in range(2):
+        y = server.apply(y, np.ones(3, np.float32), 0)[0]
+    expected = [-0.5, -0.5, -0.5, 1, 1, 1]
+    np.testing.assert_allclose(server.average(y), expected, atol=1e-6)
+    np.testing.assert_allclose(averaged(config, server.state(), y), expected, atol=1e-6)
+
+
+def test_schedule_free_average_reaches_minimum_that_sgd_misses():
+    """At a rate at which SGD swings for ever, the average converges."""
+    found = {}
+    for rule in ("sgd", "schedule-free"):
+        config = RunConfig(server_optimizer=rule, server_learning_rate=1.0, work="coded")
+        server, model = ServerOptimizer(config, 2), np.float32([1, 1])
+        for _ in range(200):
+            model = server.apply(model, np.sign(model - np.float32([0.25, 0.5])).astype(np.float32))
+        found[rule] = np.abs(server.average(model) - np.float32([0.25, 0.5])).max()
+    assert found["schedule-free"] < 0.05 < found["sgd"]

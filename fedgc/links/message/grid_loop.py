@@ -12,6 +12,7 @@ the reply that ended its session already holds what the first packet would ask. 
 itself, so a reply is recognized by the message it replies to.
 """
 
+import math
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -23,13 +24,15 @@ from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from fedgc import errors
-from fedgc.errors import FedgcError
+from fedgc.errors import FedgcError, NotAllowed
 from fedgc.guards import guarded
+from fedgc.history import BY_SITE
 from fedgc.links.frames import Invitation
 from fedgc.links.log import printable
 from fedgc.links.message.invitation import RECORD, invite
 from fedgc.links.message.packets import ACTION, TYPE, read_answer, write_packet
 from fedgc.links.message.server import MessageServer
+from fedgc.links.refusals import Audit, no_audit
 from fedgc.links.session.server import Listener
 
 POLL_S: Final = 1.0  # between polls of the connected nodes
@@ -76,11 +79,15 @@ class Ways:
 class GridLoop:
     """Start and stop the thread; `ended` is called with the reason why the grid can no longer be used."""
 
-    def __init__(self, grid: Grid, ways: Ways, clock: Callable[[], float], log: Logger) -> None:
+    def __init__(
+        self, grid: Grid, ways: Ways, clock: Callable[[], float], log: Logger, audit: Audit = no_audit
+    ) -> None:
+        """`audit` gets what the policies of sites refuse."""
         self._grid = grid
         self._ways = ways
         self._clock = clock
         self._log = log
+        self._audit = audit
         self._nodes: dict[int, _NodeState] = {}
         self._failures: dict[int, str] = {}  # the last failure of each node's app
         self._hopeless: set[int] = set()  # nodes whose app fails in the same way each time
@@ -280,13 +287,29 @@ class GridLoop:
         self._hopeless.discard(node)
         about = reply.content.config_records.get(RECORD, ConfigRecord())
         ended, client = about.get("ended", "saw a reply of another form"), about.get("client", f"node {node}")
-        self._log.log(INFO, "a session ended: %s", printable(ended))
+        if about.get("refused") is True:
+            self._refused(
+                node, printable(client), printable(ended, LONGEST_FAILURE), lasts="again_s" not in about
+            )
+        else:
+            self._log.log(INFO, "a session ended: %s", printable(ended))
+        again_s = about.get("again_s")
         if about.get("left") is True:  # its SuperNode may be about to end
             node_state.next = now + LONGEST_PAUSE_S
+        if isinstance(again_s, float) and again_s < math.inf:  # when the hours of its site begin
+            node_state.next = max(node_state.next, now + again_s)
         if about.get("reached") is False and self._ways.falls_back and self._ways.message_server is not None:
             self._log.log(WARNING, "client %s goes on over Flower messages alone", printable(client))
             self._ways.message_server.open(node, invitation.token if invitation else None)
             self._hear(self._ways.message_server, node, reply)
+
+    def _refused(self, node: int, client: str, reason: str, *, lasts: bool) -> None:
+        """Note a node whose site does not allow the run, or not now."""
+        self._failures[node] = reason
+        if lasts:
+            self._hopeless.add(node)
+        self._log.log(WARNING, "refused by its site: %s", reason)
+        self._audit(BY_SITE, client, reason)
 
     def _failed(self, node: int, reply: Message) -> None:
         """Note the failure of a node's app."""
@@ -296,6 +319,9 @@ class GridLoop:
         fault = text if not kind or kind in OURS else f"{kind}: {text}"
         named = fault if fault.startswith("client ") else f"node {node} failed: {fault}"
         self._failures[node] = reason = printable(named, LONGEST_FAILURE)
+        if kind == NotAllowed.__name__:
+            self._refused(node, f"node {node}", reason, lasts=False)
+            return
         if code in NOT_LOADED or kind in AT_ONCE:
             self._hopeless.add(node)
         self._log.log(WARNING, "%s (its app failed with Flower's code %d)", reason, code)

@@ -1,11 +1,12 @@
 """The Flower message that opens a session, written by the server and read by the client."""
 
+import math
 from types import MappingProxyType
 from typing import Any, Final
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedgc.errors import BadMessage
+from fedgc.errors import BadMessage, NotAllowed
 from fedgc.links.frames import Invitation
 
 TYPE: Final = "train.session"
@@ -33,6 +34,12 @@ def invite(invitation: Invitation, node: int, ttl_s: float) -> Message:
         ttl=ttl_s,
         group_id="session",
     )
+
+
+def refusal(refused: NotAllowed) -> ConfigRecord:
+    """Return the reply of a client whose site does not allow the run, or not now."""
+    again = {"again_s": refused.again_s} if math.isfinite(refused.again_s) else {}
+    return ConfigRecord({"ended": str(refused), "client": refused.client, "refused": True, **again})
 
 
 def invited(content: RecordDict) -> Invitation:

@@ -115,6 +115,11 @@ def read_packet(content: RecordDict, client: str) -> Packet:
     return Packet(run, nonce, lease_s, commands, _model_in(content))
 
 
+def run_in(content: RecordDict) -> str:
+    """Return the run of the packet in a message, or raise BadMessage."""
+    return str(_field(_config(content), "run", str))
+
+
 def _field(about: Any, name: str, kind: type) -> Any:  # noqa: ANN401  Flower's record of plain values
     value = about.get(name)
     if type(value) is not kind:

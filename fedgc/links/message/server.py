@@ -35,6 +35,7 @@ from fedgc.messages import (
     Announced,
     Begin,
     Close,
+    Closing,
     Codeword,
     Continue,
     Failed,
@@ -351,7 +352,7 @@ class MessageServer:
             if isinstance(line, Leaving):
                 outbox.leaves, outbox.left = True, ()
                 self._emit(line)
-            elif isinstance(line, Masking | Scored):
+            elif isinstance(line, Masking | Scored | Closing):
                 self._emit(line)
             elif isinstance(line, Progress | Report | Failed):
                 self._emit_current(outbox, line)

@@ -215,8 +215,8 @@ class Listener:
                 self._sessions.resume(peer)
             tasks.append(asyncio.create_task(self._write(peer, stream, context)))
             tasks.append(asyncio.create_task(self._watch(peer, stream, asyncio.current_task())))
-            while peer.stream is stream and (message := await context.read()) is not grpc.aio.EOF:
-                self._sessions.arrived(peer, message)
+            while peer.stream is stream and await self._read(peer, context):
+                pass
             if peer.over:
                 with contextlib.suppress(TimeoutError):  # it may not read
                     await asyncio.wait_for(tasks[0], self._config.grace_s)
@@ -260,6 +260,14 @@ class Listener:
             raise NotAdmitted("the stream ended before its hello")
         with guarded("a session's hello"):
             return self._sessions.admit(wire.decode_hello(frame), nonce)
+
+    async def _read(self, peer: Peer, context: Any) -> bool:  # noqa: ANN401  grpc.aio has no types
+        """Take in a message, and keep none while the next one is awaited; return False at the end."""
+        message = await context.read()
+        if message is grpc.aio.EOF:
+            return False
+        self._sessions.arrived(peer, message)
+        return True
 
     async def _write(self, peer: Peer, stream: object, context: Any) -> None:  # noqa: ANN401  grpc.aio has no types
         while peer.stream is stream:

@@ -22,6 +22,7 @@ from torch import nn
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadTask, EdgeFailed, FedgcError
+from fedgc.training.devices import GPU_SHARE, limit_memory
 from fedgc.training.figures import scored
 from fedgc.training.loop.environment import ScriptEnvironment
 from fedgc.training.loop.forks import handle_sigterm
@@ -92,6 +93,7 @@ def join(
     if _joined.is_set():
         raise BadTask("fedgc.join: saw a second call in this process, needed one")
     _joined.set()
+    limit_memory(float(environment.client.get(GPU_SHARE, 1.0)))
     if is_first() or state.sharded:
         state.bind(common_rank(environment.config()))
     state.step_in_float32()

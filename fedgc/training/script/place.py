@@ -34,14 +34,16 @@ def in_app(script: str, folders: Iterable[str]) -> str:
     return shlex.join(str(found) if word == file else word for word in words)
 
 
-def gateway_command(folders: Iterable[str]) -> str:
+def gateway_command(folders: Iterable[str], run: int) -> str:
     """Return the command that runs the fleet of a site, with the installed app.
 
     Args:
         folders: Where Python looks for modules: Flower puts the app's folder there.
+        run: Flower's number of the consortium's run.
     """
     app = next(_apps(folders), None)
-    return shlex.join([sys.executable, "-m", "fedgc.cli", "gateway", *(["--app", str(app)] if app else [])])
+    words = ["--consortium", str(run), *(["--app", str(app)] if app else [])]
+    return shlex.join([sys.executable, "-m", "fedgc.cli", "gateway", *words])
 
 
 def _apps(folders: Iterable[str]) -> Iterator[Path]:

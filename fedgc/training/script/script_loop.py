@@ -60,6 +60,7 @@ class ScriptFacts:
     folder: Path  # for the log, and for what outlives the script
     pace_s: float = 0.0  # least time of a step
     pinned: str = ""  # the command that the client's owner runs in place of the run's
+    is_site: bool = False  # the command runs the fleet of a site
 
     @property
     def command(self) -> str:
@@ -74,6 +75,7 @@ class ScriptLoop(LocalLoop):
         """`wait` waits for so many seconds, or less if a command comes."""
         self._facts = facts
         self._wait = wait
+        self.is_costly = facts.is_site
         self._socket_folder = Path(tempfile.mkdtemp(prefix="fedgc-", dir=_place_of_socket()))
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(self._socket_folder / "client"))

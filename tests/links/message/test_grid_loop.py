@@ -1,6 +1,7 @@
 """Test the grid loop on a simulated grid: invitations, packets, and the meaning of replies."""
 
 import logging
+import math
 import os
 import threading
 from dataclasses import replace
@@ -9,10 +10,11 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedgc.errors import NotAllowed
 from fedgc.links.frames import Invitation
 from fedgc.links.message import packets as packets
 from fedgc.links.message.grid_loop import PACKETS_POLL_S, POLL_S, SHORT_S, SLACK_S, GridLoop, Ways
-from fedgc.links.message.invitation import RECORD, invited
+from fedgc.links.message.invitation import RECORD, invited, refusal
 from fedgc.links.message.server import OVERHEAD_S, MessageServer
 from fedgc.links.session.client import Session
 from fedgc.links.session.sessions import Surroundings
@@ -64,7 +66,14 @@ class House:
         self.message_server = MessageServer(run, 10, self.events.append, around) if message_server else None
         self.who = link.identity()
         ways = Ways(listener, self.message_server, 1000.0)
-        self.grid_loop = GridLoop(self.grid, ways, lambda: self.now, logging.getLogger("test"))
+        self.audits: list[tuple[str, str, str]] = []
+        self.grid_loop = GridLoop(
+            self.grid,
+            ways,
+            lambda: self.now,
+            logging.getLogger("test"),
+            lambda *each: self.audits.append(each),
+        )
 
     def turn(self, after_s: float = POLL_S) -> list[Message]:
         """Let time pass and the grid loop act; return its messages."""
@@ -83,6 +92,10 @@ class House:
             content = packets.write_answer(asked, self.who, "n", [JOINED], {})
         content[RECORD] = ConfigRecord({"ended": "so", "device": "d", "reached": reached, "left": left})
         self.grid.replies.append(Message(content, reply_to=message))
+
+    def refuses(self, message: Message, again_s: float) -> None:
+        refused = NotAllowed("site.toml, line 2 (hours.open): not now", again_s, "north")
+        self.grid.replies.append(Message(RecordDict({RECORD: refusal(refused)}), reply_to=message))
 
     def answers(self, message: Message) -> None:
         asked = packets.read_packet(message.content, self.who.client)
@@ -154,6 +167,21 @@ def test_node_whose_client_left_is_invited_later(link) -> None:
     house.turn()
     assert house.turn(58.0) == []
     assert types(house.turn(2.0)) == ["train.session"]
+
+
+def test_site_that_refuses_is_named_and_invited_once_it_may(link) -> None:
+    house = House(link, link.listener)
+    (invitation,) = house.turn()
+    house.refuses(invitation, 7200.0)
+    assert house.turn() == []
+    assert house.audits == [("policy", "north", "site.toml, line 2 (hours.open): not now")]
+    assert house.turn(7190.0) == []
+    assert not house.grid_loop.all_failed()
+    (invitation,) = house.turn(20.0)
+    house.refuses(invitation, math.inf)
+    house.turn()
+    assert house.grid_loop.all_failed(), "for good"
+    assert house.grid_loop.explained() == "site.toml, line 2 (hours.open): not now"
 
 
 @pytest.mark.parametrize("opens", [False, True])

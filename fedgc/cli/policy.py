@@ -1,0 +1,205 @@
+"""`fedgc policy` and `fedgc audit`: what the rules of a site say, would have said, and what was done."""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from fedgc.cli.run import app_with
+from fedgc.cli.script import placed_script
+from fedgc.config import RunConfig, known
+from fedgc.deploy.app_folder import app_in
+from fedgc.errors import FedgcError, Unusable
+from fedgc.flower.app_guard import bundle_of
+from fedgc.flower.site_policy import request_of
+from fedgc.history import ClientRow
+from fedgc.policy import (
+    AuditLog,
+    Exchange,
+    Policy,
+    Refusal,
+    Request,
+    Totals,
+    check,
+    check_exchange,
+    explained,
+    figures_that_leave,
+    read_policy,
+    verify,
+)
+from fedgc.policy.digests import app_digest, files_in_bundle
+from fedgc.policy.hours import zone_of
+from fedgc.policy.totals import day_of
+from fedgc.secagg import Federation
+from fedgc.store.database import Store
+from fedgc.store.descriptor import read_descriptor
+from fedgc.store.views import Run
+
+SUMMED: Final = ("synced", "approximate")
+LIMITS: Final = (
+    "The rules bind fedgc's own client. An app of another kind could leave it out: only allow.apps, checked "
+    "before any code of an app runs, keeps other apps away.",
+    "A program of an allowed app can read what its user can read, the policy and the log included.",
+)
+
+
+def check_file(file: Path) -> None:
+    """Check a policy and its log."""
+    policy = read_policy(file)
+    totals = AuditLog(policy.log_file, zone_of(policy.zone), time.time).totals()
+    today = totals.on(day_of(time.time(), zone_of(policy.zone)))
+    spent = f"{today.bytes} bytes and {today.exchanges} exchanges today"
+    if totals.privacy:
+        spent += f", epsilon {totals.epsilon(policy.delta):.3g} in all runs"
+    sys.stdout.write(
+        f"{file}: {len(explained(policy)) - 1} rules, none contradicts another; spent: {spent}\n"
+    )
+
+
+def explain(file: Path, *, as_json: bool) -> None:
+    """Print a policy as sentences."""
+    rules = explained(read_policy(file))
+    if as_json:
+        sys.stdout.write(json.dumps({"rules": rules, "limits": LIMITS}, indent=1) + "\n")
+        return
+    sys.stdout.write("".join(f"{each}\n" for each in (*rules, "", *LIMITS)))
+
+
+def digests(folder: Path, task: str | None, script: str | None) -> None:
+    """Print the digests of an app as it is sent, and of a task or script in it."""
+    app = app_in(folder)
+    config = RunConfig.read({} if app is None else app.settings)
+    config = replace(config, task=task or config.task, script=script or config.script)
+    config = replace(config, script=placed_script(config.script, folder, app, here=app is None))
+    with tempfile.TemporaryDirectory() as temporary:
+        written = app_with(app, Path(temporary) / "app", config)
+        found = app_digest(files_in_bundle(bundle_of(written)))
+        request = request_of(config, "", None, folders=(str(written), str(folder.absolute()), *sys.path))
+    sys.stdout.write(f"app {found}\n")
+    for kind, name, digest in (
+        ("task", request.task, request.task_digest),
+        ("script", request.script, request.script_digest),
+    ):
+        if name and (kind == "script" or ":" in name):
+            sys.stdout.write(f"{kind} {digest or 'not found'} {name}\n")
+
+
+def verify_log(file: Path, noted: str) -> None:
+    """Verify an audit log."""
+    head = verify(file, noted)
+    sys.stdout.write(f"{file}: {head.lines} lines follow each other; head {head.digest}\n")
+
+
+def export_log(file: Path, run: str | None, noted: str) -> None:
+    """Print the entries of a verified log."""
+    verify(file, noted)
+    for line in file.read_text().splitlines():
+        if run is None or json.loads(line)["run"] == run:
+            sys.stdout.write(f"{line}\n")
+
+
+# ---- a run of the store
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A refusal in a run: when first, and how often."""
+
+    client: str
+    rule: str
+    text: str
+    first_round: int  # 0: at joining
+    times: int = 1
+
+
+def simulate(run: str | None, file: Path, client: str | None, *, as_json: bool) -> None:
+    """Print what a policy would have refused in a run."""
+    policy = read_policy(file)
+    with Store.open(reads_only=True) as store:
+        chosen = store.run(run) if run else store.run()
+        names = {each.client: each.name or each.client for each in store.clients()}
+        refused = simulated(policy, store, chosen, names)
+    if client is not None and client not in names.values():
+        raise Unusable(f"--client: saw {client!r}, needed one of {', '.join(sorted(set(names.values())))}")
+    shown = [each for each in refused if client in (None, each.client)]
+    unknown = _not_known(policy, chosen)
+    if as_json:
+        found = {"run": chosen.run, "refused": [asdict(each) for each in shown], "not_known": unknown}
+        sys.stdout.write(json.dumps(found, indent=1) + "\n")
+        return
+    for each in shown:
+        when = f"from round {each.first_round} on, {each.times} times" if each.first_round else "at joining"
+        sys.stdout.write(f"{each.client}, {when}: {each.text}\n")
+    if not shown:
+        sys.stdout.write(f"run {chosen.run}: nothing would have been refused\n")
+    sys.stdout.write("".join(f"not known: {each}\n" for each in unknown))
+
+
+def simulated(policy: Policy, store: Store, run: Run, names: Mapping[str, str]) -> tuple[Found, ...]:
+    """Return what the policy would have refused to each client, the first time of each rule."""
+    config = RunConfig.read(known(run.settings))
+    request = replace(request_of(config, run.run, _federation(config)), app_digest=None)
+    found: dict[tuple[str, str], Found] = {}
+    for client, round_, refusal in _refusals(policy, store, run, request):
+        key = names.get(client, client), refusal.rule
+        before = found.get(key)
+        found[key] = (
+            Found(*key, refusal.text, round_) if before is None else replace(before, times=before.times + 1)
+        )
+    return tuple(found.values())
+
+
+def _refusals(policy: Policy, store: Store, run: Run, request: Request) -> Iterator[tuple[str, int, Refusal]]:
+    totals: dict[str, Totals] = {}
+    for round_ in store.rounds(run.run):
+        row = round_.row
+        at = row.started + row.working_s
+        for client in store.client_rows(run.run, row.round):
+            if client.client not in totals:
+                for refusal in check(policy, request, Totals(), row.started):
+                    yield client.client, 0, refusal
+            before = totals.get(client.client, Totals())
+            sums = row.outcome in SUMMED and client.counted > 0
+            refusals, totals[client.client] = _spent(policy, request, client, before, at, sums=sums)
+            for refusal in refusals:
+                yield client.client, row.round, refusal
+    for score in store.scores(run.run):
+        for refusal in figures_that_leave(policy, tuple(score.metrics), score.samples)[1]:
+            yield score.client, score.round, refusal
+
+
+def _spent(
+    policy: Policy, request: Request, client: ClientRow, before: Totals, at: float, *, sums: bool
+) -> tuple[tuple[Refusal, ...], Totals]:
+    """Return what is refused in a round, and what the client has spent after it."""
+    size_bytes = client.up_bytes + client.down_bytes + client.control_bytes
+    refused: tuple[Refusal, ...] = ()
+    if sums:
+        refused = check_exchange(policy, Exchange(request.run, size_bytes, 0, request.noise), before, at)
+    if refused:
+        return refused, before
+    day = day_of(at, zone_of(policy.zone))
+    return (), before.spent(day, request.run, size_bytes, int(sums), request.noise)
+
+
+def _federation(config: RunConfig) -> Federation | None:
+    """Return the descriptor of a masked run, if it is on this machine."""
+    try:
+        return read_descriptor(Path(config.federation)).federation if config.federation else None
+    except FedgcError:
+        return None
+
+
+def _not_known(policy: Policy, run: Run) -> tuple[str, ...]:
+    """Return what the store does not say of a run, as far as the policy asks for it."""
+    config = RunConfig.read(known(run.settings))
+    said = []
+    if policy.apps is not None:
+        said.append("the digest of the app (allow.apps)")
+    if config.secrecy == "masked" and _federation(config) is None:
+        said.append(f"the descriptor {config.federation}, which is not on this machine: it counts as empty")
+    return tuple(said)

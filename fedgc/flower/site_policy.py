@@ -1,0 +1,217 @@
+"""The policy of a client's site, enforced in the client: at joining, and whenever something leaves.
+
+What is allowed is logged before it happens; what cannot be logged does not happen. Without a policy in the
+node config everything is allowed, and nothing is logged.
+"""
+
+import math
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from fedgc.config import RunConfig
+from fedgc.errors import NotAllowed
+from fedgc.flower.app_guard import POLICY, checked_app
+from fedgc.links.byte_counts import Amounts
+from fedgc.links.log import LOG
+from fedgc.messages import Progress, Report, Scored
+from fedgc.policy import (
+    AuditLog,
+    Entry,
+    Exchange,
+    Policy,
+    Refusal,
+    Request,
+    Totals,
+    check,
+    check_exchange,
+    figures_that_leave,
+    loss_leaves,
+    read_policy,
+)
+from fedgc.policy.digests import script_digest, task_digest
+from fedgc.policy.hours import zone_of
+from fedgc.secagg import Federation
+from fedgc.training.script.place import in_app, script_in
+
+LOSS_GATE: Final = "loss-change"
+NOTHING: Final = Request("", "")
+
+
+class SitePolicy:
+    """The policy of one client in one run."""
+
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        client: str = "",
+        request: Request = NOTHING,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`client` is its identity; `wall` returns seconds since 1970."""
+        self._policy, self._client, self._request, self._wall = policy, client, request, wall
+        self._log = AuditLog(policy.log_file, zone_of(policy.zone), wall) if policy else None
+        self._closes_at = 0.0  # when the present window closes; asked for in every turn of the client's loop
+        self._unsettled = 0  # bytes that moved, and are not in the log yet
+        self._withheld: set[str] = set()  # rules that kept figures, each logged once
+
+    # ---- joining and hours
+
+    def admit(self) -> None:
+        """Raise NotAllowed unless the run is allowed now."""
+        if self._policy is None or self._log is None:
+            return
+        policy = self._policy
+        self._allow(check(policy, self._request, self._log.totals(), self._wall()), 0)
+        self._append(self._entry("joined"))
+
+    def closes_s(self) -> float | None:
+        """Return the seconds until the site's hours end, 0 outside of them; None if they do not end."""
+        if self._policy is None or self._policy.hours is None:
+            return None
+        now = self._wall()
+        if now >= self._closes_at:
+            self._closes_at = now + self._policy.hours.closes_s(now)
+        return self._closes_at - now if math.isfinite(self._closes_at) else None
+
+    def opens_s(self) -> float:
+        """Return the seconds until the hours after the present ones begin; 0 if these do not end."""
+        closes_s = self.closes_s()
+        if self._policy is None or self._policy.hours is None or closes_s is None:
+            return 0.0
+        return closes_s + self._policy.hours.opens_s(self._wall() + closes_s)
+
+    @property
+    def gpu_share(self) -> float:
+        """The share of the memory of a GPU that training may take."""
+        return self._policy.gpu_share if self._policy else 1.0
+
+    # ---- what leaves
+
+    def moved(self, amounts: Amounts) -> None:
+        """Note bytes that the link has carried."""
+        self._unsettled += amounts.up_bytes + amounts.down_bytes + amounts.control_bytes
+
+    def send(self, round_: int, size_bytes: int) -> None:
+        """Log an update of this size that is about to leave; raise NotAllowed if it must not."""
+        if self._policy is None:
+            return
+        policy, noise = self._policy, self._request.noise
+        exchange = Exchange(self._request.run, size_bytes, self._unsettled, noise)
+
+        def allowed(totals: Totals) -> None:
+            self._allow(check_exchange(policy, exchange, totals, self._wall()), round_, logs=False)
+
+        entry = replace(self._entry("exchange", round_), bytes=size_bytes, exchanges=1, noise=noise)
+        try:
+            self._append(entry, allowed)
+        except NotAllowed as refused:
+            self._append(replace(self._entry("refused", round_), rule=str(refused)))
+            raise
+        self._unsettled -= size_bytes  # the link counts it too
+
+    def settle(self, round_: int) -> None:
+        """Log the bytes that moved in a round besides its updates."""
+        if self._policy is not None and self._unsettled > 0:
+            self._append(replace(self._entry("round", round_), bytes=self._unsettled))
+            self._unsettled = 0
+
+    def filtered(self, event: Any) -> Any:  # noqa: ANN401  an event of the same kind
+        """Return an event without the figures that must not leave."""
+        policy = self._policy
+        if policy is None:
+            return event
+        if isinstance(event, Scored):
+            return self._scored(policy, event)
+        if isinstance(event, Progress | Report) and not loss_leaves(policy, event.samples):
+            return replace(event, loss=0.0)
+        return event
+
+    def _scored(self, policy: Policy, event: Scored) -> Scored:
+        names = tuple(name for name, _ in event.figures)
+        leave, refusals = figures_that_leave(policy, names, event.samples)
+        for refusal in refusals:
+            if refusal.text not in self._withheld:
+                self._withheld.add(refusal.text)
+                self._append(replace(self._entry("withheld"), rule=refusal.text))
+        if leave:
+            self._append(replace(self._entry("figures"), figures=leave))
+        kept = tuple((name, value) for name, value in event.figures if name in leave)
+        problem = "; ".join([event.problem, *(each.text for each in refusals)]).removeprefix("; ")
+        return replace(event, figures=kept, problem=problem if refusals else event.problem)
+
+    # ---- the log
+
+    def _allow(self, refusals: Iterable[Refusal], round_: int, *, logs: bool = True) -> None:
+        found = tuple(refusals)
+        if not found:
+            return
+        text = "; ".join(each.text for each in found)
+        if logs:
+            self._append(replace(self._entry("refused", round_), rule=text))
+        LOG.warning("the site's policy refuses: %s", text)
+        raise NotAllowed(text, max(each.again_s for each in found), self._client)
+
+    def _entry(self, what: str, round_: int = 0) -> Entry:
+        secrecy = "masked" if self._request.masked else "open"
+        return Entry(what, self._client, self._request.run, round_, secrecy=secrecy)
+
+    def _append(self, entry: Entry, allowed: Callable[[Totals], None] | None = None) -> None:
+        if self._log is not None:
+            self._log.append(entry, allowed)
+
+
+def site_policy(
+    config: RunConfig, node: Mapping[str, object], client: str, run: str, federation: Federation | None
+) -> SitePolicy:
+    """Return the policy that the node config names, for this run.
+
+    Raises:
+        Unusable: The file cannot be read, or contradicts itself.
+    """
+    path = node.get(POLICY)
+    policy = read_policy(Path(str(path))) if path else None
+    return SitePolicy(policy, client, request_of(config, run, federation, str(node.get("script", ""))))
+
+
+def request_of(
+    config: RunConfig, run: str, federation: Federation | None, pinned: str = "", folders: Iterable[str] = ()
+) -> Request:
+    """Return what a run asks of a site.
+
+    Args:
+        config: Its settings.
+        run: Its name.
+        federation: The descriptor of a masked run.
+        pinned: The command that the client's owner runs in place of the run's script.
+        folders: Where the task and the script lie; by default where Python looks for modules.
+    """
+    places = tuple(folders) or tuple(sys.path)
+    command = (pinned or config.script) if config.script else ""
+    privacy = federation.privacy if federation else None
+    return Request(
+        run=run.partition("@")[0],
+        task="" if command else config.task,
+        task_digest="" if command else task_digest(config.task, places),
+        script=command,
+        script_digest=script_digest(command, _file_of(command, places)) if command else "",
+        app_digest=checked_app(),
+        masked=config.secrecy == "masked",
+        threshold=federation.threshold if federation else 0,
+        n_min=federation.quorum if federation else 0,
+        noise=privacy.noise if privacy else 0.0,
+        releases=privacy.exchanges if privacy else 0,
+        weighs_loss=config.chosen_gate == LOSS_GATE,
+    )
+
+
+def _file_of(command: str, folders: Iterable[str]) -> str:
+    """Return the path of the script that a command starts; empty if it names none."""
+    try:
+        return script_in(shlex.split(in_app(command, folders)))
+    except ValueError:
+        return ""

@@ -1,0 +1,67 @@
+"""Test the settings of a site's run, and what a gateway refuses."""
+
+from pathlib import Path
+
+import pytest
+from flwr.app import Context, RecordDict
+
+from fedgc.cli.gateway import serve_site, site_settings
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting, Unusable
+from fedgc.flower.client import _client
+from fedgc.training.loop.environment import ScriptEnvironment
+from tests.config_of import table_of
+
+PLACE = Path("/state/gateway.json")
+
+
+def environment(client: dict[str, str | int | float], **settings: object) -> ScriptEnvironment:
+    table = RunConfig.read(table_of({"run": "spring", "task": "ward:task", **settings})).table()
+    return ScriptEnvironment("socket", "secret", table, {"name": "north", "site": "ward", **client}, "/state")
+
+
+def test_site_inherits_what_is_trained_only() -> None:
+    given = environment(
+        {"site-settings": "min-clients=3 local-steps=4"}, rounds=10, learning_rate=0.3, seed=7,
+        secrecy="masked", federation="all.fed", server_optimizer="adam", grace_s=99.0, local_steps=10,
+        **{"task.rank": 8},
+    )  # fmt: skip
+    config, usual = RunConfig.read(site_settings(given, PLACE)), RunConfig()
+    assert (config.run, config.task, config.learning_rate, config.seed) == (
+        "spring-north",
+        "ward:task",
+        0.3,
+        7,
+    )
+    assert config.task_settings["rank"] == 8
+    assert (config.min_clients, config.local_steps, config.rounds) == (3, 4, 30)
+    assert (config.secrecy, config.server_optimizer, config.grace_s) == (
+        "open", usual.server_optimizer, usual.grace_s,
+    )  # fmt: skip
+    assert (config.chosen_gate, config.site_gateway) == ("every", str(PLACE))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("run=mine", "saw run, which the gateway sets"),
+        ("gate.name=drift", "setting gate.name: saw drift, needed every"),
+        ("min-clients", "needed name=value"),
+    ],
+)
+def test_bad_settings_of_site_are_refused(words: str, says: str) -> None:
+    with pytest.raises(BadSetting, match=says):
+        site_settings(environment({"site-settings": words}), PLACE)
+
+
+def test_command_without_gateway_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDGC_CLIENT", raising=False)
+    with pytest.raises(Unusable, match="saw no gateway"):
+        serve_site(None, 0)
+
+
+def test_gateway_needs_no_task_of_its_own(tmp_path: Path) -> None:
+    node = {"name": "north", "site": "ward", "cache": str(tmp_path), "identity": str(tmp_path / "key")}
+    context = Context(1, 2, node, RecordDict(), {"task": "no_such_module:task"})
+    with _client(context, None) as client:
+        assert client.task is None

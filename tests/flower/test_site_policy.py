@@ -1,0 +1,202 @@
+"""Test that a client keeps to the policy of its site: at joining, in exchanges, for figures and hours."""
+
+import io
+import json
+import time
+import zipfile
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from flwr.app import Context, RecordDict
+
+from fedgc.config import RunConfig
+from fedgc.errors import NotAllowed, Unusable
+from fedgc.flower import app_guard
+from fedgc.flower.client import _client
+from fedgc.flower.client_loop import LEFT
+from fedgc.flower.departure import Departure
+from fedgc.flower.site_policy import SitePolicy, request_of, site_policy
+from fedgc.links.byte_counts import Amounts
+from fedgc.messages import Failed, Leaving, Lost, Progress, Report, Reveal, Scored
+from fedgc.policy import read_policy, verify
+from fedgc.policy.digests import app_digest, task_digest
+from tests.flower.test_client_loop import serving, work
+from tests.links.conftest import WAIT_S
+
+RUN = "ward@7"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    return tmp_path / "site.toml"
+
+
+def policy_of(site: Path, text: str, now: float | None = None) -> SitePolicy:
+    site.write_text(text)
+    request = request_of(RunConfig(), RUN, None)
+    return SitePolicy(read_policy(site), "north", request, (lambda: now) if now else time.time)
+
+
+def logged(site: Path) -> list[dict[str, object]]:
+    log = site.with_name("site.audit.jsonl")
+    assert verify(log).lines
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def context_of(node: dict[str, object], **settings: object) -> Context:
+    return Context(1, 2, {"name": "north", **node}, RecordDict(), settings)
+
+
+def test_refused_run_names_rule_before_its_code_runs(site: Path, tmp_path: Path):
+    site.write_text('[allow]\ntasks = ["digits"]\n')
+    context = context_of({"policy": str(site), "identity": str(tmp_path / "key")}, task="no.such.module:task")
+    with pytest.raises(NotAllowed) as refused, _client(context, None, RUN):
+        pass
+    said = "client north: site.toml, line 2 (allow.tasks): saw the task 'no.such.module:task', digest unknown"
+    assert str(refused.value).startswith(said)
+    assert refused.value.client
+    assert [(each["what"], each["run"]) for each in logged(site)] == [("refused", "ward")]
+
+
+def test_contradicting_policy_refuses_every_run(site: Path, tmp_path: Path):
+    site.write_text("[limits]\nbytes-per-day = 0\n")
+    context = context_of({"policy": str(site), "identity": str(tmp_path / "key")})
+    with pytest.raises(Unusable, match=r"line 2 \(limits.bytes-per-day\)"), _client(context, None, RUN):
+        pass
+
+
+def test_limits_hold_over_restarts(site: Path):
+    text = "[limits]\nexchanges-per-day = 2\nbytes-per-day = 1000\n"
+    first = policy_of(site, text)
+    first.admit()
+    first.send(1, 400)
+    first.moved(Amounts(up_bytes=400, down_bytes=150))
+    first.settle(1)
+    again = policy_of(site, text)
+    again.admit()
+    with pytest.raises(NotAllowed, match=r"bytes-per-day\): saw 1001 today, needed at most 1000") as refused:
+        again.send(2, 451)
+    assert 0 < refused.value.again_s <= 90_000
+    again.send(2, 450)
+    with pytest.raises(NotAllowed, match="exchanges-per-day"):
+        again.admit()
+    kinds = [each["what"] for each in logged(site)]
+    assert kinds == ["joined", "exchange", "round", "joined", "refused", "exchange", "refused"]
+
+
+def test_figures_and_losses_that_must_not_leave_are_removed(site: Path):
+    policy = policy_of(site, '[metrics]\nnames = ["accuracy"]\nsmallest-group = 10\n')
+    scored = Scored(0.0, "x", 2, 10, (("accuracy", 0.5), ("age", 61.0)))
+    assert policy.filtered(scored).figures == (("accuracy", 0.5),)
+    assert "age, which may not leave" in policy.filtered(scored).problem
+    few = Scored(0.0, "x", 2, 9, (("accuracy", 0.5),))
+    assert policy.filtered(few).figures == ()
+    assert policy.filtered(Report(0.0, "x", 1, 2, 99, 0.5, 1.0, 0.7)).loss == 0.0
+    assert policy.filtered(Progress(0.0, "x", 1, 0, 4, 0.5, 99, 1.0, 0.7)).loss == 0.0
+    whats = [(each["what"], each["figures"]) for each in logged(site)]
+    assert whats == [("withheld", []), ("figures", ["accuracy"]), ("figures", ["accuracy"]), ("withheld", [])]
+    allowed = policy_of(site, '[metrics]\nnames = ["loss"]\n')
+    assert allowed.filtered(Report(0.0, "x", 1, 2, 99, 0.5, 1.0, 0.7)).loss == 0.7
+
+
+def test_hours_end_like_request_to_leave(site: Path):
+    now = datetime(2026, 11, 25, 5, 59, 50, tzinfo=UTC).timestamp()
+    policy = policy_of(site, '[hours]\nopen = ["20:00-06:00"]\n', now)
+    assert (policy.closes_s(), policy.opens_s()) == (10.0, 10.0 + 14 * 3600)
+    assert Departure(20.0, closes_s=policy.closes_s).left_s == 10.0
+    assert not Departure(5.0, closes_s=policy.closes_s).asked
+    closed = policy_of(site, '[hours]\nopen = ["20:00-06:00"]\n', now + 10)
+    assert Departure(20.0, closes_s=closed.closes_s).left_s == 0.0
+    with pytest.raises(NotAllowed, match=r"hours.open\): .* opens in 14 h 0 min") as refused:
+        closed.admit()
+    assert refused.value.again_s == 14 * 3600
+
+
+def test_client_without_policy_logs_nothing(tmp_path: Path):
+    policy = site_policy(RunConfig(), {}, "north", RUN, None)
+    policy.admit()
+    policy.send(1, 10**12)
+    assert policy.closes_s() is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_loop_refuses_exchange_beyond_limit_and_ends(link, site: Path) -> None:
+    policy = policy_of(site, "[limits]\nexchanges-per-day = 1\n")
+    policy.send(1, 1)
+    with serving(link, policy=policy) as (_, client, ended):
+        link.listener.publish(0, link.vector())
+        link.listener.send(work(client))
+        link.event(Progress)
+        link.listener.send(Reveal(client, 1, 0, "local", None))
+        said = "site.toml, line 2 (limits.exchanges-per-day): saw 2 today, needed at most 1"
+        assert link.event(Failed).reason == said
+        link.event(Lost)
+        link.eventually(lambda: ended)
+        assert ended == [said]
+
+
+def test_loop_announces_end_of_hours_and_leaves_by_then(link, site: Path) -> None:
+    clock = [datetime(2026, 11, 25, 5, 0, tzinfo=UTC).timestamp()]
+    policy = policy_of(site, '[hours]\nopen = ["20:00-06:00"]\n')
+    policy._wall = lambda: clock[0]
+    with serving(link, Departure(WAIT_S, closes_s=policy.closes_s), policy=policy) as (engine, client, ended):
+        link.listener.publish(0, link.vector())
+        link.listener.send(work(client))
+        link.event(Progress)
+        engine.has_work = False
+        clock[0] += 3599.0
+        assert link.event(Leaving).grace_s == 1.0
+        link.event(Lost)
+        link.eventually(lambda: ended)
+        assert ended == [LEFT]
+
+
+# ---- the app
+
+
+def bundle_of(files: dict[str, bytes]) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as bundle:
+        for name, data in files.items():
+            bundle.writestr(name, data)
+    return content.getvalue()
+
+
+def test_app_is_checked_before_flower_installs_it(
+    site: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    good, bad = ({"client/app.py": code, "pyproject.toml": b"x"} for code in (b"good", b"bad"))
+    site.write_text(f'[allow]\napps = ["{app_digest(good)}"]\n')
+    node = {"policy": str(site), "name": "north"}
+    installed: list[bytes] = []
+    running = ModuleType("running")
+    running.pull_task_input = lambda _: ("message", SimpleNamespace(node_config=node), "run", "fab")
+    running.install_from_fab = lambda bundle, **_: installed.append(bundle)
+    monkeypatch.setattr(app_guard, "import_module", lambda _: running)
+    monkeypatch.setattr(app_guard, "_checked", [])
+    app_guard.guard()
+    running.pull_task_input(None)
+    context = context_of({"policy": str(site), "identity": str(tmp_path / "key")})
+    with pytest.raises(NotAllowed, match="not checked"), _client(context, None, RUN):
+        pass
+    for content in (bundle_of(bad), b"no bundle"):
+        with pytest.raises((NotAllowed, Unusable)):
+            running.install_from_fab(content, skip_prompt=True)
+    running.install_from_fab(bundle_of(good), skip_prompt=True)
+    assert installed == [bundle_of(good)]
+    with _client(context, None, RUN):
+        pass
+
+
+def test_guard_fits_installed_flower():
+    from flwr.supernode.runtime.run_clientapp import install_from_fab, pull_task_input, run_clientapp
+
+    used = run_clientapp.__code__.co_names
+    assert {install_from_fab.__name__, pull_task_input.__name__} <= set(used)
+
+
+def test_digest_of_task_is_that_of_file_python_imports():
+    digest = task_digest("tests.contract.stepping:task", [str(Path(__file__).parents[2])])
+    assert digest.startswith("sha256:")

@@ -1,0 +1,66 @@
+"""Test the models that arrive in a session: whole ones, and changes of the last one."""
+
+import numpy as np
+import pytest
+
+from fedgc.codecs import make_codec
+from fedgc.codecs.model_change import Changed, ChangeForm
+from fedgc.errors import BadVector
+from fedgc.large_vectors import Scratch
+from fedgc.links.frames import StreamId
+from fedgc.links.pieces import CHANGE
+from fedgc.links.session.arrived_models import ArrivedModels
+
+SIZE = 10
+MODEL = np.arange(SIZE, dtype=np.float32)
+
+
+def arrived(*streams: tuple[int, int], wire: str = "float32") -> ArrivedModels:
+    """Return models of which these (version, attempt) have come, each change with ones."""
+    models = ArrivedModels(ChangeForm(2, wire), Scratch())
+    models.numbers = SIZE
+    for version, attempt in streams:
+        ones = np.ones(SIZE // 2, np.float32)
+        data = make_codec(wire).encode(ones, np.random.default_rng(0)) if wire != "float32" else ones
+        models.enter(StreamId("model", version, attempt), data if attempt == CHANGE else MODEL)
+    models.release()
+    return models
+
+
+def test_changes_are_made_to_copy_of_last_model() -> None:
+    models = arrived((3, 0))
+    np.testing.assert_array_equal(models.take(3), MODEL)
+    assert models.changed is None
+    models.enter(StreamId("model", 4, CHANGE), np.ones(5, np.float32))
+    models.release()
+    np.testing.assert_array_equal(models.take(4), [0, 1, 2, 3, 4, 1, 1, 1, 1, 1])
+    assert models.changed == Changed(3, (slice(5, 10),))
+    np.testing.assert_array_equal(MODEL, np.arange(SIZE))
+    assert models.take(4) is None
+
+
+def test_difference_is_added_to_last_model() -> None:
+    models = arrived((0, 0), (1, CHANGE), wire="int8")
+    np.testing.assert_allclose(models.take(1), [1, 2, 3, 4, 5, 5, 6, 7, 8, 9], rtol=1e-6)
+
+
+def test_changes_without_work_between_them_are_both_made() -> None:
+    models = arrived((0, 0))
+    models.take(0)
+    for version in (1, 2):
+        models.enter(StreamId("model", version, CHANGE), np.full(5, version, np.float32))
+    models.release()
+    np.testing.assert_array_equal(models.take(2), [1, 1, 1, 1, 1, 2, 2, 2, 2, 2])
+    assert models.changed == Changed(0, (slice(0, 5), slice(5, 10)))
+
+
+def test_whole_model_replaces_what_came_before() -> None:
+    models = arrived((0, 0), (1, CHANGE), (5, 0))
+    np.testing.assert_array_equal(models.take(5), MODEL)
+    assert models.changed is None
+
+
+@pytest.mark.parametrize("streams", [[(1, CHANGE)], [(0, 0), (2, CHANGE)]])
+def test_change_without_model_before_it_is_refused(streams: list[tuple[int, int]]) -> None:
+    with pytest.raises(BadVector, match="saw a change, needed the model before it"):
+        arrived(*streams).take(streams[-1][0])
