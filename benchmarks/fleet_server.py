@@ -15,7 +15,8 @@ import numpy as np
 
 from benchmarks.memory_watch import resident_bytes
 from fedgc.config import RunConfig
-from fedgc.flower.driver import Driver, Job
+from fedgc.flower.driver import Driver
+from fedgc.flower.job import Job
 from fedgc.flower.recording import Recording, recorded
 from fedgc.flower.sink import Sink
 from fedgc.flower.sinks import Sinks

@@ -35,7 +35,8 @@ from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed
 from fedgc.flower.client_loop import ClientLoop
 from fedgc.flower.departure import Departure
-from fedgc.flower.driver import Driver, Job
+from fedgc.flower.driver import Driver
+from fedgc.flower.job import Job
 from fedgc.flower.sink import Sink
 from fedgc.history import RoundRow, Speeds
 from fedgc.links.frames import Invitation

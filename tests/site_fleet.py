@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed
 from fedgc.flower.client_loop import ClientLoop, Wait
-from fedgc.flower.driver import Driver, Job
+from fedgc.flower.driver import Driver
+from fedgc.flower.job import Job
 from fedgc.flower.sink import Sink
 from fedgc.flower.site import gateway_line
 from fedgc.history import RoundRow, Speeds

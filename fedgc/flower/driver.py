@@ -10,24 +10,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from logging import INFO, WARNING, Logger
 from typing import Final
 
 from fedgc.codecs.model_change import ModelChange
-from fedgc.config import RunConfig
 from fedgc.errors import FedgcError, NotRecoverable, Refused
 from fedgc.flower.background import BackgroundQueue
 from fedgc.flower.event_guard import EventGuard
+from fedgc.flower.job import Job, Save
 from fedgc.flower.live import LiveState
 from fedgc.flower.privacy_account import PrivacyAccount
 from fedgc.flower.rollback import Rollback
 from fedgc.flower.round_line import line_of, with_traffic
-from fedgc.flower.sink import Sink
-from fedgc.flower.site import GatewayLine, NewModel, SiteState
+from fedgc.flower.site import NewModel, SiteState
 from fedgc.flower.validation import Pin, Validation
-from fedgc.history import BestModel, Speeds
 from fedgc.links import typed_json as typed
 from fedgc.links.links import Link
 from fedgc.links.pieces import Vector, digest_of, packed
@@ -63,7 +61,6 @@ from fedgc.secagg import Federation, RingSum, Terms
 from fedgc.secagg.keys import KEY_BYTES
 from fedgc.secagg.keystream import Strand
 from fedgc.store.checkpoint import Checkpoint
-from fedgc.training import AnnouncedModel, CommonModel
 from fedgc.training.next_model import NextModel
 from fedgc.training.round_sum import RoundSum
 from fedgc.tuner import Tuner
@@ -75,29 +72,6 @@ TRIM_S: Final = 10.0  # between two times that freed memory is given back to the
 FIELDS_0_2: Final = 8  # of `RunState` in a checkpoint of fedgc 0.2, which does not name the clients
 GATEWAY_S: Final = 0.02  # between looks at the line of a gateway
 KEYS_S: Final = 60.0  # timeout of each half of key agreement: one packet and its answer, over any link
-
-ServerModel = CommonModel | AnnouncedModel
-Save = Callable[[Checkpoint], None]
-Evaluate = Callable[[int, Vector], Mapping[str, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """The inputs of a run."""
-
-    model: ServerModel
-    config: RunConfig
-    sink: Sink
-    speeds: Speeds
-    save: Save | None = None
-    resume: Checkpoint | None = None
-    federation: Federation | None = None  # of a masked run
-    name: str = ""  # of the run, on its links
-    first: Vector | None = None  # the initial vector, in place of the model's own
-    evaluate: Evaluate | None = None  # in place of the model's own
-    pin: Pin | None = None  # keeps the checkpoint of the best model
-    best: BestModel | None = None  # before a resume
-    gateway: GatewayLine | None = None  # of a site
 
 
 class Driver:

@@ -5,11 +5,11 @@ from types import MappingProxyType
 from typing import Final
 
 from fedgc.errors import BadSetting
+from fedgc.flower.job import ServerModel
 from fedgc.flower.validation import Ending
 from fedgc.history import RoundRow
 from fedgc.secagg import Federation
 from fedgc.store.checkpoint import Checkpoint
-from fedgc.training import AnnouncedModel, CommonModel
 from fedgc.training.private_mean import PrivateMean
 
 RELEASES: Final = ("synced", "approximate")  # outcomes that reveal a sum
@@ -23,7 +23,7 @@ class PrivacyAccount:
         self,
         private: PrivateMean | None,
         federation: Federation | None,
-        model: CommonModel | AnnouncedModel,
+        model: ServerModel,
         resumed: Checkpoint | None,
     ) -> None:
         """`private` makes the run's means, if it has client-level privacy.

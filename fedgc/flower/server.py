@@ -18,7 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedgc.config import RunConfig
 from fedgc.flower import preconditions
-from fedgc.flower.driver import Save
+from fedgc.flower.job import Save
 from fedgc.flower.recording import name_of_run, recorded
 from fedgc.flower.sink import Sink
 from fedgc.flower.strategy import FedGC, Memory

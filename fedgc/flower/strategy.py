@@ -25,8 +25,9 @@ from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, TaskFailed, Unusable
 from fedgc.flower.app_config import run_name
 from fedgc.flower.cache_folders import full_name
-from fedgc.flower.driver import Driver, Evaluate, Job, Save, ServerModel
+from fedgc.flower.driver import Driver
 from fedgc.flower.initialize import Events, announced_model
+from fedgc.flower.job import Evaluate, Job, Save, ServerModel
 from fedgc.flower.must_fit import must_fit_server
 from fedgc.flower.recording import name_of_run, recorded
 from fedgc.flower.scoring import Parts, Scoring

@@ -392,10 +392,8 @@ class Run:
         nothing = outcome in ("empty", "aborted")
         self._note_nothing(over if nothing else None)
         if synced and over.result:
-            self.version, self._model_since = (
-                self.version + 1,
-                began_training(self.config.fragments, over.started_at, now),
-            )
+            self.version += 1
+            self._model_since = began_training(self.config.fragments, over.started_at, now)
             outputs.append(Apply(self.number - 1, self.version, over.result.weight, outcome))
             self._first_step += self._target
             self._common_steps = over.result.steps if self.config.alpha < 1 else 0.0
@@ -446,8 +444,7 @@ class Run:
         return [Refuse(event.client, self.number, refused)] if refused else []
 
     def _here(self) -> Fleet:
-        if self._fleet is None:
-            self._fleet = self._counted()
+        self._fleet = self._fleet or self._counted()
         return self._fleet
 
     def _counted(self) -> Fleet:

@@ -2,10 +2,11 @@
 
 Secure aggregation hides single updates; the sum can still reveal what is in them. With this option one
 record, or the update of one site, changes the released sum by at most C in Euclidean norm, and the sum
-carries Gaussian noise of standard deviation at least sigma C: each site adds N(0, (sigma C)^2 / n_min), and every sum
-has at least n_min sites. A site adds the noise once, after it decoded the work of its own clients and after
-its values were clipped to the range of the ring (`quantizer`), so the noise itself is not clipped. A clip
-before the noise does not increase sensitivity; a clip after it would remove noise from values at the edge.
+carries Gaussian noise of standard deviation at least sigma C: each site adds N(0, (sigma C)^2 / n_min), and
+every sum has at least n_min sites. A site adds the noise once, after it decoded the work of its own clients
+and after its values were clipped to the range of the ring (`quantizer`), so the noise itself is not clipped.
+A clip before the noise does not increase sensitivity; a clip after it would remove noise from values at the
+edge.
 
 T releases of the Gaussian mechanism without subsampling are one Gaussian mechanism with mu = sqrt(T) / sigma
 (Dong, Roth, Su 2022), and exactly (Balle, Wang 2018, theorem 8)

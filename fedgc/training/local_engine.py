@@ -304,7 +304,7 @@ class LocalEngine(Engine):
         work = self._require_round(command)
         vector = None
         if LOCAL_TRAJECTORY in self._trajectories:
-            vector = self._ended(work)
+            vector = self._ended()
             if vector is None:
                 return None
         self._asked = None
@@ -317,7 +317,7 @@ class LocalEngine(Engine):
             return Answer(command, report, None)
         return self._answered(command, work, report, vector)
 
-    def _ended(self, work: Work) -> Readable | None:
+    def _ended(self) -> Readable | None:
         """End the steps under way, and return the trained model; None until they have ended."""
         try:
             vector = self._end()
@@ -325,7 +325,7 @@ class LocalEngine(Engine):
             self._asked = None
             raise
         if vector is not None and self._loop.is_costly and self._current is not None:
-            self._write(work)
+            self._write()
             vector = self._end()
         return vector
 

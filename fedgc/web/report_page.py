@@ -28,8 +28,8 @@ WAITED: Final = (
     "its training and its upload. “Share of data” is of the samples that clients have announced to the run."
 )
 EPSILON: Final = (
-    "Epsilon spent for each record or site, as the descriptor says: {:.3f}, at its delta. It does not hold against "
-    "sites that collude, which know their own noise."
+    "Epsilon spent for each record or site, as the descriptor says: {:.3f}, at its delta. It does not hold "
+    "against sites that collude, which know their own noise."
 )
 
 

@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from benchmarks import counting
 from fedgc.codecs import EXACT
 from fedgc.flower.client_loop import ClientLoop
-from fedgc.flower.driver import Driver, Job
+from fedgc.flower.driver import Driver
+from fedgc.flower.job import Job
 from fedgc.flower.sink import Sink
 from fedgc.history import RoundRow, Speeds
 from fedgc.links import frames as wire

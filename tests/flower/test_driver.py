@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedgc.codecs.model_change import ChangeForm
 from fedgc.errors import BadSetting
 from fedgc.flower.client_loop import ClientLoop
-from fedgc.flower.driver import Driver, Job
+from fedgc.flower.driver import Driver
+from fedgc.flower.job import Job
 from fedgc.flower.sink import Live, Sink
 from fedgc.history import BestModel, ClientRow, RoundRow, Speeds
 from fedgc.links.identity import Identity

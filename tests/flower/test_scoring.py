@@ -17,7 +17,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.errors import EdgeFailed
-from fedgc.flower.driver import Job
+from fedgc.flower.job import Job
 from fedgc.flower.scoring import RESULT, Parts, Scoring
 from fedgc.flower.sink import Sink
 from fedgc.history import Speeds

@@ -16,7 +16,8 @@ import torch
 from fedgc.config import RunConfig
 from fedgc.flower.cache_folders import SPILLED, default_root, full_name, open_cache, spilled
 from fedgc.flower.departure import Departure
-from fedgc.flower.driver import Driver, Job
+from fedgc.flower.driver import Driver
+from fedgc.flower.job import Job
 from fedgc.flower.message_work import MessageWork
 from fedgc.history import Speeds
 from fedgc.links.frames import StreamId

@@ -1,0 +1,37 @@
+"""The inputs of a run's driver."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from fedgc.config import RunConfig
+from fedgc.flower.sink import Sink
+from fedgc.flower.site import GatewayLine
+from fedgc.flower.validation import Pin
+from fedgc.history import BestModel, Speeds
+from fedgc.links.pieces import Vector
+from fedgc.secagg import Federation
+from fedgc.store.checkpoint import Checkpoint
+from fedgc.training import AnnouncedModel, CommonModel
+
+ServerModel = CommonModel | AnnouncedModel
+Save = Callable[[Checkpoint], None]
+Evaluate = Callable[[int, Vector], Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The inputs of a run."""
+
+    model: ServerModel
+    config: RunConfig
+    sink: Sink
+    speeds: Speeds
+    save: Save | None = None
+    resume: Checkpoint | None = None
+    federation: Federation | None = None  # of a masked run
+    name: str = ""  # of the run, on its links
+    first: Vector | None = None  # the initial vector, in place of the model's own
+    evaluate: Evaluate | None = None  # in place of the model's own
+    pin: Pin | None = None  # keeps the checkpoint of the best model
+    best: BestModel | None = None  # before a resume
+    gateway: GatewayLine | None = None  # of a site
