@@ -147,6 +147,8 @@ def _serve(client: _Client, invitation: Invitation) -> RecordDict:
         departure=client.departure,
         policy=client.policy,
     )
+    if client.own.get(SITE):
+        loop.prepare()  # until then the session of an earlier process stands for this one
     numbers = 0 if is_script else loop.engine.size  # the size of a script's model is known once it runs
     opened = Session(invitation, client.who, _terms(client, numbers))
     content = RecordDict()

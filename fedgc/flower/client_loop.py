@@ -110,6 +110,16 @@ class ClientLoop:
                 session.end("the lease is over")
         return session.ended
 
+    def prepare(self) -> None:
+        """Wait until the engine knows what it trains, or the client is asked to leave."""
+        try:
+            while self.engine.layout is None and not self._departure.asked:
+                self._beat(self._finished)
+                time.sleep(START_S)
+        except BaseException:
+            self.engine.close()
+            raise
+
     def _join(self, session: Session, client: str) -> bool:
         """Join the run, once the engine knows what it trains; return whether that is so."""
         layout = self.engine.layout

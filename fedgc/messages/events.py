@@ -32,7 +32,8 @@ from fedgc.values import value
 class Joined:
     """A client is present: what it can load, and what it still has of earlier work.
 
-    `live` clients receive commands while they work; others (the message link) only between messages.
+    `live` clients receive commands while they work; others (the message link) only between messages. From a
+    client that is present it means that its process was started again.
     """
 
     now: Amount

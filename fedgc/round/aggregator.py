@@ -67,6 +67,10 @@ class Aggregator(ABC):
     def lost(self, w: int, *, gone: bool = True) -> None:
         """Stop waiting for a client that is gone, or that cannot send all that it owes."""
 
+    def restarted(self, w: int) -> None:
+        """Handle a client whose process was started again, before `returned`; by default it was lost."""
+        self.lost(w)
+
     def offered(self, w: int) -> None:  # noqa: B027  ignored by default
         """Note that a client has begun to send; ignored by default."""
 

@@ -200,6 +200,7 @@ class Round:
         return []
 
     def _joined(self, event: Joined) -> list[Command]:
+        self._forgotten(event)
         return [*self._give([event]), *self.scheduler.reassign(), *self._advance(event.now)]
 
     def _leaving(self, event: Leaving) -> list[Command]:
@@ -316,6 +317,8 @@ class Round:
     def _returned(self, event: Joined) -> list[Command]:
         """Ask a returning client for what it owes, or let it finish what is missing."""
         again: Sequence[Command] = ()
+        if (w := self._forgotten(event)) is not None:
+            self.aggregator.restarted(w)
         if self._roster.enter(event.client, live=event.live) is not None:
             again = self.aggregator.returned(event)
         self._deadline.sent(again)
@@ -432,6 +435,14 @@ class Round:
         if w is not None:
             self.scheduler.lost(w)
             self.statistics.failure[w] = self._departures.failure(w)
+        return w
+
+    def _forgotten(self, event: Joined) -> int | None:
+        """Forget the work of a client whose process was started again; return its number."""
+        w = self._roster.w.get(event.client)
+        if w is None or w not in self._roster.live:
+            return None
+        self.scheduler.lost(w)
         return w
 
     def _strike(self, event: Failed) -> str:

@@ -320,14 +320,10 @@ class LocalEngine(Engine):
     def _ended(self) -> Readable | None:
         """End the steps under way, and return the trained model; None until they have ended."""
         try:
-            vector = self._end()
+            return self._end()
         except FedgcError:
             self._asked = None
             raise
-        if vector is not None and self._loop.is_costly and self._current is not None:
-            self._write()
-            vector = self._end()
-        return vector
 
     def _answered(self, command: Reveal, work: Work, report: Report, vector: Readable) -> Answer:
         """Return the update, or of its fragment a copy, so that training can go on."""

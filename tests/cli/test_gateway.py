@@ -63,5 +63,5 @@ def test_command_without_gateway_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 def test_gateway_needs_no_task_of_its_own(tmp_path: Path) -> None:
     node = {"name": "north", "site": "ward", "cache": str(tmp_path), "identity": str(tmp_path / "key")}
     context = Context(1, 2, node, RecordDict(), {"task": "no_such_module:task"})
-    with _client(context, None) as client:
+    with _client(context, None, "spring@1") as client:
         assert client.task is None

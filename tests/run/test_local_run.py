@@ -14,6 +14,7 @@ from fedgc.messages import (
     Failed,
     Held,
     Joined,
+    Kept,
     Leaving,
     Lost,
     Report,
@@ -424,3 +425,32 @@ def test_leaving_client_does_not_count_for_min_clients():
     fleet.say(Leaving(0.0, "b", 20.0))
     fleet.say(Joined(0.0, "e", True, (Held("chunk e", SAMPLES),)))
     assert not fleet.of(Work)
+
+
+def joined_again(fleet: Fleet, client: str, steps: int) -> None:
+    """Tell the run that a client's process was started again, with so many steps in its cache."""
+    chunks = [number for number, _ in fleet.names[client]]
+    kept = tuple(Kept(fleet.run.version, number, steps) for number in chunks) if steps else ()
+    fleet.say(Joined(fleet.now, client, True, (Held(f"chunk {client}", SAMPLES),), kept))
+
+
+def test_restarted_client_gets_its_work_again():
+    fleet = Fleet(gate="every", lockstep="on", rounds=1)
+    for client in CLIENTS[1:]:
+        fleet.report(client)
+    joined_again(fleet, "a", 0)
+    assert [work.client for work in fleet.of(Work)].count("a") == 2
+    assert not fleet.of(Reveal), "the round does not end without it"
+    fleet.do_a_round()
+    assert sorted(each.client for each in fleet.of(Append)[0].row.clients if each.counted) == list(CLIENTS)
+
+
+def test_restarted_client_is_asked_again_for_kept_steps():
+    fleet = Fleet(gate="every", lockstep="on", rounds=1)
+    for client in CLIENTS:
+        fleet.report(client)
+    fleet.asked.clear()
+    joined_again(fleet, "a", 5)
+    (work,) = [work for work in fleet.of(Work)[4:] if not work.order]
+    assert work.client == "a"
+    assert [reveal.client for reveal in fleet.asked] == ["a"]

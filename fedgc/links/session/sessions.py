@@ -199,8 +199,8 @@ class SessionTable:
         return peer, Welcome(peer.ticket, self._admission.lease_s(client), peer.flow.channel.heard)
 
     def _new_peer(self, client: str, token: bytes) -> Peer:
-        if client in self.peers:
-            self.lose(self.peers[client])
+        if client in self.peers:  # its process was started again: what it still has is in its `Joined`
+            self._drop(self.peers[client])
         flow = Flow(
             self._config.piece_kb * 1024, self.accounts(client), lambda count: Amounts(down_bytes=count)
         )
@@ -231,8 +231,11 @@ class SessionTable:
 
     def lose(self, peer: Peer) -> None:
         """Lose a client for good."""
-        if self.peers.get(peer.client) is not peer:
-            return
+        if self.peers.get(peer.client) is peer:
+            self._drop(peer)
+            self._emit(Lost(self._around.clock(), peer.client))
+
+    def _drop(self, peer: Peer) -> None:
         del self.peers[peer.client]
         peer.stream = None
         peer.wake.set()
@@ -241,7 +244,6 @@ class SessionTable:
         self._give_up_unwanted(peer)
         self._begun.pop(peer.client, None)
         peer.flow.withdraw(lambda _: True)  # the peer is known by its token for as long as its message is out
-        self._emit(Lost(self._around.clock(), peer.client))
 
     def exclude(self, client: str, reason: str) -> None:
         """Lose a client; it is admitted again after a pause."""
@@ -269,7 +271,8 @@ class SessionTable:
             return
         for frame in frames:
             self._frame(peer, frame)
-        peer.wake.set()
+        if peer.flow.waits:
+            peer.wake.set()
 
     def _frame(self, peer: Peer, frame: bytes) -> None:
         if self.peers.get(peer.client) is not peer:

@@ -83,6 +83,9 @@ class WeightedMean(Aggregator):
         """Leave the client out of the mean."""
         self._owing.pop(w, None)
 
+    def restarted(self, w: int) -> None:
+        """Still wait for the update: `returned` sees whether the client has kept its steps."""
+
     @property
     def owing(self) -> Collection[int]:
         """The clients whose update is awaited."""

@@ -92,6 +92,9 @@ class MaskedAggregator(Aggregator):
         """Leave the client's vector out; a late one stays masked."""
         self._owing.discard(w)
 
+    def restarted(self, w: int) -> None:
+        """Still wait for the vector: a site keeps its masks, and maybe its work."""
+
     @property
     def owing(self) -> Collection[int]:
         """The clients whose vector is awaited."""
