@@ -380,8 +380,7 @@ class Run:
         """Handle a closed round, and begin the next one."""
         outputs: list[Output] = []
         outcome = over.outcome or "stopped"
-        summary = over.summary
-        self._learn(over, summary)
+        self._learn(over, summary := over.summary)
         self._fault = self._fault or fault_of(over)
         synced = outcome in SUMMED
         self.round = None
@@ -389,8 +388,7 @@ class Run:
         self.number += 1
         if synced or outcome == "skipped":
             self._gate.keep()
-        nothing = outcome in ("empty", "aborted")
-        self._note_nothing(over if nothing else None)
+        self._note_nothing(over if (nothing := outcome in ("empty", "aborted")) else None)
         if synced and over.result:
             self.version += 1
             self._model_since = began_training(self.config.fragments, over.started_at, now)
