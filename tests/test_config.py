@@ -39,7 +39,9 @@ FLOATS = [name for name in NAMES if takes(name, float)]
 FREE_TEXTS = [name for name in NAMES if takes(name, str)]
 CHOICES = [name for name in NAMES if choices(name)]
 FLOAT_MAY_BE_0 = ["server_momentum", "patience", "inject_clients", "fragment_mixing"]
-OVER_0 = [name for name in FLOATS if name not in (*FLOAT_MAY_BE_0, "error_limit")]
+FLOAT_MAY_BE_0 += ["privacy_epsilon", "privacy_clip_quantile"]
+BELOW_1 = ("server_momentum", "inject_clients", "privacy_clip_quantile")
+OVER_0 = [name for name in FLOATS if name not in (*FLOAT_MAY_BE_0, "error_limit", "privacy_noise")]
 MAY_BE_0 = [
     "best_patience",
     "seed",
@@ -223,14 +225,14 @@ def test_blocks_are_limited_by_replicas(replicas, blocks):
         )
 
 
-@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("name", [name for name in FLOATS if name != "privacy_delta"])
 def test_integer_beyond_all_floats_is_out_of_range(name):
     assert refused({name: 10**400}).startswith(f"setting {KEYS[name]}: saw inf, needed ")
 
 
-@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("name", [name for name in FLOATS if name != "privacy_delta"])
 def test_integer_is_accepted_for_float(name):
-    value = 0 if name in ("server_momentum", "inject_clients") else 1
+    value = 0 if name in BELOW_1 else 1
     taken = getattr(read({name: value}), name)
     assert type(taken) is float
     assert taken == value
@@ -271,6 +273,7 @@ counts, amounts = st.integers(1, 4096), st.floats(1e-3, 1e6)
 NARROW = {
     "server_momentum": st.floats(0, 0.99), "error_limit": st.floats(1e-7, 1), "inject_clients": st.just(0.0),
     "largest_share": st.floats(1e-3, 1), "fragment_mixing": st.floats(0, 1),
+    "privacy_delta": st.floats(1e-9, 0.5), "privacy_clip_quantile": st.floats(0, 0.9),
     **dict.fromkeys(UP_TO_1, st.floats(1e-3, 1)),
 }  # fmt: skip
 WORDS = {
@@ -280,6 +283,9 @@ WORDS = {
     "codec": st.sampled_from(available("fedgc.codecs")),
     "code": st.just("frame"), "samples": st.just(""), "site_gateway": st.just(""),
 }  # fmt: skip
+
+
+OF_FEW_RUNS = ("fragments", "privacy_epsilon", "privacy_noise")  # they need many other settings
 
 
 def _make_validation_fit(values: dict[str, Any]) -> None:
@@ -310,7 +316,7 @@ def configs(draw: st.DrawFn) -> RunConfig:
     if values.get("secrecy") == "masked":
         values |= {"client_app": "fedgc", "codec": "float32", "placement": "private", "federation": "all.fed"}
         values |= {"gate": "every", "lockstep": "auto", "aggregator": "weighted-mean"}
-    values.pop("fragments", None)  # they need many other settings
+    values = {name: value for name, value in values.items() if name not in OF_FEW_RUNS}
     if values.get("client_app") == "stock":
         values.pop("download_codec", None)
     values["max_gap"] = max(values.get("max_gap", 32), values.get("min_gap", 1))
@@ -349,7 +355,8 @@ def test_auto_is_allowed_exactly_where_type_allows_it():
     automatic = {name for name in NAMES if AUTO in choices(name)}
     assert automatic == {
         "aggregator", "best_is", "blocks", "deadline_s", "gate", "gate_budget", "late_s", "link",
-        "local_steps", "lockstep", "quorum", "replicas", "rollback", "shared_momentum", "upload_deadline_s",
+        "local_steps", "lockstep", "privacy_noise", "quorum", "replicas", "rollback", "shared_momentum",
+        "upload_deadline_s",
     }  # fmt: skip
     for name in automatic:
         assert getattr(DEFAULTS, name) == AUTO
@@ -485,9 +492,9 @@ def test_task_settings_are_read_only_and_hashable():
         config.task_settings["rank"] = 9
 
 
-@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("name", [name for name in FLOATS if name != "privacy_delta"])
 def test_integer_is_float_in_python(name):
-    value = 0 if name in ("server_momentum", "inject_clients") else 1
+    value = 0 if name in BELOW_1 else 1
     assert type(getattr(RunConfig(**{name: value}), name)) is float
 
 

@@ -24,11 +24,17 @@ def test_rule_that_collects_needs_disk_for_every_client():
     assert needs(clients=1000, aggregator="weighted-mean").server_scratch == 2 * PLAIN.model
 
 
-@pytest.mark.parametrize(("rule", "models"), [("sgd", 0), ("nesterov", 1), ("schedule-free", 1), ("adam", 2)])
+@pytest.mark.parametrize(("rule", "models"), [("sgd", 0), ("nesterov", 1), ("adam", 2)])
 def test_state_of_optimizer_is_counted(rule: str, models: int):
     found = needs(server_optimizer=rule)
     assert found.server_memory - PLAIN.server_memory == 3 * models * PLAIN.model
     assert found.checkpoints == (1 + models) * PLAIN.checkpoints
+
+
+def test_average_of_schedule_free_is_counted_where_it_is_evaluated():
+    average, other = needs(server_optimizer="schedule-free"), needs(server_optimizer="nesterov")
+    assert average.server_memory - other.server_memory == PLAIN.model
+    assert average.checkpoints == other.checkpoints
 
 
 def test_codec_shortens_uploads_and_costs_memory():

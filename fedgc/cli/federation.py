@@ -11,6 +11,7 @@ from typing import Final
 from fedgc.errors import BadSetting, Unusable
 from fedgc.secagg import Descriptor, Federation, Privacy, Quantizer, guarantees, limits
 from fedgc.secagg.federation import least_threshold, member_list
+from fedgc.secagg.privacy import UNITS
 from fedgc.store.descriptor import read_descriptor, write_descriptor
 from fedgc.store.engine import default_path
 from fedgc.store.vault import PASSPHRASE_IN, Vault, secret_of
@@ -56,7 +57,8 @@ class Pinned:
     n_min: int
     exchanges: int
     numbers: Numbers
-    privacy: tuple[float | None, float | None, int, float]  # record clip, noise, releases, delta
+    clips: tuple[float | None, float | None]  # of a record, of a site's update
+    privacy: tuple[float | None, int, float]  # noise, releases, delta
 
     def federation(self) -> Federation:
         """Return the federation, or raise for the first invalid value."""
@@ -72,12 +74,16 @@ class Pinned:
         )
 
     def _privacy(self) -> Privacy | None:
-        record_clip, noise, releases, delta = self.privacy
-        if record_clip is None and noise is None:
+        noise, releases, delta = self.privacy
+        clips = [(clip, unit) for clip, unit in zip(self.clips, UNITS, strict=True) if clip is not None]
+        if not clips and noise is None:
             return None
-        if record_clip is None or noise is None:
-            raise BadSetting("privacy: saw one of --record-clip and --noise, needed both or neither")
-        return Privacy(record_clip, noise, releases, delta)
+        if len(clips) != 1 or noise is None:
+            raise BadSetting(
+                "privacy: needed --noise with one of --record-clip and --site-clip, or none of the three"
+            )
+        ((clip, unit),) = clips
+        return Privacy(clip, noise, releases, delta, unit)
 
 
 def show_public(opener: Opener) -> None:

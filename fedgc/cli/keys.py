@@ -103,6 +103,10 @@ def federation(  # noqa: PLR0913, PLR0917  one for each option
     record_clip: Annotated[
         float | None, typer.Option(help="Privacy: the largest norm of one record's gradient.")
     ] = None,
+    site_clip: Annotated[
+        float | None,
+        typer.Option(help="Privacy of sites in place of records: the largest norm of an update."),
+    ] = None,
     noise: Annotated[
         float | None, typer.Option(help="Privacy: noise of the sum, as a multiple of that norm.")
     ] = None,
@@ -122,8 +126,8 @@ def federation(  # noqa: PLR0913, PLR0917  one for each option
         sign(opener, path)
         return
     numbers = Numbers(clip, bits, ring, largest_weight)
-    privacy = (record_clip, noise, releases, delta)
-    write(opener, path, Pinned(tuple(member), threshold, n_min, exchanges, numbers, privacy))
+    clips, privacy = (record_clip, site_clip), (noise, releases, delta)
+    write(opener, path, Pinned(tuple(member), threshold, n_min, exchanges, numbers, clips, privacy))
 
 
 @keys.command("check")

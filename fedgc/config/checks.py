@@ -8,6 +8,7 @@ from fedgc.aggregators import MIXED_RANKS, PLAIN, AggregationRule, rule_named
 from fedgc.codecs import EXACT
 from fedgc.config.fields import AUTO
 from fedgc.config.pins import parse_pins
+from fedgc.config.privacy_settings import PrivacySettings
 from fedgc.config.settings import FRAME, Settings
 from fedgc.errors import BadSetting
 from fedgc.gates import Measure
@@ -89,6 +90,39 @@ def check_samples(config: Settings) -> None:
     ):
         if seen != needed:
             raise BadSetting(f"setting {key}: saw {seen}, needed {needed} with aggregation.samples")
+
+
+def check_privacy(config: PrivacySettings, gate: str, measure: Measure) -> None:
+    """Raise BadSetting if client-level differential privacy does not hold with these settings."""
+    if not config.is_private:
+        return
+    for key, seen, is_possible, needed in (
+        ("work", config.work, config.work == "local", "local"),
+        (
+            "secrecy",
+            config.secrecy,
+            config.secrecy == "open",
+            "open (a descriptor has the noise of masked runs)",
+        ),
+        ("client.app", config.client_app, config.client_app == "fedgc", "fedgc"),
+        ("data.placement", config.placement, config.placement == "private", "private"),
+        ("links.fragments", config.fragments, config.fragments == 1, "1"),
+        ("aggregation.rule", config.aggregator, config.aggregator == AUTO, "auto (the noised mean)"),
+        ("aggregation.samples", config.samples, not config.samples, "none (all clients count alike)"),
+        (
+            "optimizer.shared-momentum",
+            config.shared_momentum,
+            config.shared_momentum in (AUTO, "off"),
+            "off or auto (it tells the mean steps of the clients)",
+        ),
+        ("gate.name", gate, measure == "none", "a gate without a measure, such as every or pace,"),
+        ("validate.best", config.best, not config.best, "none (it would tell figures without noise)"),
+        ("site.gateway", config.site_gateway, not config.site_gateway, "none"),
+    ):
+        if not is_possible:
+            raise BadSetting(
+                f"setting {key}: saw {seen}, needed {needed} with privacy.noise or privacy.epsilon"
+            )
 
 
 def check_code(config: Settings) -> None:

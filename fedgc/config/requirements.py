@@ -101,7 +101,9 @@ def _scratch_models(config: RunConfig, model: int, clients: int) -> int:
 
 
 def _evaluation_models(config: RunConfig) -> float:
-    return EVALUATION_MODELS if config.evaluate_every and not config.script else 0.0
+    if config.script or not config.evaluate_every:
+        return 0.0
+    return EVALUATION_MODELS + float(config.server_optimizer == "schedule-free")  # whose average is made
 
 
 def _client_models(config: RunConfig) -> float:

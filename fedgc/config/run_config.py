@@ -17,13 +17,14 @@ from fedgc.config import checks
 from fedgc.config.fields import AUTO, TASK, Value, converted, fits, unexplained, wanted
 from fedgc.config.names import FIELDS, dashed, field_of, flat
 from fedgc.config.pins import parse_pins
-from fedgc.config.settings import CODED_STEPS, LOCAL_STEPS, SHARED, Settings
+from fedgc.config.privacy_settings import PrivacySettings
+from fedgc.config.settings import CODED_STEPS, LOCAL_STEPS, SHARED
 from fedgc.config.task_settings import TaskSettings
 from fedgc.errors import BadSetting
 from fedgc.gates import Gate, GateSettings, Measure, default_gate, gate_named, make_gate, summaries
 
 SCRIPT_LEASE_S: Final = 7 * 24 * 3600.0
-HINTS: Final[Mapping[str, Any]] = get_type_hints(Settings)
+HINTS: Final[Mapping[str, Any]] = get_type_hints(PrivacySettings)
 SHAPING: Final = (
     "task", "script", "work", "round_steps", "batch_size", "learning_rate", "warmup_steps", "schedule",
     "shared_momentum", "seed", "precision",
@@ -31,7 +32,7 @@ SHAPING: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class RunConfig(Settings):
+class RunConfig(PrivacySettings):
     """The settings of a run, frozen and validated.
 
     `fedgc config --all` lists every setting with its default and meaning. `dataclasses.replace` makes a
@@ -78,6 +79,7 @@ class RunConfig(Settings):
         checks.check_aggregator(self)
         checks.check_mixed_ranks(self)
         checks.check_samples(self)
+        checks.check_privacy(self, self.chosen_gate, self.measure)
         checks.check_site(self, self.chosen_gate, always_syncs=self.new_gate().always_syncs)
         self.new_rule()
         make_codec(self.codec)
@@ -100,7 +102,7 @@ class RunConfig(Settings):
     def alpha(self) -> float:
         """The weight of a client's own gradient in a local step (1: no shared momentum)."""
         if self.shared_momentum == AUTO:
-            leads = self.work == "local" and not self.script and self.fragments == 1
+            leads = self.work == "local" and not self.script and self.fragments == 1 and not self.is_private
             return SHARED if leads else 1.0
         return 1.0 if self.shared_momentum == "off" else float(self.shared_momentum)
 
@@ -127,7 +129,7 @@ class RunConfig(Settings):
     def chosen_gate(self) -> str:
         """The gate's name, with auto resolved."""
         if self.gate == AUTO:
-            return default_gate(self.work) if self.fragments == 1 else "every"
+            return "every" if self.fragments > 1 or self.is_private else default_gate(self.work)
         return self.gate
 
     @property
@@ -167,7 +169,18 @@ class RunConfig(Settings):
         if self.aggregator != AUTO:
             return self.aggregator
         bounds = self.work == "local" and self.secrecy == "open" and self.client_app == "fedgc"
-        return BOUNDED if bounds else PLAIN
+        return BOUNDED if bounds and not self.is_private else PLAIN
+
+    @property
+    def most_exchanges(self) -> int:
+        """The exchanges that the gate can make, without those forced for clients that leave.
+
+        >>> RunConfig(rounds=10, gate="every", gate_period=4).most_exchanges
+        3
+        """
+        if self.chosen_gate != "every":
+            return self.rounds
+        return -(-self.rounds // min(self.gate_period, self.max_gap or self.gate_period))
 
     @property
     def _budget(self) -> float | None:

@@ -23,21 +23,21 @@ def guard() -> None:
     """Let Flower's ClientApp process install only apps that the policy in the node config allows."""
     running: Any = import_module("flwr.supernode.runtime.run_clientapp")
     pull, install = running.pull_task_input, running.install_from_fab
-    nodes: list[Mapping[str, object]] = []
+    taken: list[Any] = []
 
     def pulled(client: object) -> Any:  # noqa: ANN401  Flower's
-        task_input = pull(client)
-        nodes.append(task_input[1].node_config)
-        return task_input
+        taken[:] = pull(client)
+        return tuple(taken)
 
     def checked(bundle: bytes, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  Flower's
-        must_be_allowed(bundle, nodes[-1])
+        _, context, run, _ = taken
+        must_be_allowed(bundle, context.node_config, f"Flower's run {run.run_id}")
         return install(bundle, *arguments, **options)
 
     running.pull_task_input, running.install_from_fab = pulled, checked
 
 
-def must_be_allowed(bundle: bytes, node: Mapping[str, object]) -> None:
+def must_be_allowed(bundle: bytes, node: Mapping[str, object], run: str) -> None:
     """Raise NotAllowed unless the policy of this node allows the app in a bundle of Flower."""
     if not node.get(POLICY):
         return
@@ -50,7 +50,7 @@ def must_be_allowed(bundle: bytes, node: Mapping[str, object]) -> None:
     for refusal in check_app(policy, digest):
         log = AuditLog(policy.log_file, zone_of(policy.zone), time.time)
         name = str(node.get("name", ""))
-        log.append(Entry("refused", name, "", rule=refusal.text))
+        log.append(Entry("refused", name, run, rule=refusal.text))
         raise NotAllowed(f"client {name or 'without a name'}: {refusal.text}")
     _checked.append(digest)
 

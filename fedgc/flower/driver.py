@@ -21,11 +21,11 @@ from fedgc.flower.background import BackgroundQueue
 from fedgc.flower.event_guard import EventGuard
 from fedgc.flower.job import Job, Save
 from fedgc.flower.live import LiveState
+from fedgc.flower.privacy_account import PrivacyAccount
 from fedgc.flower.rollback import Rollback
 from fedgc.flower.round_line import line_of, with_traffic
 from fedgc.flower.site import NewModel, SiteState
 from fedgc.flower.validation import Pin, Validation
-from fedgc.history import RoundRow
 from fedgc.links import typed_json as typed
 from fedgc.links.links import Link
 from fedgc.links.pieces import Vector, digest_of, packed
@@ -71,7 +71,6 @@ LONGEST_WAIT_S: Final = 0.25
 TRIM_S: Final = 10.0  # between two times that freed memory is given back to the system, after a round
 FIELDS_0_2: Final = 8  # of `RunState` in a checkpoint of fedgc 0.2, which does not name the clients
 GATEWAY_S: Final = 0.02  # between looks at the line of a gateway
-RELEASES: Final = ("synced", "approximate")  # outcomes that reveal a sum
 KEYS_S: Final = 60.0  # timeout of each half of key agreement: one packet and its answer, over any link
 
 
@@ -107,6 +106,7 @@ class Driver:
         self._mean: Vector | None = None  # unmasked mean of a masked round
         self._due: Checkpoint | None = None  # to be written once its round is in the history
         self._sum = RoundSum(job.config, self.common.size)
+        self._privacy = PrivacyAccount(self._sum.private, job.federation, self.common, job.resume)
         self._background = BackgroundQueue(partial(log.log, WARNING, "%s"), self.model.nbytes)
         self._evaluations: list[tuple[int, Future[Mapping[str, float]]]] = []
         self._shown, self._trimmed, self._live = 0.0, self._started, LiveState(job.config, self._started)
@@ -124,7 +124,6 @@ class Driver:
         self._validation = self._new_validation(job)
         self.metrics: Final = self._validation.metrics
         self.finished: Finished | None = None
-        self._spent: dict[int, Mapping[str, float]] = {}  # epsilon after each round that revealed a sum
 
     def _new_optimizer(self) -> NextModel:
         return NextModel(self._job.config, self.common.parameters, self.common.size)
@@ -219,8 +218,8 @@ class Driver:
         return ()
 
     def _end_early(self, link: Link) -> None:
-        """End the run if no better model is expected, or if the figure to choose it by is not reported."""
-        ending = self._validation.ending
+        """End the run if its privacy is spent, or if no better model is expected or can be found."""
+        ending = self._privacy.ending or self._validation.ending
         if ending is None or self.finished is not None:
             return
         if ending.complete:
@@ -294,6 +293,7 @@ class Driver:
     def _send(self, command: ToClient, link: Link) -> None:
         if isinstance(command, Work):
             self._validation.work_sent(command.client, self._clock())
+            self._job.sink.assigned(command.round, [name for _, name in command.names])
         link.send(command)
 
     def _publish(self, version: int, link: Link, change: ModelChange | None = None) -> None:
@@ -389,7 +389,8 @@ class Driver:
         text = layout.text() if self._job.config.script else ""
         site = self._orders.text() if self._orders else ""
         optimizer = self._optimizer.state()
-        return Checkpoint(round_, version, self.model, optimizer, state, text, site, layout.shapes)
+        privacy = self._privacy.text()
+        return Checkpoint(round_, version, self.model, optimizer, state, text, site, privacy, layout.shapes)
 
     def _save(self, save: Save, checkpoint: Checkpoint) -> None:
         try:
@@ -419,7 +420,8 @@ class Driver:
                 self._log.log(INFO if words == BACK else WARNING, "round %d: %s: %s", row.round, name, words)
         for excluded, why in self._waits.excluded(row, append.awaited).items():
             link.exclude(excluded, why)
-        self._account(row)
+        if spent := self._privacy.released(row):
+            self._job.sink.evaluated(row.round, spent)
         if self._due is not None and self._job.save:
             self._keep(self._job.save, self._due)
         self._due = None
@@ -432,13 +434,16 @@ class Driver:
             release_memory()
 
     def _keep(self, save: Save, due: Checkpoint) -> None:
-        """Write a checkpoint: in the background; at once in a masked run, and if it is the first.
+        """Write a checkpoint: in the background; at once in a masked or private run, and if it is the first.
 
         A site masks no second update from a model whose sum was revealed, so a masked run can only resume
-        from its latest checkpoint. A run that ends before its first one has made one model at most.
+        from its latest checkpoint. A run that ends before its first one has made one model at most. With
+        privacy the checkpoint is written before a client gets the model: what is spent is never forgotten.
         """
         first = due.version == 1
-        if self._job.federation is not None or first:
+        if due.privacy:
+            save(due)
+        elif self._job.federation is not None or first:
             self._save(save, due)
         else:
             self._background.submit("checkpoint", due.round, partial(self._save, save, due))
@@ -446,19 +451,12 @@ class Driver:
     def _keep_best(self, pin: Pin, best: Checkpoint) -> None:
         self._background.submit("best checkpoint", best.round, partial(self._save, pin, best))
 
-    def _account(self, row: RoundRow) -> None:
-        """Record the epsilon spent so far, in a run with differential privacy."""
-        federation = self._job.federation
-        if federation is not None and federation.privacy is not None and row.outcome in RELEASES:
-            self._spent[row.round] = {"epsilon": federation.privacy.spent(row.version + 1)}
-            self._job.sink.evaluated(row.round, self._spent[row.round])
-
     def _collect_evaluations(self, *, wait: bool) -> None:
         while self._evaluations and (wait or self._evaluations[0][1].done()):
             round_, future = self._evaluations.pop(0)
             found = None
             try:
-                found = {**future.result(), **self._spent.get(round_, {})}
+                found = {**future.result(), **self._privacy.after(round_)}
             except CancelledError:  # it was dropped, with a warning
                 pass
             except FedgcError as error:

@@ -100,7 +100,8 @@ class MaskedClient:
     @property
     def record_clip(self) -> float | None:
         """The descriptor's bound on the change of an update by one record, if any."""
-        return self.federation.privacy.record_clip if self.federation.privacy else None
+        privacy = self.federation.privacy
+        return privacy.clip if privacy is not None and privacy.unit == "record" else None
 
     def packed_bytes(self, numbers: int) -> int:
         """Return the size of a masked update."""

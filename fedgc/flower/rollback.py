@@ -17,11 +17,12 @@ MOST_SOURCES: Final = 1000  # versions of which the clients are remembered
 class Rollback:
     """Keeps the best model, and the newer ones while they are evaluated.
 
-    Under masks it does nothing: a site masks no second update of a model whose sum was revealed.
+    Under masks it does nothing: a site masks no second update of a model whose sum was revealed. Nor does it
+    with client-level privacy: going back would tell figures of clients without noise.
     """
 
     def __init__(self, config: RunConfig, sink: Sink, log: Logger) -> None:
-        self._is_on = config.rollback == "auto" and config.secrecy == "open"
+        self._is_on = config.rollback == "auto" and config.secrecy == "open" and not config.is_private
         self._watch = CollapseWatch(config.best)
         self._sink, self._log = sink, log
         self._kept: dict[int, Checkpoint] = {}  # by version

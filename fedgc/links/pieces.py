@@ -192,9 +192,14 @@ class Outgoing:
         """Bytes of the next piece."""
         return min(self._piece, self.offer.size - self.sent)
 
+    @property
+    def waits(self) -> bool:
+        """Whether a piece can be sent: not all is sent, and the window is not full."""
+        return self.sent < self.offer.size and self.sent - self._acknowledged < WINDOW * self._piece
+
     def next_piece(self) -> Piece | None:
-        """Return the next piece, or None while the window is full or all is sent."""
-        if self.sent == self.offer.size or self.sent - self._acknowledged >= WINDOW * self._piece:
+        """Return the next piece, if one can be sent."""
+        if not self.waits:
             return None
         start = self.sent
         self.sent = min(start + self._piece, self.offer.size)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from fedgc.secagg.privacy import epsilon
+from fedgc.secagg.privacy import epsilon_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Totals:
         """Return the epsilon of all runs, of which `run` spends `more` in total, if it has not spent more."""
         before = self.privacy.get(run, 0.0)
         total = sum(self.privacy.values()) - before + max(before, more)
-        return epsilon(total**-0.5, 1, delta) if total > 0 else 0.0
+        return epsilon_of(total, delta)
 
 
 def day_of(now: float, zone: ZoneInfo) -> str:

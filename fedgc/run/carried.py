@@ -50,9 +50,9 @@ class Carried:
         return left if same else left.anew()
 
 
-def began_training(fragments: int, round_began: float, now: float) -> float:
+def began_training(fragments: int, over: Round, now: float) -> float:
     """Return since when clients have done what they report after this exchange.
 
     With fragments they have trained on while theirs travelled, but not from before the round.
     """
-    return now if fragments == 1 else round_began
+    return now if fragments == 1 else over.started_at

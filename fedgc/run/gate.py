@@ -29,6 +29,8 @@ class RunGate:
 
     def decide(self, reports: Reports, plan: Plan | None, step: int, *, is_last: bool) -> Decision:
         """Decide whether a round is exchanged, at this local step of the run; the last round always is."""
+        if self._config.is_private:  # a decision would tell what it is made from
+            reports = replace(reports, items=())
         self._next, decision = self._gate.step(self._state, self._priced(reports, plan, step))
         return Decision(sync=True, reason="the last round") if is_last else decision
 

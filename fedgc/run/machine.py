@@ -383,15 +383,14 @@ class Run:
         self._learn(over, summary := over.summary)
         self._fault = self._fault or fault_of(over)
         synced = outcome in SUMMED
-        self.round = None
+        self.round, self.number = None, self.number + 1
         self._orders = {**self._orders, **summary.orders}
-        self.number += 1
         if synced or outcome == "skipped":
             self._gate.keep()
         self._note_nothing(over if (nothing := outcome in ("empty", "aborted")) else None)
         if synced and over.result:
-            self.version += 1
-            self._model_since = began_training(self.config.fragments, over.started_at, now)
+            since = began_training(self.config.fragments, over, now)
+            self.version, self._model_since = self.version + 1, since
             outputs.append(Apply(self.number - 1, self.version, over.result.weight, outcome))
             self._first_step += self._target
             self._common_steps = over.result.steps if self.config.alpha < 1 else 0.0

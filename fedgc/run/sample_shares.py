@@ -13,7 +13,7 @@ class SampleShares:
     """What each present client announced."""
 
     def __init__(self, config: RunConfig, pins: SamplePins) -> None:
-        self._largest = config.largest_share if config.work == "local" else 1.0
+        self._largest = config.largest_share if config.work == "local" and not config.is_private else 1.0
         self._samples: dict[str, int] = {}
         self._sorted: list[int] = []  # the same numbers, the smallest first
         self._pins = pins

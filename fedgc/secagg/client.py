@@ -207,6 +207,8 @@ class Client:
             )
         noise = self._noise(weight, derive(entropy, turn.context, "noise"))
         words = pad.take()
+        if self.federation.privacy is not None:
+            update = self.federation.privacy.clipped(update)
         self.federation.quantizer.add(update, weight, words, derive(entropy, turn.context, "rounding"), noise)
         words.flags.writeable = False
         after = replace(
@@ -409,7 +411,7 @@ class Client:
         if privacy is None:
             return None
         if weight != w_max:
-            raise BadVector(f"weight: saw {weight}, needed w_max ({w_max}): another would tell of records")
+            raise BadVector(f"weight: saw {weight}, needed w_max ({w_max}): another would tell of data")
         return Gaussian(privacy.own_noise(self.federation.n_min), chance)
 
     def _keep(self, after: State, *replies: Reply) -> "Step":

@@ -11,15 +11,16 @@ honest sites split), which can reveal a single update. T >= floor(2n/3) + 1 excl
 the minimum is three.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from fedgc.errors import BadMessage, BadSetting, NotAdmitted
 from fedgc.messages import LARGEST_PACKET
 from fedgc.secagg.canonical import Value, pack, read, rows, typed
 from fedgc.secagg.keys import KEY_BYTES, SIGNATURE_BYTES, Identity, digest, verify
-from fedgc.secagg.privacy import Privacy
+from fedgc.secagg.privacy import Privacy, Unit
 from fedgc.secagg.quantizer import LEAST_NOISE, Quantizer, fits, fits_with_noise
 from fedgc.secagg.shamir import POINTS
 
@@ -28,6 +29,7 @@ FEWEST: Final = 3
 MOST_EXCHANGES: Final = 64  # per epoch; T compromised sites reveal the rest of an epoch, so it is short
 _LABEL: Final = "fedgc federation"
 _SIGNED: Final = "fedgc endorsement"
+_CLIPPED: Final[Mapping[Unit, str]] = MappingProxyType({"record": "records", "site": "update"})
 
 
 def least_threshold(members: int) -> int:
@@ -153,7 +155,8 @@ class Federation:
         quantizer, privacy = self.quantizer, self.privacy
         pinned: tuple[Value, ...] = ()
         if privacy is not None:
-            pinned = (privacy.record_clip, privacy.noise, privacy.exchanges, privacy.delta)
+            pinned = (privacy.clip, privacy.noise, privacy.exchanges, privacy.delta)
+            pinned += () if privacy.unit == "record" else (privacy.unit,)
         return pack(
             _LABEL,
             PROTOCOL,
@@ -176,7 +179,7 @@ class Federation:
             n_min,
             exchanges,
             Quantizer(*typed(numbers, "descriptor", float, int, int, int)),
-            Privacy(*typed(pinned, "descriptor", float, float, int, float)) if pinned else None,
+            _privacy_of(pinned) if pinned else None,
         )
 
 
@@ -244,7 +247,8 @@ def guarantees(federation: Federation) -> tuple[str, ...]:
         said.append(
             f"After {privacy.exchanges} exchanges the sums are "
             f"({privacy.spent(privacy.exchanges):.3f}, {privacy.delta:g})-differentially private for each "
-            f"record, if every site clips its records to {privacy.record_clip:g} and adds its noise."
+            f"{privacy.unit}, if every site clips its {_CLIPPED[privacy.unit]} to {privacy.clip:g} and adds "
+            "its noise."
         )
     return tuple(said)
 
@@ -273,6 +277,15 @@ def limits(federation: Federation) -> tuple[str, ...]:
             f"{max(1, colluders)} colluding sites {share:.0%} of the noise variance is left."
         )
     return tuple(said)
+
+
+def _privacy_of(pinned: tuple[Value, ...]) -> Privacy:
+    """Decode the privacy parameters; those of records do not name their unit."""
+    numbers, unit = pinned[:4], pinned[4:]
+    if unit not in ((), ("site",)):
+        raise BadMessage(f"descriptor: saw privacy of {unit}, needed that of records or of a site")
+    clip, noise, exchanges, delta = typed(numbers, "descriptor", float, float, int, float)
+    return Privacy(clip, noise, exchanges, delta, "site" if unit else "record")
 
 
 def _shares_of_a_sum(federation: Federation) -> str:

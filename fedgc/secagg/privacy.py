@@ -1,11 +1,12 @@
-"""Record-level differential privacy of the sum: per-record clipping, Gaussian noise per site, accounting.
+"""Differential privacy of the sum, of records or of sites: clipping, Gaussian noise per site, accounting.
 
-Secure aggregation hides single updates; the sum can still reveal records. With this option one record changes
-the released sum by at most C in Euclidean norm, and the sum carries Gaussian noise of standard deviation at
-least sigma C: each site adds N(0, (sigma C)^2 / n_min), and every sum has at least n_min sites. A site adds
-the noise once, after it decoded the work of its own clients and after its values were clipped to the range of
-the ring (`quantizer`), so the noise itself is not clipped. A clip before the noise does not increase
-sensitivity; a clip after it would remove noise from values at the edge.
+Secure aggregation hides single updates; the sum can still reveal what is in them. With this option one
+record, or the update of one site, changes the released sum by at most C in Euclidean norm, and the sum
+carries Gaussian noise of standard deviation at least sigma C: each site adds N(0, (sigma C)^2 / n_min), and
+every sum has at least n_min sites. A site adds the noise once, after it decoded the work of its own clients
+and after its values were clipped to the range of the ring (`quantizer`), so the noise itself is not clipped.
+A clip before the noise does not increase sensitivity; a clip after it would remove noise from values at the
+edge.
 
 T releases of the Gaussian mechanism without subsampling are one Gaussian mechanism with mu = sqrt(T) / sigma
 (Dong, Roth, Su 2022), and exactly (Balle, Wang 2018, theorem 8)
@@ -14,25 +15,31 @@ T releases of the Gaussian mechanism without subsampling are one Gaussian mechan
 
 There is no amplification by subsampling: the batches here are neither Poisson nor secret.
 
-Requirements, ensured by training (fedgc.training.record_clipping): the update is one step's sum of clipped
-gradients over a number fixed in advance (later local steps would use a record again); neighboring data sets
-differ in the content of one record, not in their number, on which the choice of batches depends; all weights
-are w_max, since a weight that follows the number of records would reveal it. Colluding sites know their own
-noise: against c of them, (n_min - c) / n_min of the variance remains.
+For sites, each shortens its update to the norm C, whatever local steps it has made. Cohorts are adjacent if
+the update of one site is zeros in one of them; noise is added to the zeros as well.
+
+Requirements for records, ensured by training (fedgc.training.record_clipping): the update is one step's sum
+of clipped gradients over a number fixed in advance (later local steps would use a record again); neighboring
+data sets differ in the content of one record, not in their number, on which the choice of batches depends.
+For both, all weights are w_max, since a weight that follows the number of records would reveal it. Colluding
+sites know their own noise: against c of them, (n_min - c) / n_min of the variance remains.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgc.aggregators import squared_norm
 from fedgc.errors import BadSetting
 from fedgc.secagg.keystream import BLOCK_WORDS, RandomBytes
 
 Float = NDArray[np.float32]
 Numbers = NDArray[np.float64]
+Unit = Literal["record", "site"]
+UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
 NOISE_BLOCK: Final = BLOCK_WORDS // 8
 _HALVINGS: Final = 200
 _FAR: Final = -20.0  # below, Phi is computed from its asymptotic series
@@ -40,18 +47,21 @@ _FAR: Final = -20.0  # below, Phi is computed from its asymptotic series
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
-    """The pinned privacy parameters: record clip, noise, number of releases, and delta."""
+    """The pinned privacy parameters: of whom, clip, noise, number of releases, and delta."""
 
-    record_clip: float
+    clip: float
     noise: float
     exchanges: int
     delta: float
+    unit: Unit = "record"
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.record_clip) and self.record_clip > 0):
-            raise BadSetting(f"record clip: saw {self.record_clip}, needed a number above 0")
+        if self.unit not in UNITS:
+            raise BadSetting(f"privacy: saw that of a {self.unit!r}, needed one of {', '.join(UNITS)}")
+        if not (math.isfinite(self.clip) and self.clip > 0):
+            raise BadSetting(f"{self.unit} clip: saw {self.clip}, needed a number above 0")
         if not (math.isfinite(self.noise) and self.noise > 0):
-            raise BadSetting(f"noise: saw {self.noise}, needed a multiple of the record clip above 0")
+            raise BadSetting(f"noise: saw {self.noise}, needed a multiple of the {self.unit} clip above 0")
         if self.exchanges < 1:
             raise BadSetting(f"exchanges: saw {self.exchanges}, needed at least 1")
         if not 0 < self.delta < 1:
@@ -65,9 +75,16 @@ class Privacy:
         """
         return epsilon(self.noise, exchanges, self.delta)
 
+    def clipped(self, update: Float) -> Float:
+        """Return what a site adds noise to: its update, for sites with a norm of at most the clip."""
+        if self.unit == "record":  # its records were clipped in training
+            return update
+        norm = math.sqrt(squared_norm(update))
+        return update * np.float32(self.clip / norm) if norm > self.clip else update
+
     def own_noise(self, n_min: int) -> float:
         """Return the standard deviation of the noise that each of at least `n_min` sites adds."""
-        return self.noise * self.record_clip / math.sqrt(n_min)
+        return self.noise * self.clip / math.sqrt(n_min)
 
 
 class Gaussian:
@@ -100,6 +117,26 @@ def epsilon(noise: float, exchanges: int, delta: float) -> float:
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if delta_of(middle, mu) > delta else (low, middle)
+    return high
+
+
+def epsilon_of(spent: float, delta: float) -> float:
+    """Return epsilon of releases of which 1 / noise^2 sums up to `spent`, as they compose by that sum."""
+    return epsilon(spent**-0.5, 1, delta) if spent > 0 else 0.0
+
+
+def noise_for(most: float, exchanges: int, delta: float) -> float:
+    """Return the least noise with which this many releases spend at most this epsilon.
+
+    >>> round(noise_for(14.451, 100, 1e-6), 3)
+    4.0
+    """
+    low, high = 0.0, 1.0
+    while epsilon(high, exchanges, delta) > most:
+        low, high = high, 2 * high
+    for _ in range(_HALVINGS // 4):
+        middle = (low + high) / 2
+        low, high = (middle, high) if epsilon(middle, exchanges, delta) > most else (low, middle)
     return high
 
 

@@ -45,8 +45,9 @@ class Checkpoint:
     """The run after `round`: the model of `version`, its optimizer, and the run's state as JSON text.
 
     `layout` names the tensors of the model (`messages.Layout` as text) if no task does. `site` holds the
-    orders of a consortium (`run.site_orders` as text), if the run is that of a site. `shapes` are the names
-    and shapes under which a large model is written; a checkpoint that was read has none.
+    orders of a consortium (`run.site_orders` as text), if the run is that of a site. `privacy` says what is
+    spent (`training.private_mean` as text), with client-level privacy. `shapes` are the names and shapes
+    under which a large model is written; a checkpoint that was read has none.
     """
 
     round: int
@@ -56,6 +57,7 @@ class Checkpoint:
     state: str
     layout: str = ""
     site: str = ""
+    privacy: str = ""
     shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     def __post_init__(self) -> None:
@@ -304,6 +306,7 @@ def _write(path: Path, checkpoint: Checkpoint) -> None:
             "state": checkpoint.state,
             "layout": checkpoint.layout,
             "site": checkpoint.site,
+            "privacy": checkpoint.privacy,
             "shards": shards.fields_of(files),
         }
         _write_file(temporary, header, [model.data] if inline else [], checkpoint.optimizer)
@@ -386,6 +389,7 @@ def _read_whole(path: Path) -> Checkpoint:
     return Checkpoint(
         int(header["round"]), int(header["version"]), model.astype(np.float32, copy=False), optimizer,
         str(header["state"]), str(header.get("layout", "")), str(header.get("site", "")),
+        str(header.get("privacy", "")),
     )  # fmt: skip
 
 

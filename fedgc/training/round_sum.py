@@ -1,9 +1,11 @@
 """The mean update of a round: an aggregation rule over updates, or the decoded sum of codewords.
 
-With fragments, each has a rule of its own, as a rule may remember the last mean update.
+With fragments, each has a rule of its own, as a rule may remember the last mean update. With client-level
+privacy the rule is the noised mean of clipped updates.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from fedgc.config import RunConfig
 from fedgc.fragments import fragment_number
 from fedgc.messages import Add
 from fedgc.training.flat import Vector
+from fedgc.training.private_mean import PrivateMean
 
 
 class RoundSum:
@@ -23,7 +26,10 @@ class RoundSum:
         self._size, self._fragments = size, config.fragments
         self._at = 0  # the fragment of the present round
         rules = min(config.fragments, max(1, size)) if config.work == "local" else 0
-        self._rules: Sequence[AggregationRule] = [config.new_rule() for _ in range(rules)]
+        self.private: Final = PrivateMean(config) if config.is_private else None
+        self._rules: Sequence[AggregationRule] = (
+            [config.new_rule() for _ in range(rules)] if self.private is None else [self.private]
+        )
         self._outliers: Mapping[str, float] = {}
         self._sum: RunningSum | None = None  # of codewords, once there is one
 

@@ -28,8 +28,14 @@ WAITED: Final = (
     "its training and its upload. “Share of data” is of the samples that clients have announced to the run."
 )
 EPSILON: Final = (
-    "Epsilon spent for each record: {:.3f}, at the delta of the descriptor. It does not hold against sites "
-    "that collude, which know their own noise."
+    "Epsilon spent for each record or site, as the descriptor says: {:.3f}, at its delta. It does not hold "
+    "against sites that collude, which know their own noise."
+)
+
+
+CLIENT_EPSILON: Final = (
+    "Epsilon spent for each client: {:.3f}, at privacy.delta. It holds for those who see the models, not for "
+    "the server, which adds the noise."
 )
 
 
@@ -257,13 +263,12 @@ def _bytes(report: RunReport) -> Markup:
 
 def _privacy(report: RunReport) -> Markup:
     privacy = report.privacy
+    words, seen = EPSILON, f"{privacy.releases} sums, and no update of one site."
+    seen = f"Updates were masked: the server has seen {seen}"
     if privacy.secrecy != "masked":
-        return _paragraph(
-            f"Secrecy was {privacy.secrecy}: the server has read the update of every client in "
-            f"{privacy.releases} exchanges. No differential privacy."
-        )
-    seen = f"Updates were masked: the server has seen {privacy.releases} sums, and no update of one site."
-    spent = "No differential privacy." if privacy.epsilon is None else EPSILON.format(privacy.epsilon)
+        words, seen = CLIENT_EPSILON, f"the update of every client in {privacy.releases} exchanges."
+        seen = f"Secrecy was {privacy.secrecy}: the server has read {seen}"
+    spent = "No differential privacy." if privacy.epsilon is None else words.format(privacy.epsilon)
     return _paragraph(f"{seen} {spent}")
 
 

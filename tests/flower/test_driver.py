@@ -16,6 +16,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.codecs.model_change import ChangeForm
+from fedgc.errors import BadSetting
 from fedgc.flower.client_loop import ClientLoop
 from fedgc.flower.driver import Driver
 from fedgc.flower.job import Job
@@ -27,6 +28,7 @@ from fedgc.links.session.server import Listener
 from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Joined, Lost, Mix, Work
 from fedgc.run.machine import Append
+from fedgc.secagg.privacy import epsilon
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.training import CommonModel, Engine, ServerOptimizer, new_engine
 from fedgc.training.pace import Pace
@@ -256,6 +258,31 @@ def test_run_resumes_from_checkpoint_without_names_of_clients(tmp_path: Path) ->
     second, sink, _ = run(tmp_path / "second", rounds=3, **UNMEASURED, resume=of_0_2)
     assert [row.round for row in sink.rows] == [2, 3]
     np.testing.assert_allclose(second.model, whole.model, atol=2e-5)
+
+
+PRIVATE = {"work": "local", "local_steps": 4, "replicas": "auto", "privacy_noise": 1.0, "privacy_clip": 0.5}
+
+
+def test_private_run_ends_when_budget_is_spent_and_stays_spent(tmp_path: Path) -> None:
+    plain = {"model": lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))}
+    private = {**PRIVATE, "changes": plain, "rounds": 9, "privacy_epsilon": 8.5, "privacy_clip_quantile": 0.5}
+    driver, sink, saved = run(tmp_path / "first", **private)
+    spent = [sink.metrics[row.round]["epsilon"] for row in sink.rows if row.outcome == "synced"]
+    assert spent == pytest.approx([epsilon(1.0, n, 1e-6) for n in (1, 2)])
+    assert driver.finished is not None
+    assert driver.finished.complete
+    assert "the privacy budget is spent" in sink.early
+    assert [each.version for each in saved] == [1, 2]  # in time, one for each exchange
+    with pytest.raises(BadSetting, match="saw a run with client-level privacy"):
+        run(tmp_path / "bare", **{**PRIVATE, "privacy_noise": "auto"}, changes=plain, resume=saved[-1])
+    again, rest, _ = run(tmp_path / "again", **private, resume=saved[0])
+    assert [rest.metrics[row.round]["epsilon"] for row in rest.rows if row.outcome == "synced"] == spent[1:]
+    assert again.finished is not None
+
+
+def test_private_run_refuses_running_statistics(tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match="saw a model with 32 numbers of running statistics"):
+        run(tmp_path, **PRIVATE)
 
 
 def warned(caplog) -> list[str]:

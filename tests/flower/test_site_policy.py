@@ -172,7 +172,12 @@ def test_app_is_checked_before_flower_installs_it(
     node = {"policy": str(site), "name": "north"}
     installed: list[bytes] = []
     running = ModuleType("running")
-    running.pull_task_input = lambda _: ("message", SimpleNamespace(node_config=node), "run", "fab")
+    running.pull_task_input = lambda _: (
+        "message",
+        SimpleNamespace(node_config=node),
+        SimpleNamespace(run_id=5),
+        "fab",
+    )
     running.install_from_fab = lambda bundle, **_: installed.append(bundle)
     monkeypatch.setattr(app_guard, "import_module", lambda _: running)
     monkeypatch.setattr(app_guard, "_checked", [])
@@ -186,6 +191,7 @@ def test_app_is_checked_before_flower_installs_it(
             running.install_from_fab(content, skip_prompt=True)
     running.install_from_fab(bundle_of(good), skip_prompt=True)
     assert installed == [bundle_of(good)]
+    assert {each["run"] for each in logged(site)} == {"ward", "Flower's run 5"}
     with _client(context, None, RUN):
         pass
 

@@ -11,7 +11,7 @@ from fedgc.errors import BadMessage, BadSetting, BadVector
 from fedgc.secagg import Privacy, Quantizer, RingSum
 from fedgc.secagg.privacy import NOISE_BLOCK, Gaussian, delta_of, epsilon
 
-SPENT = Privacy(record_clip=1.0, noise=4.0, exchanges=2, delta=1e-6)
+SPENT = Privacy(clip=1.0, noise=4.0, exchanges=2, delta=1e-6)
 
 
 @given(mu=st.floats(0.05, 4), eps=st.floats(0, 8))
@@ -52,7 +52,7 @@ def test_noise_is_gaussian_with_stated_deviation():
 
 
 def test_each_site_adds_noise_share_and_sum_has_full_noise(kit):
-    privacy = Privacy(record_clip=0.01, noise=2.0, exchanges=5, delta=1e-6)
+    privacy = Privacy(clip=0.01, noise=2.0, exchanges=5, delta=1e-6)
     group = kit.make(4, privacy=privacy, quantizer=kit.replace(kit.quantizer, w_max=1))
     size = 50_000
     updates = {m: np.zeros(size, np.float32) for m in range(4)}
@@ -130,7 +130,7 @@ def test_accepted_descriptor_loses_no_noise(kit, count, clip, form, reach, noise
         quantizer.add(update, 1, words, bytes([99 - member]) * 32, source)
         total.add(words)
     mean, _ = total.mean()
-    promised = noise * privacy.record_clip * math.sqrt(count / 3)
+    promised = noise * privacy.clip * math.sqrt(count / 3)
     assert count * mean.astype(np.float64).std() > promised * (1 - 6 / math.sqrt(2 * size))
     true = min(max(at, -1), 1) * clip
     assert (
@@ -153,11 +153,32 @@ def test_ring_too_small_for_noise_is_refused(kit, quantizer, privacy, said):
         kit.federation(4, quantizer=quantizer, privacy=privacy)
 
 
+def test_site_shortens_its_update_to_clip_before_noise(kit):
+    """Whatever a site has computed, it moves the sum by at most the clip, with the noise as promised."""
+    privacy, size = Privacy(0.05, 0.5, 5, 1e-6, "site"), 40_000
+    quantizer = Quantizer(clip=1.0, bits=22, ring=32, w_max=7)
+    short, long, zeros = (np.zeros(size, np.float32) for _ in range(3))
+    short[0], long[1] = 0.04, 0.9
+    rest = released(kit, 3, quantizer, privacy, {0: short, 1: long, 2: zeros})
+    deviation = 0.5 * 0.05
+    assert abs(rest[2:].std() / deviation - 1) < 5 / math.sqrt(2 * size)
+    assert abs(rest[0]) < 6 * deviation
+    assert abs(rest[1] - (0.05 - 0.9)) < 6 * deviation
+
+
+@pytest.mark.parametrize("length", [0.0, 0.5, 1.0, 1e6])
+def test_clipped_update_of_site_has_norm_of_clip_at_most(length):
+    update = np.full(100, length / 10, np.float32)
+    site, record = (Privacy(1.0, 4.0, 5, 1e-6, unit) for unit in ("site", "record"))
+    assert np.linalg.norm(site.clipped(update).astype(np.float64)) == pytest.approx(min(length, 1), rel=1e-6)
+    assert record.clipped(update) is update
+
+
 def test_weight_that_reveals_record_count_is_refused(kit):
     group = kit.make(3, privacy=SPENT)
     epoch = group.set_up()
     group.begin(epoch, 1, range(3), 5)
-    with pytest.raises(BadVector, match="would tell of records"):
+    with pytest.raises(BadVector, match="would tell of data"):
         group.sites[0].upload(np.zeros(5, np.float32), 999)
 
 

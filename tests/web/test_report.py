@@ -165,6 +165,15 @@ def test_masked_run_reports_epsilon_of_last_exchange(empty):
     assert "3.000" in text
 
 
+def test_private_run_reports_epsilon_of_clients(empty):
+    empty.write(Begun(START, "noised", RunConfig(privacy_noise=1.0).table()))
+    empty.write(Appended(START + 1, "noised", round_of(1)))
+    empty.write(Evaluated(START + 1, "noised", 1, {"epsilon": 1.5}))
+    text = shown(empty, "noised").text
+    assert "the server has read the update of every client in 1 exchanges" in text
+    assert "Epsilon spent for each client: 1.500" in text
+
+
 def test_hostile_names_reach_page_as_text(empty):
     """Every text that a peer can choose: names, sites, links, failures, figures, reasons, audit."""
     settings = {**RunConfig().table(), "task": EVIL}

@@ -42,6 +42,7 @@ JOIN_S: Final = 1.0  # a call of the grid may hang for longer: the thread is a d
 SHORT_S: Final = 10.0  # a session that ended sooner counts as failed
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
+REFUSED_S: Final = 600.0  # until a node is invited again whose site does not allow the run
 NAMED: Final = 3  # nodes whose failure the end of a run repeats
 LONGEST_FAILURE: Final = 600  # characters of an app's failure: a traceback's last line and the path of a log
 RAISED: Final = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'?(.*?)'?>", re.DOTALL)  # how Flower writes it
@@ -308,6 +309,7 @@ class GridLoop:
         self._failures[node] = reason
         if lasts:
             self._hopeless.add(node)
+            self._nodes[node].next = max(self._nodes[node].next, self._clock() + REFUSED_S)
         self._log.log(WARNING, "refused by its site: %s", reason)
         self._audit(BY_SITE, client, reason)
 
@@ -320,7 +322,7 @@ class GridLoop:
         named = fault if fault.startswith("client ") else f"node {node} failed: {fault}"
         self._failures[node] = reason = printable(named, LONGEST_FAILURE)
         if kind == NotAllowed.__name__:
-            self._refused(node, f"node {node}", reason, lasts=False)
+            self._refused(node, f"node {node}", reason, lasts=not self._written_to(node))
             return
         if code in NOT_LOADED or kind in AT_ONCE:
             self._hopeless.add(node)

@@ -45,6 +45,11 @@ class Channel:
         """Whether a line has not been sent on this stream."""
         return self._next < len(self._kept)
 
+    @property
+    def unheard(self) -> int:
+        """How many received lines are not acknowledged."""
+        return self.heard - self._sent
+
     def next_frame(self, unheard: int = 1) -> bytes | None:
         """Return the next frame that was not sent on this stream, if there is one.
 
@@ -53,7 +58,7 @@ class Channel:
         if self.waits:
             self._next += 1
             return self._kept[self._next - 1][1]
-        if self.heard - self._sent >= unheard:
+        if self.unheard >= unheard:
             self._sent = self.heard
             return wire.encode(wire.Heard(self.heard))
         return None

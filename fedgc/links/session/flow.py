@@ -82,6 +82,14 @@ class Flow:
                 del table[stream]
         self._resting = {stream for stream in self._resting if not unwanted(stream)}
 
+    @property
+    def waits(self) -> bool:
+        """Whether `next_message` has something to send."""
+        short = self.channel.waits or self.channel.unheard >= UNHEARD or self._acks or self._pings
+        return bool(short) or any(
+            outgoing.waits and stream not in self._resting for stream, outgoing in self._outgoing.items()
+        )
+
     def next_message(self) -> bytes | None:
         """Return the frames that are ready and short as one message, or one long frame, or None."""
         frames: list[bytes] = []

@@ -271,7 +271,8 @@ class SessionTable:
             return
         for frame in frames:
             self._frame(peer, frame)
-        peer.wake.set()
+        if peer.flow.waits:
+            peer.wake.set()
 
     def _frame(self, peer: Peer, frame: bytes) -> None:
         if self.peers.get(peer.client) is not peer:

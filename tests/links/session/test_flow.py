@@ -31,7 +31,9 @@ def pieces(flow: Flow, most: int = 100) -> list[int]:
 def test_vector_waits_until_granted() -> None:
     flow = resting()
     assert pieces(flow) == []
+    assert not flow.waits
     flow.granted(STREAM, 80)
+    assert flow.waits
     assert pieces(flow, 2) == [80, 120]
 
 
@@ -55,6 +57,7 @@ def test_lines_and_short_vector_travel_in_one_message() -> None:
     kinds = [frame[:1] for frame in wire.split(message)]
     assert kinds[:2] == [b"L", b"L"]
     assert set(kinds[2:]) == {b"P"}
+    assert not flow.waits
     assert flow.next_message() is None
 
 
@@ -75,5 +78,7 @@ def test_lines_are_acknowledged_at_ping_or_in_numbers() -> None:
     flow.ping()
     assert flow.next_message() == wire.encode(Heard(1))
     for number in range(2, 2 + UNHEARD):
+        assert not flow.waits
         flow.channel.accept(number)
+    assert flow.waits
     assert flow.next_message() == wire.encode(Heard(1 + UNHEARD))

@@ -1,0 +1,74 @@
+"""The epsilon of a run after each exchange: by client-level privacy, or by the descriptor of a masked run."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from fedgc.errors import BadSetting
+from fedgc.flower.job import ServerModel
+from fedgc.flower.validation import Ending
+from fedgc.history import RoundRow
+from fedgc.secagg import Federation
+from fedgc.store.checkpoint import Checkpoint
+from fedgc.training.private_mean import PrivateMean
+
+RELEASES: Final = ("synced", "approximate")  # outcomes that reveal a sum
+NOTHING: Final[Mapping[str, float]] = MappingProxyType({})
+
+
+class PrivacyAccount:
+    """Records what is spent, and says when nothing is left."""
+
+    def __init__(
+        self,
+        private: PrivateMean | None,
+        federation: Federation | None,
+        model: ServerModel,
+        resumed: Checkpoint | None,
+    ) -> None:
+        """`private` makes the run's means, if it has client-level privacy.
+
+        Raises:
+            BadSetting: The model has buffers, or the run had no privacy, or had some, before it was resumed.
+        """
+        self._private, self._pinned = private, federation.privacy if federation else None
+        self._after: dict[int, Mapping[str, float]] = {}  # by round
+        if private is not None and model.size > model.parameters:
+            raise BadSetting(
+                f"privacy: saw a model with {model.size - model.parameters} numbers of running statistics, "
+                "which noise would make useless, needed one without (GroupNorm in place of BatchNorm)"
+            )
+        if resumed is not None:
+            self._restore(resumed.privacy)
+
+    def released(self, row: RoundRow) -> Mapping[str, float]:
+        """Return the figures after a round; empty if it has revealed nothing."""
+        if row.outcome not in RELEASES:
+            return NOTHING
+        if self._pinned is not None:
+            self._after[row.round] = {"epsilon": self._pinned.spent(row.version + 1)}
+        elif self._private is not None:
+            self._after[row.round] = self._private.figures
+        return self.after(row.round)
+
+    def after(self, round_: int) -> Mapping[str, float]:
+        """Return the figures that a round had."""
+        return self._after.get(round_, NOTHING)
+
+    @property
+    def ending(self) -> Ending | None:
+        """Why the run is to end, if its budget is spent."""
+        reason = self._private.ending if self._private is not None else ""
+        return Ending(reason, complete=True) if reason else None
+
+    def text(self) -> str:
+        """Return the state for a checkpoint; empty without client-level privacy."""
+        return self._private.text() if self._private is not None else ""
+
+    def _restore(self, text: str) -> None:
+        if self._private is not None:
+            self._private.restore(text)
+        elif text:
+            raise BadSetting(
+                "resume: saw a run with client-level privacy, needed its privacy.noise or privacy.epsilon"
+            )
