@@ -297,6 +297,22 @@ def bench_soak(
     show(measure(minutes, seed, folder), as_json=as_json, save=save)
 
 
+@app.command("placement")
+def bench_placement(
+    as_json: AsJson = False,
+    save: Save = False,
+    gb: Annotated[float, typer.Option(help="Gigabytes of made data.", min=0.001)] = 0.5,
+) -> None:
+    """Time until the chunks of a site are at the clients that hold them, over the rate of the line.
+
+    Example: python -m benchmarks placement --json
+    """
+    from benchmarks.chunk_placement import bench_placement as measure
+    from benchmarks.printing import show
+
+    show(measure(gb), as_json=as_json, save=save)
+
+
 @app.command("convert-trace")
 def convert_trace(
     trace: Annotated[

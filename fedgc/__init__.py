@@ -6,6 +6,7 @@ The public API. A name is imported at its first use, so `import fedgc` loads nei
 |---|---|
 | `Task` | model, data, loss and evaluation of a training task |
 | `over` | makes a `Task` from one dataset that all clients can read |
+| `site_data` | the data of a site, which travels to its clients in chunks |
 | `from_lightning` | makes a `Task` from a LightningModule |
 | `join` | lets a training script of your own take part |
 | `client_settings` | a client's own settings, before a script makes its model |
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from fedgc import hf as hf
     from fedgc import lightning as lightning
     from fedgc.config import RunConfig
+    from fedgc.datastore.site_data import site_data
     from fedgc.flower.client import client_app
     from fedgc.flower.server import server_app
     from fedgc.flower.strategy import FedGC
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Task",
     "over",
+    "site_data",
     "from_lightning",
     "join",
     "client_settings",
@@ -60,6 +63,7 @@ _MODULES: Final = MappingProxyType(
     {
         "Task": "fedgc.training.tasks.task",
         "over": "fedgc.training.tasks.dataset",
+        "site_data": "fedgc.datastore.site_data",
         "from_lightning": "fedgc.training.tasks.lightning",
         "RunConfig": "fedgc.config",
         "FedGC": "fedgc.flower.strategy",

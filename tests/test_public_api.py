@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 NAMES = {
     "Task",
     "over",
+    "site_data",
     "from_lightning",
     "join",
     "client_settings",

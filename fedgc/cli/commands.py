@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from fedgc.cli.data import data
 from fedgc.cli.deploy import deploy
 from fedgc.cli.keys import keys
 from fedgc.cli.leave import leave
@@ -48,6 +49,7 @@ app.add_typer(model, name="model")
 app.add_typer(store, name="store")
 app.add_typer(queue, name="queue")
 app.add_typer(keys, name="keys")
+app.add_typer(data, name="data")
 app.add_typer(deploy, name="deploy")
 app.add_typer(policy, name="policy")
 app.add_typer(audit, name="audit")

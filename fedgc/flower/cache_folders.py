@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from fedgc.config import RunConfig
+from fedgc.links.identity import state_folder
 from fedgc.training import CacheFiles
 
 STALE_S: Final = 7 * 24 * 3600.0
@@ -30,8 +31,7 @@ def default_root(environment: Mapping[str, str]) -> Path:
     >>> default_root({"HOME": "/home/ada"}).as_posix()
     '/home/ada/.local/state/fedgc/cache'
     """
-    state = environment.get("XDG_STATE_HOME") or str(Path(environment.get("HOME", "~")) / ".local" / "state")
-    return Path(state).expanduser() / "fedgc" / "cache"
+    return state_folder(environment) / "cache"
 
 
 def full_name(run: str, flower_run: int) -> str:

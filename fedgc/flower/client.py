@@ -226,7 +226,8 @@ def _opened(context: Context, task: Task | None, name: str, run: str) -> Iterato
         policy = site_policy(config, node, who.client, run, site.federation if site else None)
         policy.admit()  # before the code of the run
         limit_memory(policy.gpu_share)
-        chosen = None if config.script or own.get(SITE) else task or named(config.task, config, own)
+        known = {**own, "identity": str(who.path)}
+        chosen = None if config.script or own.get(SITE) else task or named(config.task, config, known)
         pace_s = _number(context, "pace-s", 0.0)
         uplink_bytes_s = KILOBYTE * _number(context, "uplink-kb-s", math.inf)
         if not uplink_bytes_s > 0:

@@ -293,6 +293,7 @@ class Driver:
     def _send(self, command: ToClient, link: Link) -> None:
         if isinstance(command, Work):
             self._validation.work_sent(command.client, self._clock())
+            self._job.sink.assigned(command.round, [name for _, name in command.names])
         link.send(command)
 
     def _publish(self, version: int, link: Link, change: ModelChange | None = None) -> None:

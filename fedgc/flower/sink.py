@@ -1,6 +1,6 @@
 """The interface of a sink: it receives the history of a run while the run goes on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedgc.history import BestModel, RoundRow
@@ -92,6 +92,9 @@ class Sink:
 
     def chose(self, round_: int, basis: Mapping[str, object], reason: str) -> None:
         """Receive a new plan that holds from this round on."""
+
+    def assigned(self, round_: int, chunks: Sequence[str]) -> None:
+        """Receive the names of the chunks that a client is given to train on."""
 
     def audited(self, kind: str, who: str, what: str) -> None:
         """Receive a security event: a client joined, was refused, or used a key. Called from any thread."""

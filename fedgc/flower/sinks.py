@@ -68,6 +68,10 @@ class Sinks(Sink):
         """Pass on a new plan."""
         self._tell(lambda sink: sink.chose(round_, basis, reason))
 
+    def assigned(self, round_: int, chunks: Sequence[str]) -> None:
+        """Pass on the chunks of a client."""
+        self._tell(lambda sink: sink.assigned(round_, chunks))
+
     def audited(self, kind: str, who: str, what: str) -> None:
         """Pass on a security event."""
         self._tell(lambda sink: sink.audited(kind, who, what))

@@ -4,19 +4,20 @@ The driver uses a monotonic clock and the store seconds since 1970; the sink add
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from threading import Lock
 from typing import Final
 
 from fedgc.config import RunConfig
+from fedgc.datastore.manifest import CHUNK_NAME
 from fedgc.errors import FedgcError
 from fedgc.flower.json_lines import Lines
 from fedgc.flower.sink import Data, Live, LiveClient, Sink
 from fedgc.history import BestModel, RoundRow
 from fedgc.store.liveness import SERVER, this_process
-from fedgc.store.reading import BEST
+from fedgc.store.reading import BEST, USED
 from fedgc.store.records import (
     Appended,
     Audited,
@@ -48,6 +49,7 @@ class StoreSink(Sink):
         self._offset_s = offset_s
         self._process = {SERVER: this_process().words()}  # identifies a server that was killed
         self._seen: dict[str, tuple[str, str]] = {}
+        self._used: set[str] = set()  # chunks of site data
         self._ended = False
         self._early = ""  # why the run is complete before its last round
         self._lacking = ""  # describes the work missing in the last round's sum
@@ -131,6 +133,15 @@ class StoreSink(Sink):
     def chose(self, round_: int, basis: Mapping[str, object], reason: str) -> None:
         """Record a plan and its basis."""
         self._put(Decided(self._wall(), self._run, round_, "plan", basis, reason))
+
+    def assigned(self, round_: int, chunks: Sequence[str]) -> None:
+        """Record which chunks of site data the run uses, each once."""
+        if not chunks or not CHUNK_NAME.fullmatch(chunks[0]):
+            return
+        if new := sorted(set(chunks) - self._used):
+            self._used.update(new)
+            about = f"first used {len(new)} chunks of site data"
+            self._put(Decided(self._wall(), self._run, round_, USED, {USED: new}, about))
 
     def audited(self, kind: str, who: str, what: str) -> None:
         """Record a security event: a join, a refusal, or the use of a key."""

@@ -29,9 +29,10 @@ PLACES: Final = 64  # default key files of one user on one host
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A client's key."""
+    """A client's key, and the file that holds it."""
 
     private: Ed25519PrivateKey
+    path: Path | None = None
 
     @property
     def public(self) -> bytes:
@@ -79,21 +80,38 @@ def hold(path: Path) -> Iterator[Identity]:
     if lock is None:
         raise EdgeFailed(f"key {path}: another client uses it; give each its own `identity`")
     try:
-        yield Identity(_read(path) if path.exists() else _make(path))
+        yield open_key(path, makes=True)
     finally:
         os.close(lock)
+
+
+def open_key(path: Path, *, makes: bool = False) -> Identity:
+    """Read the key file `path`, or make it; raise EdgeFailed if it is missing or others can read it."""
+    if makes and not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return Identity(_make(path), path)
+    return Identity(_read(path), path)
+
+
+def state_folder(environment: Mapping[str, str]) -> Path:
+    """Return fedgc's folder in the user's state directory.
+
+    >>> state_folder({"HOME": "/home/ada"}).as_posix()
+    '/home/ada/.local/state/fedgc'
+    """
+    state = environment.get("XDG_STATE_HOME") or str(Path(environment.get("HOME", "~")) / ".local" / "state")
+    return Path(state).expanduser() / "fedgc"
 
 
 @contextmanager
 def hold_default(environment: Mapping[str, str]) -> Iterator[Identity]:
     """Hold the first free key file in the user's state directory."""
-    root = environment.get("XDG_STATE_HOME") or str(Path(environment.get("HOME", "~")) / ".local" / "state")
-    folder = Path(root).expanduser() / "fedgc"
+    folder = state_folder(environment)
     for path in (folder / f"client-{place}.key" for place in range(1, PLACES + 1)):
         lock = _lock(path)
         if lock is not None:
             try:
-                yield Identity(_read(path) if path.exists() else _make(path))
+                yield open_key(path, makes=True)
             finally:
                 os.close(lock)
             return
@@ -112,10 +130,12 @@ def _lock(path: Path) -> int | None:
 
 
 def _read(path: Path) -> Ed25519PrivateKey:
-    if path.stat().st_mode & 0o077:
-        raise EdgeFailed(f"key {path}: others can read it; needed mode 600")
     try:
+        if path.stat().st_mode & 0o077:
+            raise EdgeFailed(f"key {path}: others can read it; needed mode 600")
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except OSError as error:
+        raise EdgeFailed(f"key {path}: {error.strerror}, needed a file to read") from error
     except ValueError as error:
         raise EdgeFailed(f"key {path}: needed an Ed25519 private key in PEM ({error})") from error
     if not isinstance(key, Ed25519PrivateKey):

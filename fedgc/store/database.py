@@ -5,7 +5,7 @@ and refuses a foreign one. A store may be used from several threads, and several
 may write one database.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -141,6 +141,11 @@ class Store:
         """Return the best model of a run so far, if it is chosen by a figure."""
         with self._database.reading() as connection:
             return reading.best(connection, run)
+
+    def used_chunks(self) -> Mapping[str, Collection[str]]:
+        """Return the chunks of site data that each run has used."""
+        with self._database.reading() as connection:
+            return reading.used_chunks(connection)
 
     def audited(self, run: str | None = None, limit: int = 1000) -> tuple[records.Audited, ...]:
         """Return the last audit entries, oldest first."""

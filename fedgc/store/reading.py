@@ -1,6 +1,7 @@
 """Queries on the history: runs, rounds, clients, decisions, audit."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -29,6 +30,7 @@ LATEST: Final = "latest"
 SCORED_LATELY: Final = 64  # rounds before the newest in which the newest figures of a client are looked for
 PLAN: Final = "plan"  # the decision for a plan
 BEST: Final = "best"  # the decision that a model is the best so far
+USED: Final = "chunks"  # chunks of site data that a run has begun to use
 _WITH_SUM: Final = ("synced", "approximate")
 _CLIENT_ROW: Final = (
     "finished", "counted", "steps", "busy_s", "step_s", "spread_s", "upload_s", "download_s", "up_bytes",
@@ -205,6 +207,15 @@ def decisions(
         .mappings()
         .all()[::-1]
     )
+
+
+def used_chunks(connection: Connection) -> Mapping[str, frozenset[str]]:
+    """Return the chunks of site data that each run has used."""
+    chosen = select(tables.Run.key, Decision.basis).join(tables.Run, tables.Run.id == Decision.run_id)
+    found: dict[str, frozenset[str]] = {}
+    for key, basis in connection.execute(chosen.where(Decision.what == USED)):
+        found[key] = found.get(key, frozenset()) | frozenset(map(str, mapping_in(basis).get(USED, ())))
+    return found
 
 
 def audited(connection: Connection, key: str | None, limit: int) -> tuple[Audited, ...]:

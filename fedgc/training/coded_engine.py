@@ -131,6 +131,7 @@ class CodedEngine(Engine):
         return dict(work.names)
 
     def _start_round(self, work: Work, order: tuple[int, ...]) -> None:  # noqa: ARG002  the order says all
+        self._trainer.hold([self._names[chunk] for chunk in dict.fromkeys((*order, *self._names))])
         self._queue = deque(order)
         self._again.clear()
         self._waits = False

@@ -52,7 +52,9 @@ class TaskLoop(LocalLoop):
     def begin(self, begin: Begin) -> None:
         """Load the samples and the trajectory; the time of loading samples is not measured."""
         work = begin.work
-        self._trainer.load(begin.chunks if work.pool is None else pool_chunks(work.pool))
+        chunks = begin.chunks if work.pool is None else pool_chunks(work.pool)
+        self._trainer.hold(chunks)
+        self._trainer.load(chunks)
         self._began = self._pace.clock()
         self._trainer.follow(begin.lead)
         if begin.saved is None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, BadTask, TaskFailed
-from fedgc.messages import Held, Layout, Pool, Scored
+from fedgc.messages import LONGEST_DIGEST, Held, Layout, Pool, Scored
 from fedgc.training.adapter import announced_layout
 from fedgc.training.cache import Saved
 from fedgc.training.data import Rows, Samples, batch_rows, concatenated, samples_of
@@ -101,6 +101,14 @@ class Trainer:
             self._loaded[names] = concatenated([self._chunk(name) for name in names])
         return len(self._loaded[names])
 
+    def hold(self, names: Sequence[str]) -> None:
+        """Tell the source of chunks that travel which ones this client holds; unload all others."""
+        if self._task.source is None:
+            return
+        for loaded in [each for each in self._loaded if not set(each) <= set(names)]:
+            del self._loaded[loaded]
+        self._task.source.hold(names)
+
     def _chunk(self, name: str) -> Samples:
         if name not in self.sizes:
             raise TaskFailed(f"chunk {name!r} is not among the {len(self.sizes)} that can be loaded here")
@@ -115,6 +123,8 @@ class Trainer:
         """Return the digest of a shared chunk, computed once; empty if chunks are not shared."""
         if not self._task.may_move:
             return ""
+        if self._task.source is not None:
+            return self._task.source.digest(name)[:LONGEST_DIGEST]
         if name not in self._digests:
             self._digests[name] = content_digest(self._task, name, self.sizes[name])
         return self._digests[name]

@@ -12,7 +12,7 @@ import numpy as np
 from fedgc.config import RunConfig
 from fedgc.errors import BadTask
 from fedgc.training.tasks.partition import Indices, iid
-from fedgc.training.tasks.task import Task
+from fedgc.training.tasks.task import ChunkSource, Task
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -31,11 +31,12 @@ def over(
     """Make a task from one dataset that every client can read.
 
     The dataset is shuffled with `config.seed` and cut into `config.chunks` chunks. The chunks are shared data
-    (`may_move=True`): clients can replicate each other's chunks.
+    (`may_move=True`): clients can replicate each other's chunks. The data of a site is in chunks already.
 
     Args:
-        dataset: A tuple of tensors or arrays of equal length, a map-style dataset of torch, or a dataset of
-            Hugging Face's `datasets`. With the last, a batch is a mapping from column names to tensors.
+        dataset: A tuple of tensors or arrays of equal length, a map-style dataset of torch, a dataset of
+            Hugging Face's `datasets`, or `fedgc.site_data`. With the third, a batch is a mapping from column
+            names to tensors.
         config: Settings of the run; `chunks` and `seed` are used.
         model: Makes a new module.
         loss: (module, batch) -> scalar tensor, the mean over the batch.
@@ -56,6 +57,17 @@ def over(
         >>> list(task.sizes().values())
         [3, 3, 2, 2]
     """
+    if isinstance(dataset, ChunkSource):
+        return Task(
+            model=model,
+            chunks=dataset.chunks,
+            load=dataset.load,
+            loss=loss,
+            evaluate=evaluate,
+            optimizer=optimizer,
+            may_move=True,
+            source=dataset,
+        )
     samples = _length(dataset)
     pieces = iid(samples, config.chunks, np.random.default_rng(config.seed))
     rows = {f"chunk-{number:04}-of-{config.chunks:04}": piece for number, piece in enumerate(pieces)}

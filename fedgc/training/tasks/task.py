@@ -8,13 +8,29 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from fedgc.errors import BadSetting, BadTask
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
+
+
+@runtime_checkable
+class ChunkSource(Protocol):
+    """Chunks that travel: they come to a client when it is to train on them (`fedgc.site_data`)."""
+
+    chunks: Mapping[str, int]
+
+    def load(self, name: str) -> Any:  # noqa: ANN401  as the task's own `load`
+        """Return the samples of a chunk."""
+
+    def digest(self, name: str) -> str:
+        """Return the digest of a chunk's content, without loading it."""
+
+    def hold(self, names: Sequence[str]) -> None:
+        """Make these the chunks that the client holds, in the order of its work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +62,8 @@ class Task:
         private: Patterns of the names of tensors that stay on the client (`["head.*"]`): they are trained,
             kept from round to round, and not exchanged. Frozen tensors that match may differ from those of
             other clients. For local work.
+        source: Where chunks come from, if they travel; `over` sets it for `fedgc.site_data`. It is told which
+            chunks this client holds, and knows their digests.
 
     Raises:
         BadTask: An argument has the wrong type, or a chunk has no name or no samples.
@@ -71,6 +89,7 @@ class Task:
     peek: Callable[[str, Sequence[int]], Any] | None = None
     validate: Callable[["nn.Module"], Mapping[str, float]] | None = None
     private: Sequence[str] = ()
+    source: ChunkSource | None = None
 
     def __post_init__(self) -> None:
         for name in ("model", "load", "loss"):

@@ -1,0 +1,169 @@
+"""`fedgc data`: the chunks of a site: split, list, verify, remove records, give clients the key."""
+
+import os
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedgc.cli.options import AsJson
+from fedgc.errors import EdgeFailed, FedgcError
+
+if TYPE_CHECKING:
+    from fedgc.datastore import Site
+
+data = typer.Typer(help="The data of a site: chunks that travel to its clients.", no_args_is_help=True)
+
+StoreUrl = Annotated[str, typer.Argument(metavar="STORE", help="A folder, or a URL that fsspec knows.")]
+From = Annotated[str, typer.Option("--from", metavar="STORE", help="The store; a folder or a URL.")]
+SiteKey = Annotated[Path, typer.Option("--key", help="The file of the site's key.")]
+KEY = Path("site.key")
+
+
+@data.command("split")
+def split(
+    source: Annotated[
+        Path, typer.Argument(help="A file .npz, .safetensors or .pt, or a folder of .npy files.")
+    ],
+    to: Annotated[str, typer.Option("--to", metavar="STORE", help="An empty folder, or a URL.")],
+    chunks: Annotated[int, typer.Option(help="Number of chunks.", min=1)] = 64,
+    encrypt: Annotated[bool, typer.Option("--encrypt", help="Encrypt the chunks.")] = False,
+    ids: Annotated[str, typer.Option(help="The array that names records; by default their row does.")] = "",
+    key: SiteKey = KEY,
+) -> None:
+    """Split a dataset into chunks with a signed manifest; make the site's key if it is missing.
+
+    Example: fedgc data split ward.npz --chunks 64 --to /srv/ward-data --encrypt
+    """
+    from fedgc import datastore  # here, since help must not wait for numpy
+
+    if source.suffix == ".pt":
+        from fedgc.training.saved_tensors import saved_tensors
+
+        arrays = saved_tensors(source)
+    else:
+        arrays = datastore.read_arrays(source)
+    site = _site(key, makes=True)
+    made = datastore.split(arrays, chunks, datastore.ChunkStore(to), site, ids=ids, encrypts=encrypt)
+    sys.stdout.write(f"{len(made.chunks)} chunks of {made.samples} samples in {to}, of site {made.site}\n")
+
+
+@data.command("key")
+def key(path: Annotated[Path, typer.Argument(help="The file of a client's identity.")]) -> None:
+    """Print a client's key for `fedgc data admit`; make its identity if it is missing.
+
+    Example: fedgc data key /var/lib/fedgc/client.key
+    """
+    from fedgc.datastore.keys import client_key
+    from fedgc.links.identity import open_key
+
+    sys.stdout.write(f"{client_key(open_key(path, makes=True)).hex()}\n")
+
+
+@data.command("admit")
+def admit(
+    store: StoreUrl,
+    clients: Annotated[list[str], typer.Argument(metavar="KEY...", help="From `fedgc data key`.")],
+    key: SiteKey = KEY,
+) -> None:
+    """Give clients of this site the key of its encrypted chunks.
+
+    Example: fedgc data admit /srv/ward-data 0a1b2c... --key site.key
+    """
+    from fedgc import datastore
+    from fedgc.datastore.keys import client_key_of
+
+    admitted = [client_key_of(text) for text in clients]
+    made = datastore.admit(datastore.ChunkStore(store), _site(key), admitted)
+    sys.stdout.write(f"{len(made.keys)} clients have the key of {store}\n")
+
+
+@data.command("list")
+def list_chunks(store: StoreUrl, as_json: AsJson = False) -> None:
+    """Show the chunks of a store, and the site that signed them.
+
+    Example: fedgc data list /srv/ward-data
+    """
+    import json
+
+    from fedgc import datastore
+
+    manifest = datastore.ChunkStore(store).manifest()
+    if as_json:
+        sys.stdout.write(json.dumps(asdict(manifest), indent=1) + "\n")
+        return
+    encrypted = f"encrypted, for {len(manifest.keys)} clients" if manifest.salt else "not encrypted"
+    sys.stdout.write(f"site {manifest.site}, {', '.join(manifest.columns)}, {encrypted}\n")
+    for chunk in manifest.chunks:
+        rewritten = f", rewritten {len(chunk.former)} times" if chunk.former else ""
+        sys.stdout.write(
+            f"{chunk.name}  {chunk.samples} samples  {chunk.size_bytes / 1e6:.2f} MB{rewritten}\n"
+        )
+
+
+@data.command("verify")
+def verify(store: StoreUrl, site: Annotated[str, typer.Option(help="The site's public key.")] = "") -> None:
+    """Read every chunk and compare it with the signed manifest; exit code 1 if one differs.
+
+    Example: fedgc data verify /srv/ward-data
+    """
+    from fedgc import datastore
+    from fedgc.datastore.chunk_bytes import must_match
+
+    opened = datastore.ChunkStore(store)
+    manifest, faults = opened.manifest(site), []
+    for chunk in manifest.chunks:
+        try:
+            must_match(chunk, b"".join(opened.blocks(chunk)))
+        except FedgcError as error:
+            faults.append(f"{chunk.name}: {error}")
+    unknown = opened.digests() - {chunk.digest for chunk in manifest.chunks}
+    faults += [f"chunks/{digest}: it is not in the manifest" for digest in sorted(unknown)]
+    for fault in faults:
+        sys.stdout.write(f"{fault}\n")
+    if faults:
+        raise EdgeFailed(f"chunk store {store}: {len(faults)} faults in {len(manifest.chunks)} chunks")
+    sys.stdout.write(f"{len(manifest.chunks)} chunks as site {manifest.site} signed them\n")
+
+
+@data.command("remove")
+def remove(
+    records: Annotated[
+        list[str], typer.Argument(metavar="RECORD...", help="Rows of the source, or values of --ids.")
+    ],
+    store: From,
+    key: SiteKey = KEY,
+) -> None:
+    """Remove records: their chunks are written again, and the runs that have used them are listed.
+
+    Example: fedgc data remove p-1017 --from /srv/ward-data
+    """
+    from fedgc import datastore
+
+    runs, why = _runs()
+    removed = datastore.remove_records(datastore.ChunkStore(store), _site(key), records)
+    for record, chunk in removed.items():
+        used = sorted(run for run, names in runs.items() if not chunk.names.isdisjoint(names))
+        told = why or f"runs that have used it: {', '.join(used) or 'none in this store of runs'}"
+        sys.stdout.write(f"{record}: removed from {chunk.name}; {told}\n")
+
+
+def _runs() -> tuple[Mapping[str, Collection[str]], str]:
+    """Return the chunks that each run in the store has used, or why they are not known."""
+    from fedgc.store.database import Store
+
+    try:
+        with Store.open(reads_only=True) as opened:
+            return opened.used_chunks(), ""
+    except FedgcError as error:
+        return {}, f"not known which runs have used it: {error}"
+
+
+def _site(path: Path, *, makes: bool = False) -> "Site":
+    from fedgc.datastore import Site
+    from fedgc.links.identity import open_key
+
+    return Site(open_key(path, makes=makes), os.urandom)

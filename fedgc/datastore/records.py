@@ -1,0 +1,68 @@
+"""Removes records: their chunks are written again without them, and the old bytes are removed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgc.datastore.chunk_bytes import RECORD, digest_of, record_digests
+from fedgc.datastore.chunk_store import ChunkStore
+from fedgc.datastore.manifest import Chunk, Manifest
+from fedgc.datastore.split import Site, own_manifest
+from fedgc.errors import Unusable
+
+
+def remove_records(store: ChunkStore, site: Site, records: Sequence[str]) -> Mapping[str, Chunk]:
+    """Remove these records from a site's store; return the chunk of each, as it was.
+
+    Every chunk is read, as the manifest does not say where a record is.
+
+    Raises:
+        Unusable: A record is in no chunk; nothing is changed.
+        NotAdmitted: The store is of another site.
+        Refused: A chunk is damaged.
+    """
+    manifest = own_manifest(store, site)
+    wanted = dict(zip(map(bytes, record_digests(records)), records, strict=True))
+    found = {chunk: _rows(store, site, manifest, chunk, wanted) for chunk in manifest.chunks}
+    chunk_of = {record: chunk for chunk, rows in found.items() for record in rows}
+    if missing := [record for record in records if record not in chunk_of]:
+        raise Unusable(f"records {', '.join(missing)}: saw them in no chunk of {store.url}")
+    kept = {
+        chunk.number: _without(store, site, manifest, chunk, np.concatenate(list(rows.values())))
+        for chunk, rows in found.items()
+        if rows
+    }
+    chunks = tuple(new for each in manifest.chunks if (new := kept.get(each.number, each)) is not None)
+    store.put_manifest(replace(manifest, chunks=chunks), site.key)
+    for chunk in found:
+        if chunk.number in kept:
+            store.remove(chunk.digest)
+    return {record: chunk_of[record] for record in records}
+
+
+def _rows(
+    store: ChunkStore, site: Site, manifest: Manifest, chunk: Chunk, wanted: Mapping[bytes, str]
+) -> Mapping[str, NDArray[np.int64]]:
+    """Return the rows of a chunk that hold these records."""
+    arrays = site.form(manifest.salt).arrays(chunk, b"".join(store.blocks(chunk)), manifest)
+    names = [wanted.get(bytes(each)) for each in arrays[RECORD]]
+    there = set(names) - {None}
+    return {str(name): np.flatnonzero([each == name for each in names]) for name in there}
+
+
+def _without(
+    store: ChunkStore, site: Site, manifest: Manifest, chunk: Chunk, rows: NDArray[np.int64]
+) -> Chunk | None:
+    """Write a chunk again without these rows; None if it has no others."""
+    if len(rows) == chunk.samples:
+        return None
+    form = site.form(manifest.salt)
+    arrays = form.arrays(chunk, b"".join(store.blocks(chunk)), manifest)
+    data = form.data({name: np.delete(each, rows, axis=0) for name, each in arrays.items()}, site.draw)
+    new = Chunk(
+        chunk.number, digest_of(data), len(data), chunk.samples - len(rows), (chunk.digest, *chunk.former)
+    )
+    store.put(new.digest, data)
+    return new

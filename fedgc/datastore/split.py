@@ -1,0 +1,123 @@
+"""Splits a dataset into chunks of equal size, whose samples are drawn at random."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from fedgc.datastore.chunk_bytes import RECORD, Arrays, Form, digest_of, record_digests
+from fedgc.datastore.chunk_store import ChunkStore
+from fedgc.datastore.keys import chunk_key, wrapped
+from fedgc.datastore.manifest import Chunk, Manifest
+from fedgc.errors import Unusable
+from fedgc.links.identity import Identity
+
+SALT_BYTES: Final = 16
+KINDS: Final = "biuf"  # of numpy's types: what tensors hold
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A site as it writes: its key, and where random bytes come from."""
+
+    key: Identity
+    draw: Callable[[int], bytes] = field(repr=False)
+
+    def form(self, salt: str) -> Form:
+        """Return how the bytes of its chunks are made."""
+        return Form(self.key.public, chunk_key(self.key, bytes.fromhex(salt)) if salt else None)
+
+
+def read_arrays(source: Path) -> Arrays:
+    """Return the arrays of an .npz or .safetensors file, or of a folder of .npy files."""
+    try:
+        if source.is_dir():
+            return {path.stem: np.load(path, mmap_mode="r") for path in sorted(source.glob("*.npy"))}
+        if source.suffix == ".safetensors":
+            return load_file(source)
+        if source.suffix == ".npz":
+            with np.load(source) as found:
+                return dict(found)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise Unusable(f"{source}: saw {error}, needed arrays to split") from error
+    raise Unusable(f"{source}: needed a file .npz, .safetensors or .pt, or a folder of .npy files")
+
+
+def split(
+    arrays: Arrays, chunks: int, store: ChunkStore, site: Site, *, ids: str = "", encrypts: bool = False
+) -> Manifest:
+    """Write a dataset to an empty store, and return the manifest.
+
+    Args:
+        arrays: The columns of the dataset, by name: arrays of one length.
+        chunks: Number of chunks.
+        store: Where they are written.
+        site: The site's key.
+        ids: The array that names records for their removal; it is no column. By default a record's name is
+            its row, counted from 0.
+        encrypts: Whether chunks are encrypted, by a key that is made from the site's and a salt.
+
+    Raises:
+        Unusable: The store is not empty, the arrays cannot be tensors of one length, or there are fewer
+            samples than chunks.
+    """
+    if not store.is_empty:
+        raise Unusable(f"chunk store {store.url}: saw a manifest, needed an empty store")
+    columns = {name: each for name, each in arrays.items() if name != ids}
+    samples = _samples(columns, chunks)
+    names = _names(arrays, ids, samples)
+    pieces = np.array_split(np.random.default_rng(0).permutation(samples), chunks)
+    salt = site.draw(SALT_BYTES).hex() if encrypts else ""
+    form, written = site.form(salt), []
+    for number, piece in enumerate(pieces):
+        parts = {name: each[piece] for name, each in columns.items()}
+        data = form.data({**parts, RECORD: record_digests(names[piece].tolist())}, site.draw)
+        written.append(Chunk(number, digest_of(data), len(data), len(piece)))
+        store.put(written[-1].digest, data)
+    manifest = Manifest(site.key.public.hex(), tuple(columns), tuple(written), salt)
+    store.put_manifest(manifest, site.key)
+    return manifest
+
+
+def admit(store: ChunkStore, site: Site, clients: Sequence[bytes]) -> Manifest:
+    """Give the key of the store to these clients, and return the new manifest."""
+    manifest = own_manifest(store, site)
+    if not manifest.salt:
+        raise Unusable(f"chunk store {store.url}: its chunks are not encrypted, so there is no key to give")
+    key, keys = chunk_key(site.key, bytes.fromhex(manifest.salt)), dict(manifest.keys)
+    for client in clients:
+        keys[client.hex()] = wrapped(key, client, site.key.public).hex()
+    admitted = replace(manifest, keys=keys)
+    store.put_manifest(admitted, site.key)
+    return admitted
+
+
+def own_manifest(store: ChunkStore, site: Site) -> Manifest:
+    """Return the manifest of a store; raise NotAdmitted if it is not of this site."""
+    return store.manifest(site.key.public.hex())
+
+
+def _samples(columns: Arrays, chunks: int) -> int:
+    lengths = {name: len(each) if each.ndim else 0 for name, each in columns.items()}
+    kinds = {name: str(each.dtype) for name, each in columns.items() if each.dtype.kind not in KINDS}
+    if kinds:
+        raise Unusable(f"split: saw arrays of types {kinds}, needed numbers")
+    if len(set(lengths.values())) != 1 or RECORD in columns:
+        raise Unusable(f"split: saw arrays of lengths {lengths}, needed at least one, and one length for all")
+    samples = next(iter(lengths.values()))
+    if not 1 <= chunks <= samples:
+        raise Unusable(f"split: saw {chunks} chunks of {samples} samples, needed 1 to {samples} chunks")
+    return samples
+
+
+def _names(arrays: Arrays, ids: str, samples: int) -> NDArray[Any]:
+    if not ids:
+        return np.arange(samples)
+    if ids not in arrays or arrays[ids].shape != (samples,):
+        raise Unusable(f"--ids: saw {ids!r}, needed an array with one name for each of {samples} samples")
+    return arrays[ids]

@@ -1,0 +1,119 @@
+"""Test how data is split, and how records are removed."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from fedgc.datastore import ChunkStore, read_arrays, remove_records, split
+from fedgc.datastore.manifest import read_manifest
+from fedgc.errors import BadMessage, NotAdmitted, Unusable
+from tests.datastore.conftest import CHUNKS, SAMPLES, Ward, arrays, site_of
+
+
+def values(ward: Ward) -> list[int]:
+    data = ward.data()
+    return sorted(int(value) for name in data.chunks for value in data.load(name)[0][:, 0])
+
+
+@pytest.mark.parametrize("kind", ["npz", "safetensors", "folder"])
+def test_sources_are_read(tmp_path: Path, kind: str):
+    columns = {name: each for name, each in arrays().items() if name != "patient"}
+    source = tmp_path / f"data.{kind}"
+    if kind == "npz":
+        np.savez(source, **columns)
+    elif kind == "safetensors":
+        save_file(columns, source)
+    else:
+        source.mkdir()
+        for name, each in columns.items():
+            np.save(source / f"{name}.npy", each)
+    found = read_arrays(source)
+    assert {name: each.tolist() for name, each in found.items()} == {
+        name: each.tolist() for name, each in columns.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "chunks", "sentence"),
+    [
+        ({"labels": np.arange(3)}, 2, "needed at least one, and one length for all"),
+        ({"names": np.array(["a"] * SAMPLES)}, 2, "saw arrays of types .*names.*, needed numbers"),
+        ({}, SAMPLES + 1, "saw 41 chunks of 40 samples, needed 1 to 40 chunks"),
+    ],
+)
+def test_unusable_data_is_refused(tmp_path: Path, change, chunks: int, sentence: str):
+    site, store = site_of(tmp_path / "site.key"), ChunkStore(str(tmp_path / "store"))
+    with pytest.raises(Unusable, match=sentence):
+        split({**arrays(), **change}, chunks, store, site, ids="patient")
+    assert store.is_empty
+
+
+@pytest.mark.parametrize("name", ["data.csv", "data.npz"])
+def test_unreadable_source_is_one_line(tmp_path: Path, name: str):
+    (tmp_path / name).write_text("1,2")
+    with pytest.raises(Unusable, match=f"{name}: "):
+        read_arrays(tmp_path / name)
+
+
+def test_store_is_not_overwritten(ward: Ward):
+    with pytest.raises(Unusable, match="saw a manifest, needed an empty store"):
+        split(arrays(), CHUNKS, ward.store, ward.site, ids="patient")
+
+
+def test_store_may_be_in_memory(tmp_path: Path):
+    store = ChunkStore(f"memory://{tmp_path.name}")
+    manifest = split(arrays(), CHUNKS, store, site_of(tmp_path / "site.key"), ids="patient")
+    assert store.manifest(manifest.site) == manifest
+    assert store.digests() == {chunk.digest for chunk in manifest.chunks}
+
+
+def test_removed_records_are_in_no_chunk(ward: Ward):
+    before = ward.chunks
+    found = remove_records(ward.store, ward.site, ["p003", "p017"])
+    assert values(ward) == [value for value in range(SAMPLES) if value not in (3, 17)]
+    after = {chunk.number: chunk for chunk in ward.chunks}
+    for chunk in before:
+        changed = chunk in found.values()
+        assert (chunk.digest in ward.store.digests()) != changed
+        assert after[chunk.number].former == ((chunk.digest,) if changed else ())
+        assert chunk.name in after[chunk.number].names
+
+
+def test_client_forgets_chunk_from_which_record_was_removed(ward: Ward):
+    values(ward)
+    chunk = remove_records(ward.store, ward.site, ["p003"])["p003"]
+    assert chunk.digest in ward.cached
+    ward.data()
+    assert chunk.digest not in ward.cached
+
+
+def test_chunk_of_removed_records_alone_is_removed(ward: Ward):
+    first = ward.data().load(ward.chunks[0].name)[0][:, 0]
+    remove_records(ward.store, ward.site, [f"p{value:03}" for value in first])
+    assert [chunk.number for chunk in ward.chunks] == list(range(1, CHUNKS))
+
+
+def test_unknown_record_changes_nothing(ward: Ward):
+    before = ward.chunks
+    with pytest.raises(Unusable, match="records p999: saw them in no chunk"):
+        remove_records(ward.store, ward.site, ["p003", "p999"])
+    assert ward.chunks == before
+
+
+def test_record_is_removed_by_its_site_alone(ward: Ward):
+    with pytest.raises(NotAdmitted, match="manifest: saw site"):
+        remove_records(ward.store, site_of(ward.folder / "other.key"), ["p003"])
+
+
+@pytest.mark.parametrize("bad", [b"", b"{}", b"00\n{}", b"00\n[]", b'\xff\n{"site": 1}'])
+def test_broken_manifest_is_refused(bad: bytes):
+    with pytest.raises((BadMessage, NotAdmitted)):
+        read_manifest(bad)
+
+
+def test_changed_manifest_is_refused(ward: Ward):
+    data = ward.store.manifest().signed(ward.site.key)
+    with pytest.raises(NotAdmitted, match="not signed by its site"):
+        read_manifest(data.replace(b'"samples":5', b'"samples":4', 1))
