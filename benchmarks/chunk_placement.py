@@ -82,6 +82,7 @@ def _place(folder: Path, url: str, manifest: Manifest, keys: list[Path]) -> tupl
     """Have all clients fetch what they hold; return the seconds, and the bytes of all together."""
     settings: Mapping[str, Value] = {"data-store": url, "data-site": manifest.site}
     own = [{**settings, "identity": str(key), "data-cache": str(folder / "cache")} for key in keys]
+    ChunkStore(url).manifest()  # imports what fsspec needs for this kind of URL
     began = time.monotonic()
     clients = [site_data(each) for each in own]
     for client, order in zip(clients, ORDERS, strict=True):
@@ -94,6 +95,7 @@ def _place(folder: Path, url: str, manifest: Manifest, keys: list[Path]) -> tupl
     fetched = sum(sizes[path.name] for path in (folder / "cache").rglob("*") if path.is_file())
     if fetched != wanted:
         raise EdgeFailed(f"placement: saw {fetched} bytes at the clients, needed {wanted}")
+    shutil.rmtree(folder / "cache")
     return seconds, wanted
 
 
@@ -102,8 +104,7 @@ def _download(folder: Path, url: str, manifest: Manifest) -> float:
 
     def one(client: int) -> None:
         for chunk in ORDERS[client]:
-            digest = manifest.chunks[chunk].digest
-            target = folder / f"plain-{client}-{digest}"
+            digest, target = manifest.chunks[chunk].digest, folder / f"plain-{client}"
             with urlopen(f"{url}/chunks/{digest}") as answer, target.open("wb") as file:  # noqa: S310  our own
                 shutil.copyfileobj(answer, file, BLOCK_BYTES)
 

@@ -15,7 +15,7 @@ from fedgc.errors import EdgeFailed, FedgcError, Unusable
 from fedgc.guards import guarded, words_of
 from fedgc.links.identity import Identity
 
-BLOCK_BYTES: Final = 8 << 20
+BLOCK_BYTES: Final = 2 << 20
 
 
 class ChunkStore:
