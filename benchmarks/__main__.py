@@ -209,6 +209,18 @@ def bench_hostile(as_json: AsJson = False, quick: Quick = False, save: Save = Fa
     show(measure(quick=quick), as_json=as_json, save=save)
 
 
+@app.command("privacy")
+def bench_privacy(as_json: AsJson = False, quick: Quick = False, save: Save = False) -> None:
+    """Accuracy with client-level privacy, beside Flower's at equal epsilon; the accountant's error.
+
+    Example: python -m benchmarks privacy --json
+    """
+    from benchmarks.printing import show
+    from benchmarks.privacy import bench_privacy as measure
+
+    show(measure(quick=quick), as_json=as_json, save=save)
+
+
 @app.command("large")
 def bench_large(
     as_json: AsJson = False,

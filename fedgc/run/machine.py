@@ -380,16 +380,14 @@ class Run:
         """Handle a closed round, and begin the next one."""
         outputs: list[Output] = []
         outcome = over.outcome or "stopped"
-        summary = over.summary
-        self._learn(over, summary)
+        self._learn(over, summary := over.summary)
         self._fault = self._fault or fault_of(over)
         synced = outcome in SUMMED
         self.round, self.number = None, self.number + 1
         self._orders = {**self._orders, **summary.orders}
         if synced or outcome == "skipped":
             self._gate.keep()
-        nothing = outcome in ("empty", "aborted")
-        self._note_nothing(over if nothing else None)
+        self._note_nothing(over if (nothing := outcome in ("empty", "aborted")) else None)
         if synced and over.result:
             since = began_training(self.config.fragments, over, now)
             self.version, self._model_since = self.version + 1, since

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import numpy as np
+
 from fedgc.codecs import EXACT, make_codec
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed, Refused
@@ -50,6 +52,7 @@ from fedgc.training.tasks import Task
 
 MODELS_KEPT: Final = 4  # common models from which a client with latency may begin
 FLEET: Final = "fleet"  # the one engine's name
+PRIVACY: Final = 1  # the stream of seeds for noise
 STILL: Final = Pace(float, lambda _: None)  # the virtual clock measures the time
 
 
@@ -293,7 +296,8 @@ class _Training:
         self._common = CommonModel(job.task, job.config)
         self._optimizer = ServerOptimizer(job.config, self._common.parameters)
         self.model = self._common.first()
-        self._sum = RoundSum(job.config, self._common.size)
+        chance = np.random.default_rng([job.config.seed, PRIVACY]).bytes
+        self._sum = RoundSum(job.config, self._common.size, chance)
         job.task.allow(job.config.placement)
         self._fleet = engines_of(job, folder)
         self._load(0)

@@ -15,7 +15,6 @@ counts take the part COUNTS of 1 / noise^2, the updates the rest; both together 
 
 import json
 import math
-import os
 from collections.abc import Callable
 from typing import Final
 
@@ -36,7 +35,7 @@ ROUNDING: Final = 1 + 1e-9  # of a sum of 1 / noise^2
 class PrivateMean(AggregationRule):
     """The noised mean of clipped updates, and what a run has spent by it; keeps one vector."""
 
-    def __init__(self, config: RunConfig, entropy: Callable[[int], bytes] = os.urandom) -> None:
+    def __init__(self, config: RunConfig, entropy: Callable[[int], bytes]) -> None:
         """`entropy` returns so many random bytes, which nobody else may know."""
         self._entropy = entropy
         self._most, self._delta = config.privacy_epsilon, config.privacy_delta

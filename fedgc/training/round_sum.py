@@ -4,7 +4,8 @@ With fragments, each has a rule of its own, as a rule may remember the last mean
 privacy the rule is the noised mean of clipped updates.
 """
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -21,12 +22,12 @@ from fedgc.training.private_mean import PrivateMean
 class RoundSum:
     """Aggregates the vectors of a round: by the run's rule for local work, else as exact sum."""
 
-    def __init__(self, config: RunConfig, size: int) -> None:
-        """Updates of all of the model have `size` numbers."""
+    def __init__(self, config: RunConfig, size: int, entropy: Callable[[int], bytes] = os.urandom) -> None:
+        """Updates of all of the model have `size` numbers; noise is made from `entropy`."""
         self._size, self._fragments = size, config.fragments
         self._at = 0  # the fragment of the present round
         rules = min(config.fragments, max(1, size)) if config.work == "local" else 0
-        self.private: Final = PrivateMean(config) if config.is_private else None
+        self.private: Final = PrivateMean(config, entropy) if config.is_private else None
         self._rules: Sequence[AggregationRule] = (
             [config.new_rule() for _ in range(rules)] if self.private is None else [self.private]
         )

@@ -20,7 +20,7 @@ def environment(client: dict[str, str | int | float], **settings: object) -> Scr
     return ScriptEnvironment("socket", "secret", table, {"name": "north", "site": "ward", **client}, "/state")
 
 
-def test_site_inherits_what_is_trained_only() -> None:
+def test_site_inherits_settings_of_training_only() -> None:
     given = environment(
         {"site-settings": "min-clients=3 local-steps=4"}, rounds=10, learning_rate=0.3, seed=7,
         secrecy="masked", federation="all.fed", server_optimizer="adam", grace_s=99.0, local_steps=10,

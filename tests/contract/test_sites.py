@@ -83,7 +83,11 @@ def test_gateway_killed_in_each_phase_loses_no_round(consortium: Federation) -> 
 def test_demo_of_sites_is_as_accurate_as_pooled_fleet(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedgc.cli", "demo", "--sites", "2", "--clients", "3"]
     done = subprocess.run(
-        [*command, "--folder", str(tmp_path)], capture_output=True, text=True, timeout=800, cwd=tmp_path
+        [*command, "--folder", str(tmp_path / "demo")],
+        capture_output=True,
+        text=True,
+        timeout=800,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     sites, pooled = (

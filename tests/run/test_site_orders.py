@@ -49,7 +49,7 @@ def test_model_of_consortium_is_new_version(fleet: Fleet, orders: SiteOrders) ->
     assert (orders.origin, orders.done) == ("5f", 0)
 
 
-def test_due_site_collects_what_its_fleet_has(fleet: Fleet, orders: SiteOrders) -> None:
+def test_due_site_collects_finished_work_of_its_fleet(fleet: Fleet, orders: SiteOrders) -> None:
     ordered(fleet, 5)
     fleet.report(CLIENTS[0])
     assert not fleet.of(Reveal)

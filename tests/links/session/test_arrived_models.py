@@ -54,7 +54,7 @@ def test_changes_without_work_between_them_are_both_made() -> None:
     assert models.changed == Changed(0, (slice(0, 5), slice(5, 10)))
 
 
-def test_whole_model_replaces_what_came_before() -> None:
+def test_whole_model_replaces_earlier_changes() -> None:
     models = arrived((0, 0), (1, CHANGE), (5, 0))
     np.testing.assert_array_equal(models.take(5), MODEL)
     assert models.changed is None
