@@ -370,6 +370,16 @@ def test_differential_privacy_forbids_sending_norm(house: House) -> None:
         of(local, node)
 
 
+@pytest.mark.parametrize(("unit", "record_clip"), [("record", 2.0), ("site", None)])
+def test_privacy_of_site_leaves_its_training_free(house: House, unit: str, record_clip: float | None) -> None:
+    house.close()
+    node = node_of(house, privacy=Privacy(2.0, 4.0, 10, 1e-6, unit))
+    site = of(dataclasses.replace(MASKED, work="local", gate="every"), node)
+    assert site is not None
+    assert site.record_clip == record_clip
+    site.close()
+
+
 def test_client_without_site_imports_no_database_or_simulator():
     code = (
         "import sys; from fedgc import client_app; client_app(); "
