@@ -78,7 +78,7 @@ def admit(
 
     admitted = [client_key_of(text) for text in clients]
     made = datastore.admit(datastore.ChunkStore(store), _site(key), admitted)
-    sys.stdout.write(f"{len(made.keys)} clients have the key of {store}\n")
+    sys.stdout.write(f"clients with the key of {store}: {len(made.keys)}\n")
 
 
 @data.command("list")
@@ -95,7 +95,7 @@ def list_chunks(store: StoreUrl, as_json: AsJson = False) -> None:
     if as_json:
         sys.stdout.write(json.dumps(asdict(manifest), indent=1) + "\n")
         return
-    encrypted = f"encrypted, for {len(manifest.keys)} clients" if manifest.salt else "not encrypted"
+    encrypted = f"encrypted, clients with the key: {len(manifest.keys)}" if manifest.salt else "not encrypted"
     sys.stdout.write(f"site {manifest.site}, {', '.join(manifest.columns)}, {encrypted}\n")
     for chunk in manifest.chunks:
         rewritten = f", rewritten {len(chunk.former)} times" if chunk.former else ""
@@ -108,7 +108,7 @@ def list_chunks(store: StoreUrl, as_json: AsJson = False) -> None:
 def verify(store: StoreUrl, site: Annotated[str, typer.Option(help="The site's public key.")] = "") -> None:
     """Read every chunk and compare it with the signed manifest; exit code 1 if one differs.
 
-    Example: fedgc data verify /srv/ward-data
+    Example: fedgc data verify /srv/ward-data --site 5e1f...
     """
     from fedgc import datastore
     from fedgc.datastore.chunk_bytes import must_match
@@ -145,10 +145,11 @@ def remove(
 
     runs, why = _runs()
     removed = datastore.remove_records(datastore.ChunkStore(store), _site(key), records)
-    for record, chunk in removed.items():
-        used = sorted(run for run, names in runs.items() if not chunk.names.isdisjoint(names))
+    for record, chunks in removed.items():
+        known = frozenset().union(*(chunk.names for chunk in chunks))
+        used = sorted(run for run, names in runs.items() if not known.isdisjoint(names))
         told = why or f"runs that have used it: {', '.join(used) or 'none in this store of runs'}"
-        sys.stdout.write(f"{record}: removed from {chunk.name}; {told}\n")
+        sys.stdout.write(f"{record}: removed from {', '.join(each.name for each in chunks)}; {told}\n")
 
 
 def _runs() -> tuple[Mapping[str, Collection[str]], str]:

@@ -91,6 +91,9 @@ def digests(folder: Path, task: str | None, script: str | None) -> None:
 def verify_log(file: Path, noted: str) -> None:
     """Verify an audit log."""
     head = verify(file, noted)
+    if not head.lines:
+        sys.stdout.write(f"{file}: it is empty: nothing has been logged yet\n")
+        return
     sys.stdout.write(f"{file}: {head.lines} lines follow each other; head {head.digest}\n")
 
 

@@ -100,8 +100,7 @@ def read_manifest(data: bytes, site: str = "") -> Manifest:
     """Return the manifest in a file; raise NotAdmitted if it is not signed by `site` (any, if empty)."""
     with guarded("a manifest", error=BadMessage):
         signature, _, body = data.partition(b"\n")
-        table = json.loads(body)
-        signer = str(table["site"])
+        table, signer = _signed_by(body)
         if site and signer != site:
             raise NotAdmitted(f"manifest: saw site {signer[:NAME_DIGITS]}, needed {site[:NAME_DIGITS]}")
         try:
@@ -110,6 +109,15 @@ def read_manifest(data: bytes, site: str = "") -> Manifest:
         except (InvalidSignature, ValueError) as error:
             raise NotAdmitted(f"manifest: not signed by its site {signer[:NAME_DIGITS]}") from error
         return _manifest(table)
+
+
+def _signed_by(body: bytes) -> tuple[Mapping[str, Any], str]:
+    """Return what a manifest holds, and its site; raise NotAdmitted if bytes were changed, added or cut."""
+    try:
+        table = json.loads(body)
+        return table, str(table["site"])
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise NotAdmitted("manifest: not signed by its site: saw bytes that are no manifest") from error
 
 
 def _manifest(table: Mapping[str, Any]) -> Manifest:

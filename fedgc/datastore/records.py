@@ -13,10 +13,11 @@ from fedgc.datastore.split import Site, own_manifest
 from fedgc.errors import Unusable
 
 
-def remove_records(store: ChunkStore, site: Site, records: Sequence[str]) -> Mapping[str, Chunk]:
-    """Remove these records from a site's store; return the chunk of each, as it was.
+def remove_records(store: ChunkStore, site: Site, records: Sequence[str]) -> Mapping[str, tuple[Chunk, ...]]:
+    """Remove these records from a site's store; return the chunks of each, as they were.
 
-    Every chunk is read, as the manifest does not say where a record is.
+    Every chunk is read, as the manifest does not say where a record is. A record with several samples may be
+    in several chunks.
 
     Raises:
         Unusable: A record is in no chunk; nothing is changed.
@@ -26,20 +27,22 @@ def remove_records(store: ChunkStore, site: Site, records: Sequence[str]) -> Map
     manifest = own_manifest(store, site)
     wanted = dict(zip(map(bytes, record_digests(records)), records, strict=True))
     found = {chunk: _rows(store, site, manifest, chunk, wanted) for chunk in manifest.chunks}
-    chunk_of = {record: chunk for chunk, rows in found.items() for record in rows}
-    if missing := [record for record in records if record not in chunk_of]:
+    chunks_of = {
+        record: tuple(chunk for chunk, rows in found.items() if record in rows) for record in records
+    }
+    if missing := [record for record, chunks in chunks_of.items() if not chunks]:
         raise Unusable(f"records {', '.join(missing)}: saw them in no chunk of {store.url}")
     kept = {
         chunk.number: _without(store, site, manifest, chunk, np.concatenate(list(rows.values())))
         for chunk, rows in found.items()
         if rows
     }
-    chunks = tuple(new for each in manifest.chunks if (new := kept.get(each.number, each)) is not None)
-    store.put_manifest(replace(manifest, chunks=chunks), site.key)
+    left = tuple(new for each in manifest.chunks if (new := kept.get(each.number, each)) is not None)
+    store.put_manifest(replace(manifest, chunks=left), site.key)
     for chunk in found:
         if chunk.number in kept:
             store.remove(chunk.digest)
-    return {record: chunk_of[record] for record in records}
+    return chunks_of
 
 
 def _rows(

@@ -37,11 +37,13 @@ def test_client_reads_data_split_by_its_site(data, tmp_path: Path):
     told = data("split", "ward.npz", "--chunks", "4", "--to", "store", "--encrypt")
     site = told.rpartition(" ")[2]
     assert told == f"4 chunks of 20 samples in store, of site {site}"
-    assert data("admit", "store", data("key", "client.key")) == "1 clients have the key of store"
+    assert data("admit", "store", data("key", "client.key")) == "clients with the key of store: 1"
     client = {"data-store": "store", "data-site": site, "identity": "client.key", "data-cache": "cache"}
     found = site_data(client)
     assert sorted(float(x) for name in found.chunks for x in found.load(name)[0]) == list(range(20))
-    assert data("list", "store").startswith(f"site {site}, x, y, encrypted, for 1 clients\nchunk-0000-")
+    assert data("list", "store").startswith(
+        f"site {site}, x, y, encrypted, clients with the key: 1\nchunk-0000-"
+    )
     assert len(json.loads(data("list", "store", "--json"))["chunks"]) == 4
 
 
@@ -76,6 +78,16 @@ def test_remove_lists_runs_that_have_used_record(data, tmp_path: Path):
     used_by("summer", tmp_path, [chunk.name for chunk in ChunkStore("store").manifest().chunks])
     assert data("remove", "6", "--from", "store").endswith("runs that have used it: spring, summer")
     assert sum(chunk.samples for chunk in ChunkStore("store").manifest().chunks) == 15
+
+
+def test_remove_names_all_chunks_of_record_and_runs_of_any(data, tmp_path: Path):
+    np.savez("ward.npz", x=np.arange(20.0), patient=np.array([7] * 19 + [8]))
+    data("split", "ward.npz", "--chunks", "4", "--to", "store", "--ids", "patient")
+    names = [chunk.name for chunk in ChunkStore("store").manifest().chunks]
+    for run, name in zip(("spring", "summer"), names, strict=False):
+        used_by(run, tmp_path, [name])
+    told = data("remove", "7", "--from", "store")
+    assert told == f"7: removed from {', '.join(names)}; runs that have used it: spring, summer"
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,11 @@ def test_simulation_names_refusals_of_run(site: Path, tmp_path: Path, monkeypatc
     assert "nothing would have been refused" in fedgc("policy", "simulate", "--policy", site).stdout
 
 
+def test_empty_log_is_called_empty(tmp_path: Path):
+    (tmp_path / "site.audit.jsonl").touch()
+    assert "it is empty" in fedgc("audit", "verify", tmp_path / "site.audit.jsonl").stdout
+
+
 def test_log_is_exported_if_it_verifies(tmp_path: Path):
     log = AuditLog(tmp_path / "site.audit.jsonl", ZoneInfo("UTC"), time.time)
     for run in ("ward", "other", "ward"):
