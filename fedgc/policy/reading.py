@@ -116,7 +116,7 @@ def _contradictions(policy: Policy, given: Mapping[str, object]) -> Iterator[tup
     if policy.figures == () and policy.smallest_group:
         yield "metrics.smallest-group", "saw it with metrics.names = [], needed a figure that may leave"
     if "zone" in given and not {"windows", "bytes_per_day", "exchanges_per_day"} & given.keys():
-        yield "hours.zone", "saw it alone, needed hours.open or a limit a day"
+        yield "hours.zone", "saw it alone, needed hours.open or a daily limit"
 
 
 def _about_secrecy(policy: Policy, given: Mapping[str, object]) -> Iterator[tuple[str, str]]:
