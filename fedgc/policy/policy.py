@@ -59,7 +59,8 @@ class Policy:
         lambda value: value >= FEWEST, f"at least {FEWEST}",
     )  # fmt: skip
     epsilon: float = setting(
-        "privacy.epsilon", math.inf, "all runs together spend at most epsilon = {} of differential privacy",
+        "privacy.epsilon", math.inf,
+        "all runs together spend at most epsilon = {} of differential privacy; a run without it is refused",
         lambda value: 0 < value < math.inf, "a finite number above 0",
     )  # fmt: skip
     delta: float = setting(
