@@ -147,6 +147,7 @@ class Saved:
     round: int
     digest: str
     size_bytes: int
+    privacy: str = ""
 
     @property
     def aside(self) -> bool:
@@ -167,14 +168,20 @@ def pinned(folder: Path) -> Saved | None:
     return None
 
 
-def listed(folder: Path) -> tuple[Saved, ...]:
-    """Return the saved versions of a run, oldest first, the pinned one, then those that were moved aside."""
+def listed(folder: Path, *, every: bool = False) -> tuple[Saved, ...]:
+    """Return the saved versions of a run, oldest first, the pinned one, then those that were moved aside.
+
+    With `every`, a damaged file is no version that is left out, but raises EdgeFailed.
+    """
     paths = [*_saved(folder), *_saved(folder / _BEST)]
     paths += [path for apart in _asides(folder) for path in _saved(apart)]
     found = []
     for path in paths:
-        with contextlib.suppress(EdgeFailed, OSError):  # damaged, or removed meanwhile: nothing to restore
+        try:
             found.append(_about(path))
+        except (EdgeFailed, OSError) as error:  # damaged, or removed meanwhile: nothing to restore
+            if every:
+                raise EdgeFailed(f"checkpoint {path}: {error}") from error
     return tuple(found)
 
 
@@ -235,7 +242,9 @@ def _about(path: Path) -> Saved:
         file.seek(-_DIGEST_BYTES, os.SEEK_END)
         digest = file.read().hex()
     size = path.stat().st_size + sum(each.size_bytes for each in _shards(header))
-    return Saved(path, int(header["version"]), int(header["round"]), digest, size)
+    return Saved(
+        path, int(header["version"]), int(header["round"]), digest, size, str(header.get("privacy", ""))
+    )
 
 
 def _name(version: int) -> str:
