@@ -48,6 +48,7 @@ CROSSING_S: Final = (
     1.0  # after a skipped round, for the next one to continue the work of a client that leaves
 )
 LEFT: Final = "it was asked to leave"
+OF_WORK: Final = (Skip, Take, Continue, Reveal, Repair)  # commands about work that was given before
 
 Wait = Callable[[float], None]
 Beat = Callable[[int], None]  # takes the number of chunks finished so far
@@ -88,13 +89,14 @@ class ClientLoop:
         self.engine: Final = make_engine(self._rest)
         self._beat = beat
         self._finished = 0  # chunks, in this session
+        self._has_work = False  # in this session
         self._open_round = False
         self._has_worked = False  # the first model may leave openly only before any training
 
     def serve(self, session: Session, client: str) -> str:
         """Work until the session ends; return why it ended."""
         self._session = session
-        joined = False
+        joined = self._has_work = False
         while not session.ended:
             self._beat(self._finished)
             if self._departure.asked:
@@ -174,6 +176,10 @@ class ClientLoop:
             session.send(self._site.redacted(event, self.engine.start))
 
     def _carry_out(self, session: Session, command: ToClient) -> None:
+        """Carry out a command; one about the work of an earlier session crossed this one's `Joined`."""
+        self._has_work = self._has_work or isinstance(command, Work)
+        if isinstance(command, OF_WORK) and not self._has_work:
+            return
         if self._site is not None and isinstance(command, ToMember | Reveal | Repair):
             site = self._site
             self._guarded(session, command, lambda: self._handle_masked(session, site, command))

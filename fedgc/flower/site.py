@@ -94,8 +94,7 @@ class GatewayLine:
             action = self._leader.next(0.0)
             if action.do in (Do.LOAD, Do.HAND_IN):
                 self._owed = action
-                if site.works:
-                    yield Due(site.now)
+                yield Due(site.now)
             else:
                 yield from self._do(action, site)
         if self._owed is not None and not site.works:
@@ -133,6 +132,7 @@ class GatewayLine:
             self._since = site.now
             return
         if not np.array_equal(model, site.model):
+            orders.origin = ""  # also the same model again is a new version for the fleet
             yield NewModel(model, Ordered(site.now, origin, action.first_step + told, 0))
         orders.origin, orders.done, orders.limit = origin, told, 0
 

@@ -65,6 +65,11 @@ class WorkingDeadline:
         self._closing.pop(client, None)
         self._came(client)
 
+    def back(self, client: str) -> None:
+        """Wait for nothing of the process that this client had before."""
+        self._leaving.pop(client, None)
+        self._came(client)
+
     @property
     def hurried(self) -> tuple[str, ...]:
         """The leaving clients for which the deadline was brought forward."""

@@ -35,6 +35,10 @@ class Departures:
         """Note that a client leaves, with or without something to hand in."""
         self._leaving.add(w)
 
+    def back(self, w: int) -> None:
+        """Note that a client that had said that it leaves is there again."""
+        self._leaving.discard(w)
+
     def failure(self, w: int) -> str:
         """Return what becomes of a client that is lost, for its row."""
         return LEFT if w in self._leaving else "lost"

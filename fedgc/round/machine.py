@@ -443,6 +443,8 @@ class Round:
         if w is None or w not in self._roster.live:
             return None
         self.scheduler.lost(w)
+        self._deadline.back(event.client)
+        self._departures.back(w)
         return w
 
     def _strike(self, event: Failed) -> str:

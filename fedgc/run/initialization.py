@@ -1,7 +1,8 @@
 """The beginning of a run whose clients bring the model: the first to announce it sends the first vector.
 
 The server has no code of the model. All other clients must announce the same layout. If the chosen client is
-lost before its vector has come, the next one is asked. No I/O: the driver passes events and sends commands.
+lost before its vector has come, the next one is asked; one that is started again is asked again. No I/O: the
+driver passes events and sends commands.
 """
 
 from collections import deque
@@ -51,8 +52,9 @@ class Initialization:
         self.refused.discard(event.client)
         if self.layout is None:
             self.layout = event.layout
-        if self.source:
-            self._waiting.append(event.client)
+        if self.source and self.source != event.client:
+            if event.client not in self._waiting:
+                self._waiting.append(event.client)
             return ()
         self.source = event.client
         return (Initialize(event.client),)

@@ -437,6 +437,7 @@ class Run:
         refused = self._holdings.announced(event.client, event.holds).refused
         self._present[event.client], self._fleet = event, None
         self._returns.missing.discard(event.client)
+        self._given.lost(event.client)
         self._carried = self._carried.without(event.client)
         return [Refuse(event.client, self.number, refused)] if refused else []
 

@@ -120,6 +120,12 @@ def work(client: str) -> Work:
     return Work(client, 1, 0, 4, (0,), ((0, "chunk-0"),), 7, 60.0)
 
 
+def given_work(link, client: str) -> None:
+    link.listener.publish(0, link.vector())
+    link.listener.send(work(client))
+    assert link.event(Progress).chunk == 0
+
+
 def test_client_joins_works_and_sends_codeword(link) -> None:
     with serving(link) as (engine, client, _):
         link.listener.publish(0, link.vector())
@@ -155,6 +161,7 @@ def test_command_wakes_resting_engine(link) -> None:
 @pytest.mark.parametrize("error", [BadMessage("not finished"), TaskFailed("the loss raised")], ids=str)
 def test_engine_error_is_reported_and_client_continues(link, error: Exception) -> None:
     with serving(link) as (engine, client, ended):
+        given_work(link, client)
         engine.error = error
         link.listener.send(Skip(client, 1, 0))
         assert link.event(Failed).reason == str(error)
@@ -165,6 +172,7 @@ def test_engine_error_is_reported_and_client_continues(link, error: Exception) -
 
 def test_codeword_without_chunk_fails_for_that_chunk_only(link) -> None:
     with serving(link) as (engine, client, _):
+        given_work(link, client)
         engine.error = NotHere("chunk 1 is gone", (1,))
         link.listener.send(Reveal(client, 1, 0, "coded", Mix((0, 1), ((1.0,),) * 2)))
         failed = link.event(Failed)
@@ -174,14 +182,24 @@ def test_codeword_without_chunk_fails_for_that_chunk_only(link) -> None:
 @pytest.mark.parametrize("kind", ["reveal", "survivors"])
 def test_masked_work_without_site_is_reported_as_failure(link, kind: str) -> None:
     with serving(link) as (_, client, _):
+        given_work(link, client)
         masked = Reveal(client, 1, 0, "masked", None, ring=Ring(3, 32))
         strange = masked if kind == "reveal" else Survivors(client, 1, b"packet")
         link.listener.send(strange)
         assert "masked work" in link.event(Failed).reason
 
 
+def test_command_about_work_of_earlier_session_is_ignored(link) -> None:
+    with serving(link) as (engine, client, _):
+        link.listener.send(Skip(client, 1, 0))
+        link.listener.send(Reveal(client, 1, 0, "coded", Mix((0,), ((1.0, 2.0),))))
+        given_work(link, client)
+        assert [type(each) for each in engine.heard] == [Work]
+
+
 def test_local_work_is_reported_before_its_update_is_sent(link) -> None:
     with serving(link) as (_, client, _):
+        given_work(link, client)
         link.listener.send(Reveal(client, 1, 0, "local", None))
         assert link.event(Report).steps == 5
         assert link.event(Codeword).size_bytes == 4 * link.numbers
@@ -190,6 +208,7 @@ def test_local_work_is_reported_before_its_update_is_sent(link) -> None:
 
 def test_local_work_without_steps_sends_nothing(link) -> None:
     with serving(link) as (engine, client, _):
+        given_work(link, client)
         engine.steps = 0
         link.listener.send(Reveal(client, 1, 0, "local", None))
         assert link.event(Report).steps == 0

@@ -29,3 +29,13 @@ def test_client_that_comes_back_with_right_base_takes_part():
     start.handle(announced("b", OTHER))
     assert not any(isinstance(each, Refuse) for each in start.handle(announced("b", ONE)))
     assert start.refused == set()
+
+
+def test_source_that_is_started_again_is_asked_again():
+    start = Initialization()
+    assert start.handle(announced("a", ONE)) == (Initialize("a"),)
+    assert start.handle(announced("b", ONE)) == ()
+    assert start.handle(announced("a", ONE)) == (Initialize("a"),)
+    assert start.handle(announced("b", ONE)) == ()
+    assert start.without("a") == (Initialize("b"),)
+    assert start.without("b") == (), "b was asked once"

@@ -445,6 +445,17 @@ def test_restarted_client_gets_its_work_again():
     assert sorted(each.client for each in fleet.of(Append)[0].row.clients if each.counted) == list(CLIENTS)
 
 
+def test_leaving_client_that_is_back_hurries_no_round():
+    one, other = (Fleet(gate="every", lockstep="on", rounds=1) for _ in range(2))
+    for fleet in (one, other):
+        fleet.report("a")
+        fleet.say(Leaving(fleet.now, "a", 20.0))
+    other.say(Lost(other.now, "a"))
+    for fleet in (one, other):
+        joined_again(fleet, "a", 5)
+    assert one.run.next_tick == other.run.next_tick
+
+
 def test_restarted_client_is_asked_again_for_kept_steps():
     fleet = Fleet(gate="every", lockstep="on", rounds=1)
     for client in CLIENTS:

@@ -145,11 +145,13 @@ def footings(fleet):
     return told
 
 
-def test_shared_momentum_leads_all_sites_or_none(fleet):
+@pytest.mark.parametrize("lost", [True, False])
+def test_shared_momentum_leads_all_sites_or_none(fleet, lost):
     one = fleet(4, work="local", gate="every", rounds=4)
     one.join()
     one.drive(lambda f: any(isinstance(each, Unmask) for each in f.unsent))
-    one.lose(one.party.clients[0])
+    if lost:
+        one.lose(one.party.clients[0])
     one.join(one.party.clients[0])  # a new process: it has not seen the model before
     one.drive()
     steps = float(one.config.round_steps)

@@ -58,6 +58,7 @@ class Peer:
         self.confirmed = False  # the client has its ticket: its token is void from here on
         self._numbers = numbers
         self._scratch = scratch
+        self.knows_work = True  # its process has joined, or is the first of its client
         self.model_since = 0.0  # when the model in transit was announced
         self._version: int | None = None  # that was announced last
         self._loaded: int | None = None  # that has arrived last

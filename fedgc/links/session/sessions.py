@@ -30,11 +30,13 @@ from fedgc.messages import (
     LONGEST_REASON,
     Codeword,
     Failed,
+    Initialize,
     Joined,
     LinkEvent,
     Loaded,
     Lost,
     Offered,
+    Refuse,
     ToClient,
     Validate,
     Work,
@@ -126,9 +128,12 @@ class SessionTable:
         self._models = {version: model}
 
     def send(self, command: ToClient) -> None:
-        """Queue a command for its client, if it is connected."""
+        """Queue a command for its client, if it is connected.
+
+        A process that was started again is told nothing of the work of the one before: it has to join first.
+        """
         peer = self.peers.get(command.client)
-        if peer is not None:
+        if peer is not None and (peer.knows_work or isinstance(command, Initialize | Refuse)):
             self._tell(peer, command)
 
     def _tell(self, peer: Peer, command: ToClient) -> None:
@@ -199,12 +204,14 @@ class SessionTable:
         return peer, Welcome(peer.ticket, self._admission.lease_s(client), peer.flow.channel.heard)
 
     def _new_peer(self, client: str, token: bytes) -> Peer:
-        if client in self.peers:  # its process was started again: what it still has is in its `Joined`
-            self._drop(self.peers[client])
+        before = self.peers.get(client)
+        if before is not None:  # its process was started again: what it still has is in its `Joined`
+            self._drop(before)
         flow = Flow(
             self._config.piece_kb * 1024, self.accounts(client), lambda count: Amounts(down_bytes=count)
         )
         peer = Peer(client, self._around.entropy(32), self._numbers_asked, flow, self._around.scratch)
+        peer.knows_work = before is None
         self.peers[client] = peer
         self._admission.used(token, peer)
         return peer
@@ -321,6 +328,7 @@ class SessionTable:
     def _event(self, peer: Peer, event: LinkEvent) -> None:
         if isinstance(event, Joined) and self._exceeds(peer, Spent(joins=1, chunks=len(event.holds))):
             return
+        peer.knows_work = peer.knows_work or isinstance(event, Joined)
         self._emit(event)
 
     def _loaded(self, peer: Peer, ack: Ack) -> None:

@@ -21,7 +21,7 @@ from fedgc.links.session import channel
 from fedgc.links.session.admission import Admission
 from fedgc.links.session.peer import Published
 from fedgc.links.session.sessions import SessionTable, Surroundings
-from fedgc.messages import WIRE_VERSION, Close, Failed, Lost, Offered, Reveal, Work
+from fedgc.messages import WIRE_VERSION, Close, Failed, Joined, Lost, Offered, Refuse, Reveal, Work
 
 NUMBERS, SERVER, NONCE = 1000, b"fingerprint", b"nonce"
 
@@ -348,3 +348,19 @@ class Never:
 
     def cancel(self) -> None:
         """Nothing was to come."""
+
+
+def test_restarted_client_hears_of_no_work_before_it_joins() -> None:
+    visitor = Visitor()
+    visitor.admission.expect(b"one")
+    visitor.sessions.admit(visitor.hello(b"one"), NONCE)
+    visitor.admission.expect(b"two")
+    peer, _ = visitor.sessions.admit(visitor.hello(b"two"), NONCE)
+    client = peer.client
+    visitor.sessions.send(Reveal(client, 1, 0, "local", None))
+    visitor.sessions.send(Refuse(client, 0, "its model differs"))
+    assert [type(each) for each in said(peer)] == [Refuse]
+    visitor.sessions.arrived(peer, wire.encode(Joined(0.0, client, True, ()), 1))
+    visitor.sessions.send(Close(client, 1, "synced", True))
+    assert [type(each) for each in said(peer)] == [Close]
+    assert not [each for each in visitor.events if isinstance(each, Lost)]

@@ -158,6 +158,10 @@ def test_other_descriptor_is_refused_first(party):
     (said,) = key_agreement.enrol(dataclasses.replace(three.enrolled("client 0"), member=3))
     assert "saw member 3" in said.reason
     assert not key_agreement.enrolled
+    key_agreement.enrol(three.enrolled("client 0"))
+    assert key_agreement.enrolled
+    key_agreement.enrol(dataclasses.replace(three.enrolled("client 0"), descriptor=bytes(32)))
+    assert not key_agreement.enrolled, "a new process holds another descriptor"
 
 
 def test_different_clock_is_named(party):
