@@ -101,7 +101,7 @@ class AuditLog:
             line = json.dumps(about, ensure_ascii=False).encode(errors="replace") + b"\n"
             if len(line) >= LONGEST_LINE:  # it could not be read again
                 raise EdgeFailed(
-                    f"audit log {self.path}: saw an entry of {len(line)} bytes, needed less than {LONGEST_LINE}"
+                    f"audit log {self.path}: saw {len(line)} bytes of an entry, needed below {LONGEST_LINE}"
                 )
             log.seek(0, os.SEEK_END)
             log.write(line)
