@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedgc.aggregators.collecting import CollectingRule, Update, mean_of
 from fedgc.aggregators.rule import Shapes, Vector
-from fedgc.errors import BadSetting
+from fedgc.errors import BadSetting, Refused
 
 FACTOR: Final = re.compile(r"\.lora_(embedding_)?([AB])\b")  # in the names of PEFT
 Matrix = NDArray[Any]
@@ -61,13 +61,20 @@ class LoraMixedRanks(CollectingRule):
         mean = mean_of(updates, shares)
         for a, b in self._pairs:
             before = a.of(self._model), b.of(self._model)
-            right = [before[0] - a.of(each.vector) for each in updates]
+            right = [np.subtract(before[0], a.of(each.vector), dtype=np.float64) for each in updates]
             left = [
-                share * (before[1] - b.of(each.vector)) for share, each in zip(shares, updates, strict=True)
+                share * np.subtract(before[1], b.of(each.vector), dtype=np.float64)
+                for share, each in zip(shares, updates, strict=True)
             ]
-            after = factors_of(np.concatenate(right), np.concatenate(left, axis=1), self.rank)
-            for factor, old, new in zip((a, b), before, after, strict=True):
-                factor.of(mean)[...] = old - new
+            try:
+                after = factors_of(np.concatenate(right), np.concatenate(left, axis=1), self.rank)
+            except np.linalg.LinAlgError as error:
+                raise Refused(
+                    f"aggregator lora-mixed-ranks: saw adapters of no finite product ({error})"
+                ) from error
+            with np.errstate(over="ignore"):  # a mean that is not finite is left out by the server
+                for factor, old, new in zip((a, b), before, after, strict=True):
+                    factor.of(mean)[...] = old - new
         return mean
 
 

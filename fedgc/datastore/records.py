@@ -25,6 +25,8 @@ def remove_records(store: ChunkStore, site: Site, records: Sequence[str]) -> Map
         Refused: A chunk is damaged.
     """
     manifest = own_manifest(store, site)
+    for digest in store.digests() - {chunk.digest for chunk in manifest.chunks}:
+        store.remove(digest)  # of a removal that was interrupted: it may hold a removed record
     wanted = dict(zip(map(bytes, record_digests(records)), records, strict=True))
     found = {chunk: _rows(store, site, manifest, chunk, wanted) for chunk in manifest.chunks}
     chunks_of = {

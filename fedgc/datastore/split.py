@@ -1,9 +1,11 @@
 """Splits a dataset into chunks of equal size, whose samples are drawn at random."""
 
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,9 +43,9 @@ def read_arrays(source: Path) -> Arrays:
         if source.suffix == ".safetensors":
             return load_file(source)
         if source.suffix == ".npz":
-            with np.load(source) as found:
+            with source.open("rb") as file, np.load(file) as found:
                 return dict(found)
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, TypeError, EOFError, BadZipFile, zlib.error, SafetensorError) as error:
         raise Unusable(f"{source}: saw {error}, needed arrays to split") from error
     raise Unusable(f"{source}: needed a file .npz, .safetensors or .pt, or a folder of .npy files")
 
@@ -120,4 +122,7 @@ def _names(arrays: Arrays, ids: str, samples: int) -> NDArray[Any]:
         return np.arange(samples)
     if ids not in arrays or arrays[ids].shape != (samples,):
         raise Unusable(f"--ids: saw {ids!r}, needed an array with one name for each of {samples} samples")
-    return arrays[ids]
+    try:
+        return np.strings.decode(arrays[ids], "utf-8") if arrays[ids].dtype.kind == "S" else arrays[ids]
+    except UnicodeDecodeError as error:
+        raise Unusable(f"--ids: saw {ids!r} with bytes that are no UTF-8 ({error}), needed names") from error

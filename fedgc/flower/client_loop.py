@@ -91,6 +91,7 @@ class ClientLoop:
         self._finished = 0  # chunks, in this session
         self._has_work = False  # in this session
         self._open_round = False
+        self._has_worked = False  # the first model may leave openly only before any training
 
     def serve(self, session: Session, client: str) -> str:
         """Work until the session ends; return why it ended."""
@@ -201,6 +202,7 @@ class ClientLoop:
                 session.end("the vault could not be written")
 
     def _handle(self, session: Session, command: ToClient) -> None:
+        self._has_worked = self._has_worked or isinstance(command, Work | Validate | Skip | Take | Continue)
         match command:
             case Work() | Validate():
                 self._open_round = self._open_round or isinstance(command, Work)
@@ -231,12 +233,22 @@ class ClientLoop:
 
     def _send(self, session: Session, command: Reveal | Repair | Initialize) -> None:
         if isinstance(command, Initialize):
-            session.offer(command.round, command.attempt, self.engine.initial())
+            self._send_first_model(session, command)
             return
         if isinstance(command, Reveal) and command.kind == "masked":
             raise BadMessage(f"{type(command).__name__}: this client does no masked work")
         if (answer := self.engine.answer(command)) is not None:
             self._deliver(session, answer)
+
+    def _send_first_model(self, session: Session, command: Initialize) -> None:
+        if self._has_worked or command.round:
+            raise BadMessage(
+                f"saw a request for the first model in round {command.round}, needed it in round 0 "
+                "and before any work"
+            )
+        vector = self.engine.initial()
+        self._policy.send(0, bytes_of(vector))
+        session.offer(0, command.attempt, vector)
 
     def _deliver(self, session: Session, answer: Answer) -> None:
         """Send what the server asked for."""

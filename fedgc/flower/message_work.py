@@ -6,6 +6,7 @@ the server's next packet asks for its vector.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -107,18 +108,22 @@ class MessageWork:
             if before is not None:
                 self._engine.load(command.version - 1, before)
             self._engine.load(command.version, model)
+        self._guarded(command, lambda: self._handle(command))
+        return True
+
+    def _guarded(self, command: ToClient, act: Callable[[], None]) -> None:
+        """Act for a command; report what goes wrong as `Failed`."""
         try:
             with guarded(f"a command {type(command).__name__}"):
-                if self._site is not None and isinstance(command, ToMember | Reveal | Repair):
-                    self._handle_masked(self._site, command)
-                else:
-                    self._handle(command)
+                act()
         except FedgcError as error:
             failed_event = self._site.failed if self._site else failure
             self.lines.append(failed_event(command, error))
-        return True
 
     def _handle(self, command: ToClient) -> None:
+        if self._site is not None and isinstance(command, ToMember | Reveal | Repair):
+            self._handle_masked(self._site, command)
+            return
         match command:
             case Work():
                 self._engine.handle(command)
@@ -159,7 +164,7 @@ class MessageWork:
         while not (self._engine.idle or self._departure.asked) and self._clock() < until:
             event = self._engine.step()
             if isinstance(event, Answer):
-                self._deliver(event)
+                self._guarded(event.command, partial(self._deliver, event))
             elif isinstance(event, Scored):
                 if self._site is None:  # under masks no figure of a single site leaves it
                     self.lines.append(self._policy.filtered(event))

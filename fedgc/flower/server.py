@@ -17,6 +17,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedgc.config import RunConfig
+from fedgc.errors import Unusable
 from fedgc.flower import preconditions
 from fedgc.flower.job import Save
 from fedgc.flower.recording import name_of_run, recorded
@@ -29,6 +30,7 @@ from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
 from fedgc.store.views import Run
 from fedgc.store.writer import Keeper
+from fedgc.training.private_mean import with_most_spent
 from fedgc.training.server_optimizer import averaged
 from fedgc.training.tasks import Task, named
 
@@ -116,9 +118,25 @@ def _warn_of(others: str, changes: str) -> None:
 
 
 def _resumed(config: RunConfig, folder: Path) -> checkpoint.Checkpoint:
-    found = checkpoint.load(folder / config.resume, tell=LOG.warning)
+    skipped: list[str] = []
+    found = checkpoint.load(folder / config.resume, tell=skipped.append)
     preconditions.must_go_on(config, found.round)
-    return found
+    for line in skipped:
+        LOG.warning("%s", line)
+    return _with_all_spent(found, folder / config.resume, skipped) if found.privacy else found
+
+
+def _with_all_spent(
+    found: checkpoint.Checkpoint, folder: Path, skipped: Sequence[str]
+) -> checkpoint.Checkpoint:
+    """Return the checkpoint with the privacy that all released models have spent."""
+    if skipped:
+        raise Unusable(
+            f"resume: {skipped[0]}, needed the newest, as the privacy of its model is spent; "
+            f"`fedgc model restore {found.version}` takes this one and keeps count"
+        )
+    every = [each.privacy for each in checkpoint.listed(folder, every=True)]
+    return replace(found, privacy=with_most_spent(found.privacy, every))
 
 
 def _scored(config: RunConfig, folder: Path, version: int) -> checkpoint.Checkpoint:

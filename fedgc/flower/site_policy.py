@@ -97,16 +97,21 @@ class SitePolicy:
         self._unsettled += amounts.up_bytes + amounts.down_bytes + amounts.control_bytes
 
     def send(self, round_: int, size_bytes: int) -> None:
-        """Log an update of this size that is about to leave; raise NotAllowed if it must not."""
+        """Log an update of this size that is about to leave; raise NotAllowed if it must not.
+
+        Round 0 is that of the first model, which leaves openly and before any training.
+        """
         if self._policy is None:
             return
-        policy, noise = self._policy, self._request.noise
+        policy, noise = self._policy, self._request.noise if round_ else 0.0
         exchange = Exchange(self._request.run, size_bytes, self._unsettled, noise)
 
         def allowed(totals: Totals) -> None:
             self._allow(check_exchange(policy, exchange, totals, self._wall()), round_, logs=False)
 
         entry = replace(self._entry("exchange", round_), bytes=size_bytes, exchanges=1, noise=noise)
+        if not round_:
+            entry = replace(entry, secrecy="open")
         try:
             self._append(entry, allowed)
         except NotAllowed as refused:

@@ -14,7 +14,8 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any, Final
 from zoneinfo import ZoneInfo
@@ -24,6 +25,7 @@ from fedgc.policy.totals import Totals, day_of
 
 FIRST: Final = "0" * 64  # in place of the digest before the first line
 LONGEST_LINE: Final = 65_536  # bytes
+LONGEST_TEXT: Final = 2000  # characters of a text in an entry, and of all names of its figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +97,12 @@ class AuditLog:
                 allowed(head.totals)
             now = self._wall()
             stamped = {"at": now, "day": day_of(now, self._zone), "before": head.digest}
-            about = {**stamped, **asdict(entry)}
+            about = {**stamped, **asdict(_shortened(entry))}
             line = json.dumps(about, ensure_ascii=False).encode(errors="replace") + b"\n"
+            if len(line) >= LONGEST_LINE:  # it could not be read again
+                raise EdgeFailed(
+                    f"audit log {self.path}: saw {len(line)} bytes of an entry, needed below {LONGEST_LINE}"
+                )
             log.seek(0, os.SEEK_END)
             log.write(line)
             log.flush()
@@ -129,6 +135,14 @@ class AuditLog:
                 break
             head = _followed(self.path, head, line)
         return head
+
+
+def _shortened(entry: Entry) -> Entry:
+    """Return an entry whose texts, which may come from a server, fit into a line."""
+    ends = accumulate(len(each) + 4 for each in entry.figures)  # with quotes, comma and space
+    figures = tuple(name for name, end in zip(entry.figures, ends, strict=True) if end <= LONGEST_TEXT)
+    client, run, rule = (each[:LONGEST_TEXT] for each in (entry.client, entry.run, entry.rule))
+    return replace(entry, client=client, run=run, rule=rule, figures=figures)
 
 
 def verify(path: Path, known: str = "") -> Head:

@@ -2,8 +2,11 @@
 
 import hashlib
 import io
+import json
 import shlex
+import tomllib
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -12,31 +15,58 @@ from typing import Final
 from fedgc.errors import Unusable
 from fedgc.policy.policy import DIGEST
 
-MANIFEST: Final = "pyproject.toml"  # it holds the settings of a run, which change; what they do is checked
-NOT_CODE: Final = (".", "__pycache__")  # begin of the names of folders that are left out
+MANIFEST: Final = "pyproject.toml"  # its settings of a run change, and what they do is checked
+INFO: Final = ".info/"  # Flower's list of the files, which it removes when it installs an app
 
 
 def app_digest(files: Mapping[str, bytes]) -> str:
-    """Return the digest of an app's code: of each file but its manifest, by its path in the app.
+    """Return the digest of an app's code: of each file by its path in the app.
 
-    >>> app_digest({"client/app.py": b"", "pyproject.toml": b"1"}) == app_digest({"client/app.py": b""})
+    Of the manifest, all counts but the settings of a run, which change.
+
+    >>> files = {"client/app.py": b"", "pyproject.toml": b"tool.flwr.app.config.rounds = 3"}
+    >>> app_digest(files) == app_digest({**files, "pyproject.toml": b"tool.flwr.app.config.rounds = 4"})
     True
+
+    Raises:
+        Unusable: The app holds compiled Python code, or its manifest cannot be read.
     """
     hashed = hashlib.sha256(b"fedgc app")
-    for name in sorted(files):
-        parts = name.split("/")
-        if name != MANIFEST and not any(part.startswith(NOT_CODE) for part in parts[:-1]):
-            hashed.update(b"".join(hashlib.sha256(each).digest() for each in (name.encode(), files[name])))
+    counted = {name: content for name, content in files.items() if not name.startswith(INFO)}
+    counted[MANIFEST] = _without_settings(files.get(MANIFEST, b""))
+    for name in sorted(counted):
+        if "__pycache__" in name.split("/") or name.endswith(".pyc"):
+            raise Unusable(f"app: saw compiled code in {name!r}, needed files that can be reviewed")
+        hashed.update(b"".join(hashlib.sha256(each).digest() for each in (name.encode(), counted[name])))
     return DIGEST + hashed.hexdigest()
 
 
 def files_in_bundle(content: bytes) -> dict[str, bytes]:
-    """Return the files of an app as Flower sends it, a zip."""
+    """Return the files of an app as Flower sends it, a zip; no two can be written to one path."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as bundle:
-            return {each.filename: bundle.read(each) for each in bundle.infolist() if not each.is_dir()}
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError) as error:
+            files = [each for each in bundle.infolist() if not each.is_dir()]
+            names = [each.filename for each in files]
+            for name in names:
+                if "\\" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
+                    raise Unusable(f"app: saw a file {name!r}, needed a plain path")
+            if len(set(names)) < len(names):
+                raise Unusable("app: saw two files of one path, needed one")
+            return {each.filename: bundle.read(each) for each in files}
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, zlib.error) as error:
         raise Unusable(f"app: saw {len(content)} bytes that are no bundle of Flower ({error})") from error
+
+
+def _without_settings(manifest: bytes) -> bytes:
+    """Return a manifest without the settings of the run, the same for the same values."""
+    try:
+        read = tomllib.loads(manifest.decode())
+        tools = read.get("tool", {})
+        tools.get("flwr", {}).get("app", {}).pop("config", None)
+        tools.pop("fedgc", None)  # defaults of these settings
+        return json.dumps(read, sort_keys=True, default=str).encode()
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise Unusable(f"app: saw a {MANIFEST} that cannot be read ({error})") from error
 
 
 def task_digest(task: str, folders: Iterable[str]) -> str:

@@ -100,7 +100,6 @@ def pin(folder: Path, checkpoint: Checkpoint) -> Path:
     path = pinned / _name(checkpoint.version)
     try:
         owned.make_folder(pinned)
-        _remove(path)
         _copy(folder / _name(checkpoint.version), path, lambda: checkpoint)
         _sync_folder(pinned)
         for other in _saved(pinned):
@@ -147,6 +146,7 @@ class Saved:
     round: int
     digest: str
     size_bytes: int
+    privacy: str = ""
 
     @property
     def aside(self) -> bool:
@@ -167,14 +167,20 @@ def pinned(folder: Path) -> Saved | None:
     return None
 
 
-def listed(folder: Path) -> tuple[Saved, ...]:
-    """Return the saved versions of a run, oldest first, the pinned one, then those that were moved aside."""
+def listed(folder: Path, *, every: bool = False) -> tuple[Saved, ...]:
+    """Return the saved versions of a run, oldest first, the pinned one, then those that were moved aside.
+
+    With `every`, a damaged file is no version that is left out, but raises EdgeFailed.
+    """
     paths = [*_saved(folder), *_saved(folder / _BEST)]
     paths += [path for apart in _asides(folder) for path in _saved(apart)]
     found = []
     for path in paths:
-        with contextlib.suppress(EdgeFailed, OSError):  # damaged, or removed meanwhile: nothing to restore
+        try:
             found.append(_about(path))
+        except (EdgeFailed, OSError) as error:  # damaged, or removed meanwhile: nothing to restore
+            if every:
+                raise EdgeFailed(f"checkpoint {path}: {error}") from error
     return tuple(found)
 
 
@@ -235,7 +241,9 @@ def _about(path: Path) -> Saved:
         file.seek(-_DIGEST_BYTES, os.SEEK_END)
         digest = file.read().hex()
     size = path.stat().st_size + sum(each.size_bytes for each in _shards(header))
-    return Saved(path, int(header["version"]), int(header["round"]), digest, size)
+    return Saved(
+        path, int(header["version"]), int(header["round"]), digest, size, str(header.get("privacy", ""))
+    )
 
 
 def _name(version: int) -> str:
@@ -263,13 +271,13 @@ def _remove(path: Path) -> None:
 
 
 def _move(path: Path, target: Path) -> None:
-    """Move a checkpoint, its shards first."""
+    """Move a checkpoint: it is whole in its new place before it leaves the old one."""
     if path == target:
         return
     _remove(target)
-    with contextlib.suppress(FileNotFoundError):
-        _tensors(path).replace(_tensors(target))
-    path.replace(target)
+    _copy(path, target, lambda: _read(path))
+    _sync_folder(target.parent)
+    _remove(path)
 
 
 def _copy(path: Path, target: Path, made: Callable[[], Checkpoint]) -> None:
@@ -293,11 +301,9 @@ def _link(path: Path, target: Path) -> None:
 def _write(path: Path, checkpoint: Checkpoint) -> None:
     model = np.ascontiguousarray(checkpoint.model, dtype=NUMBERS)
     inline = model.nbytes <= INLINE_BYTES
-    temporary = path.with_suffix(f".{os.getpid()}.part")
+    temporary, tensors = (path.with_suffix(f".{os.getpid()}.{kind}") for kind in ("part", "shards"))
     try:
-        if _tensors(path).exists():  # of an abandoned version, or a writer that died
-            _remove(path)
-        files = () if inline else _write_shards(_tensors(path), checkpoint)
+        files = () if inline else _write_shards(tensors, checkpoint)
         header = {
             "round": checkpoint.round,
             "version": checkpoint.version,
@@ -310,19 +316,21 @@ def _write(path: Path, checkpoint: Checkpoint) -> None:
             "shards": shards.fields_of(files),
         }
         _write_file(temporary, header, [model.data] if inline else [], checkpoint.optimizer)
+        if _tensors(path).exists():  # of an abandoned version, or a writer that died
+            _remove(path)
+        if files:
+            tensors.replace(_tensors(path))
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+        shutil.rmtree(tensors, ignore_errors=True)
     _sync_folder(path.parent)
 
 
 def _write_shards(folder: Path, checkpoint: Checkpoint) -> tuple[Shard, ...]:
-    try:
-        files = shards.write(folder, checkpoint.shapes, checkpoint.model)
-        _sync_folder(folder)
-    except OSError:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    shutil.rmtree(folder, ignore_errors=True)  # of a writer that died
+    files = shards.write(folder, checkpoint.shapes, checkpoint.model)
+    _sync_folder(folder)
     return files
 
 
@@ -357,7 +365,7 @@ def _prune(folder: Path, newest: int, keep: int) -> None:
     for path in folder.glob("model-*.part"):
         path.unlink(missing_ok=True)
     for path in folder.glob("model-*"):  # of a writer that died
-        if path.is_dir() and path.suffix == "" and path not in map(_tensors, kept):
+        if path.is_dir() and path not in map(_tensors, kept):
             shutil.rmtree(path, ignore_errors=True)
 
 

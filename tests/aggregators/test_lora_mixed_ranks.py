@@ -48,6 +48,13 @@ def test_component_that_is_zero_can_still_be_trained():
     np.testing.assert_allclose(a @ a.T, np.eye(3), atol=1e-6)
 
 
+def test_huge_factors_end_no_run():
+    rule = make_rule("lora-mixed-ranks", "rank=3")
+    rule.begin(np.full(37, 3e38, np.float32), SHAPES)
+    rule.add("a", 1.0, np.full(37, -3e38, np.float32))
+    assert not np.isfinite(rule.result()).all()  # so the server leaves it out
+
+
 def test_rank_below_one_is_refused():
     with pytest.raises(BadSetting, match="saw rank=0, needed at least 1"):
         make_rule("lora-mixed-ranks", "rank=0")

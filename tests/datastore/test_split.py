@@ -50,11 +50,23 @@ def test_unusable_data_is_refused(tmp_path: Path, change, chunks: int, sentence:
     assert store.is_empty
 
 
-@pytest.mark.parametrize("name", ["data.csv", "data.npz"])
-def test_unreadable_source_is_one_line(tmp_path: Path, name: str):
-    (tmp_path / name).write_text("1,2")
-    with pytest.raises(Unusable, match=f"{name}: "):
-        read_arrays(tmp_path / name)
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("data.csv", b"1,2"),
+        ("data.npz", b"1,2"),
+        ("data.npz", b""),
+        ("data.npz", b"PK\x03\x04 cut"),
+        ("data.npz", b"\x93NUMPY"),
+        ("data/inputs.npy", b""),
+    ],
+)
+def test_unreadable_source_is_one_line(tmp_path: Path, name: str, content: bytes):
+    (tmp_path / "data").mkdir()
+    (tmp_path / name).write_bytes(content)
+    source = tmp_path / name if "/" not in name else tmp_path / "data"
+    with pytest.raises(Unusable, match=f"{source.name}: "):
+        read_arrays(source)
 
 
 def test_store_is_not_overwritten(ward: Ward):
@@ -79,6 +91,30 @@ def test_removed_records_are_in_no_chunk(ward: Ward):
         assert (chunk.digest in ward.store.digests()) != changed
         assert after[chunk.number].former == ((chunk.digest,) if changed else ())
         assert chunk.name in after[chunk.number].names
+
+
+def test_interrupted_removal_is_finished_by_next_one(ward: Ward, monkeypatch: pytest.MonkeyPatch):
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ChunkStore, "remove", killed)
+        with pytest.raises(KeyboardInterrupt):
+            remove_records(ward.store, ward.site, ["p003"])
+    assert len(ward.store.digests()) == CHUNKS + 1
+    with pytest.raises(Unusable, match="saw them in no chunk"):
+        remove_records(ward.store, ward.site, ["p003"])
+    assert ward.store.digests() == {chunk.digest for chunk in ward.chunks}
+
+
+def test_names_of_bytes_are_those_of_text(tmp_path: Path):
+    site, store = site_of(tmp_path / "site.key"), ChunkStore(str(tmp_path / "store"))
+    columns = {**arrays(), "patient": arrays()["patient"].astype("S")}
+    split(columns, 4, store, site, ids="patient")
+    assert list(remove_records(store, site, ["p003"])) == ["p003"]
+    other, columns["patient"] = ChunkStore(str(tmp_path / "other")), np.array([b"\xff"] * SAMPLES)
+    with pytest.raises(Unusable, match="no UTF-8"):
+        split(columns, 4, other, site, ids="patient")
 
 
 def test_client_forgets_chunk_from_which_record_was_removed(ward: Ward):

@@ -20,6 +20,7 @@ from fedgc.messages import (
     Continue,
     Failed,
     Held,
+    Initialize,
     Joined,
     Layout,
     Leaving,
@@ -83,6 +84,9 @@ class PlainEngine:
     @property
     def layout(self) -> Layout:
         return Layout((TensorSpec("weight", "float32", (self._numbers,)),), 1)
+
+    def initial(self) -> np.ndarray:
+        return np.full(self._numbers, 4.0, np.float32)
 
     def answer(self, command: Reveal) -> Answer:
         if self.error:
@@ -210,6 +214,25 @@ def test_local_work_without_steps_sends_nothing(link) -> None:
         assert link.event(Report).steps == 0
         link.listener.send(Reveal(client, 1, 1, "coded", Mix((0,), ((1.0,),))))
         assert link.event().attempt == 1, "nothing was sent in between"
+
+
+def test_first_model_leaves_only_before_any_work(link) -> None:
+    sent: list[tuple[int, int]] = []
+    policy = SitePolicy()
+    policy.send = lambda *update: sent.append(update)
+    with serving(link, policy=policy) as (_, client, _):
+        link.listener.send(Initialize(client))
+        assert link.event(Codeword).round == 0
+        assert (link.listener.take(client, 0, 0) == 4.0).all()
+        assert sent == [(0, 4 * link.numbers)]
+        link.listener.publish(0, link.vector())
+        link.listener.send(work(client))
+        link.event(Progress)
+        link.listener.send(Initialize(client, 0, 1))
+        assert "first model" in link.event(Failed).reason
+        link.listener.send(Initialize(client, 2))
+        assert "first model" in link.event(Failed).reason
+    assert len(sent) == 1
 
 
 def test_stopped_run_ends_session(link) -> None:

@@ -7,9 +7,9 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadTask, Unusable
+from fedgc.errors import BadTask, EdgeFailed, Unusable
 from fedgc.flower.client import client_app
-from fedgc.flower.server import server_app
+from fedgc.flower.server import _resumed, server_app
 from fedgc.flower.strategy import FedGC
 from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Checkpoint
@@ -48,6 +48,33 @@ def test_resume_with_fewer_rounds_than_done_is_refused(apart: Path) -> None:
     saved(apart / "fedgc" / "runs" / "far", 27)
     with pytest.raises(Unusable, match="setting rounds: saw 1, the run is at 27, needed more"):
         begin(resume="far", rounds=1)
+
+
+def released(folder: Path, version: int) -> Path:
+    spent = f'{{"spent": {version}.0, "clip": 1.0}}'
+    made = Checkpoint(version, version, np.zeros(2, np.float32), b"", "{}", privacy=spent)
+    return checkpoint.save(folder, made, keep=9)
+
+
+def test_restored_private_run_keeps_what_was_spent(apart: Path) -> None:
+    for version in (1, 2, 3):
+        released(apart / "private", version)
+    checkpoint.restore(apart / "private", 1)
+    found = _resumed(RunConfig(resume="private", rounds=9), apart)
+    assert (found.version, found.privacy) == (1, '{"spent": 3.0, "clip": 1.0}')
+
+
+def test_private_run_does_not_skip_damaged_model(apart: Path) -> None:
+    newest = [released(apart / "private", version) for version in (1, 2)][-1]
+    newest.write_bytes(newest.read_bytes()[:-1] + b"x")
+    config = RunConfig(resume="private", rounds=9)
+    with pytest.raises(Unusable, match="restore 1` takes this one"):
+        _resumed(config, apart)
+    checkpoint.restore(apart / "private", 1)
+    assert _resumed(config, apart).privacy == '{"spent": 2.0, "clip": 1.0}'
+    next((apart / "private").glob("aside-*/model-*2.fedgc")).write_bytes(b"")
+    with pytest.raises(EdgeFailed, match="checkpoint"):
+        _resumed(config, apart)
 
 
 @pytest.mark.parametrize("name", ["history.checkpoint-dir", "history.log-file"])

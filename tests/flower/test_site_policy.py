@@ -167,7 +167,7 @@ def bundle_of(files: dict[str, bytes]) -> bytes:
 def test_app_is_checked_before_flower_installs_it(
     site: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    good, bad = ({"client/app.py": code, "pyproject.toml": b"x"} for code in (b"good", b"bad"))
+    good, bad = ({"client/app.py": code, "pyproject.toml": b"x = 1"} for code in (b"good", b"bad"))
     site.write_text(f'[allow]\napps = ["{app_digest(good)}"]\n')
     node = {"policy": str(site), "name": "north"}
     installed: list[bytes] = []

@@ -35,6 +35,15 @@ def test_totals_survive_restart(log: AuditLog):
     assert log.path.stat().st_mode & 0o077 == 0
 
 
+def test_long_texts_are_cut_so_that_log_stays_readable(log: AuditLog):
+    long = "\x00é" * 40_000
+    log.append(Entry("refused", long, long, rule=long, figures=("loss", *[long] * 9)))
+    log.append(Entry("refused", "north", "ward", figures=tuple(map(str, range(100_000)))))
+    assert verify(log.path).lines == 5
+    last = [json.loads(line) for line in log.path.read_text().splitlines()][3]
+    assert (len(last["rule"]), last["figures"]) == (2000, ["loss"])
+
+
 def test_refused_exchange_is_not_logged(log: AuditLog):
     def never(totals: Totals) -> None:
         raise EdgeFailed(f"{totals.bytes} bytes")

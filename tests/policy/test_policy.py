@@ -1,5 +1,7 @@
 """Test that whatever breaks a policy, or contradicts it, is refused by the name of the rule."""
 
+import io
+import zipfile
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +20,7 @@ from fedgc.policy import (
     figures_that_leave,
     read_policy,
 )
-from fedgc.policy.digests import app_digest, script_digest, task_digest
+from fedgc.policy.digests import app_digest, files_in_bundle, script_digest, task_digest
 
 APP, TASK, SCRIPT, OTHER = (f"sha256:{letter * 64}" for letter in "abcd")
 MASKED = f"""# what the ward allows
@@ -224,11 +226,31 @@ def test_hours_follow_change_of_clock():
     assert hours.closes_s(before) == 9 * 3600
 
 
+@pytest.mark.parametrize("name", ["client/__pycache__/app.cpython-311.pyc", "client/app.pyc"])
+def test_compiled_code_has_no_digest(name: str):
+    with pytest.raises(Unusable, match="compiled code"):
+        app_digest({"client/app.py": b"", name: b""})
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("name", ["./a.py", "b//a.py", "/a.py", "b/../a.py", "b\\\\a.py", "a.py"])
+def test_bundle_with_second_path_of_file_is_refused(name: str):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as bundle:
+        for each in ("a.py", name):
+            bundle.writestr(each, b"")
+    with pytest.raises(Unusable, match="needed"):
+        files_in_bundle(content.getvalue())
+
+
 def test_digests_follow_code_and_not_settings(tmp_path: Path):
-    app = {"client/app.py": b"app = 1", "pyproject.toml": b"rounds = 3", ".info/CONTENT": b"x"}
-    same = app_digest({**app, "pyproject.toml": b"rounds = 4", ".info/CONTENT": b"y"})
+    settings = b"tool.flwr.app.config.rounds = "
+    app = {"client/app.py": b"app = 1", "pyproject.toml": settings + b"3", ".info/CONTENT": b"x"}
+    same = app_digest({**app, "pyproject.toml": settings + b"4", ".info/CONTENT": b"y"})
     assert app_digest(app) == same != app_digest({**app, "client/app.py": b"app = 2"})
     assert app_digest({"a": b"bc"}) != app_digest({"ab": b"c"})
+    wired = {**app, "pyproject.toml": b'tool.flwr.app.components.clientapp = "json.tool:main"'}
+    assert len({app_digest(each) for each in (app, wired, {**app, ".hidden/code.py": b""})}) == 3
     (tmp_path / "ward.py").write_text("task = 1")
     (tmp_path / "train.py").write_text("train()")
     folders = [str(tmp_path / "none"), str(tmp_path)]

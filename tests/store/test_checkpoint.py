@@ -1,9 +1,11 @@
+import contextlib
 import hashlib
 import json
 import os
 import stat
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,7 @@ from fedgc.store.checkpoint import (
     pinned,
     restore,
     save,
+    version_of,
     versions,
 )
 
@@ -388,8 +391,46 @@ def test_shards_are_removed_moved_and_pinned_with_checkpoint(tmp_path, few):
     assert same(load(tmp_path), large(3))
 
 
+@pytest.mark.parametrize("step", range(8))
+def test_restore_that_is_killed_loses_no_version(tmp_path, few, monkeypatch, step):
+    for version in (1, 2):
+        save(tmp_path, large(version), keep=2)
+    left = iter(range(step))
+
+    def counted(act):
+        def acted(*places):
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            return act(*places)
+
+        return acted
+
+    for name in ("replace", "hardlink_to"):
+        monkeypatch.setattr(Path, name, counted(getattr(Path, name)))
+    with contextlib.suppress(KeyboardInterrupt):
+        restore(tmp_path, 1)
+    for version in (1, 2):
+        assert same(version_of(tmp_path, version), large(version))
+
+
+def test_failed_write_of_same_version_keeps_it(tmp_path, few, monkeypatch):
+    save(tmp_path, large(1), keep=1)
+    pin(tmp_path, large(1))
+
+    def full(_handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    for write in (pin, partial(save, keep=1)):
+        with pytest.raises(EdgeFailed, match="No space left on device"):
+            write(tmp_path, large(1, round_number=9))
+    for folder in (tmp_path, tmp_path / "best"):
+        assert same(load(folder), large(1))
+
+
 def test_shards_of_dead_writer_are_removed(tmp_path, few):
     (tmp_path / "model-0000000009").mkdir()
+    (tmp_path / "model-0000000009.7.shards").mkdir()
     (tmp_path / "model-0000000001").mkdir()
     save(tmp_path, large(1), keep=1)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["model-0000000001", "model-0000000001.fedgc"]

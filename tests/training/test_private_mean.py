@@ -58,14 +58,14 @@ def test_mean_has_promised_noise(quantile):
 
 
 def test_noise_of_updates_and_count_make_one_exchange():
-    """The joint mechanism: the updates within the clip, and half a count, each over its noise."""
+    """The joint mechanism: the updates within the clip, and the count, each over its noise."""
     rule = rule_of(noise=1.5, clip_quantile=0.5)
     deviations = []
     made = rule._gaussian
     rule._gaussian = lambda deviation: deviations.append(deviation) or made(deviation)
     mean_of(rule, [np.ones(4, np.float32)])
     of_updates, of_count = deviations
-    assert (1.0 / of_updates) ** 2 + (0.5 / of_count) ** 2 == pytest.approx(1.5**-2)
+    assert (1.0 / of_updates) ** 2 + (1.0 / of_count) ** 2 == pytest.approx(1.5**-2)
 
 
 @pytest.mark.parametrize("quantile", [0.3, 0.8])

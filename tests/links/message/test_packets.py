@@ -9,16 +9,19 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 
 from fedgc.config import RunConfig
+from fedgc.errors import NotAllowed
 from fedgc.flower.cache_folders import SPILLED, default_root, full_name, open_cache, spilled
 from fedgc.flower.departure import Departure
 from fedgc.flower.driver import Driver
 from fedgc.flower.job import Job
 from fedgc.flower.message_work import MessageWork
+from fedgc.flower.site_policy import SitePolicy
 from fedgc.history import Speeds
 from fedgc.links.frames import StreamId
 from fedgc.links.links import Links
@@ -26,7 +29,7 @@ from fedgc.links.message import packets as packets
 from fedgc.links.message.server import MessageServer
 from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Failed, Held, Joined, Kept, Leaving, Mix, Progress, Report, Reveal, Work
-from fedgc.training import CacheFiles, CommonModel, Engine, new_engine
+from fedgc.training import Answer, CacheFiles, CommonModel, Engine, new_engine
 from fedgc.training.pace import Pace
 from fedgc.training.tasks import named
 from tests.config_of import config_of
@@ -187,6 +190,25 @@ def test_work_finished_in_one_packet_is_sent_by_next(tmp_path: Path) -> None:
     assert codeword.size == model.size
     assert np.abs(codeword).max() > 0
     assert isinstance(joined.kept[0], Kept)
+
+
+def test_refused_exchange_of_script_is_reported_and_work_kept(tmp_path: Path) -> None:
+    """A script hands in its update while the packet's work goes on."""
+    reveal = Reveal("me", 1, 0, "local", None)
+    kept, steps = [], iter([Answer(reveal, None, np.ones(4, np.float32)), None])
+    script = SimpleNamespace(idle=False, step=lambda: next(steps), keep=lambda: kept.append(1) or ())
+    script.answer = lambda _: None
+
+    def refuse(*_: int) -> None:
+        raise NotAllowed("limits.exchanges-per-day")
+
+    policy = SitePolicy()
+    policy.send = refuse
+    made = MessageWork(script, CacheFiles(tmp_path / "cache"), "me", seconds(), policy=policy)
+    made.run(packet_of(reveal, lease_s=2.0))
+    assert [line.reason for line in said(made, Failed)] == ["limits.exchanges-per-day"]
+    assert kept
+    assert not made.codewords
 
 
 def test_ended_lease_stops_work_and_keeps_rest_for_next(tmp_path: Path) -> None:
