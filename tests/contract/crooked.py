@@ -14,14 +14,13 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks import counting
-from fedgc.codecs import EXACT
 from fedgc.flower.client_loop import ClientLoop
 from fedgc.flower.driver import Driver
 from fedgc.flower.job import Job
 from fedgc.flower.sink import Sink
 from fedgc.history import RoundRow, Speeds
 from fedgc.links import frames as wire
-from fedgc.links.frames import Ping
+from fedgc.links.frames import Ping, StreamId
 from fedgc.links.identity import Identity
 from fedgc.links.pieces import Numbers
 from fedgc.links.quotas import Quotas
@@ -83,12 +82,12 @@ def lines_twice(frames: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def flood_of_pings(frames: Iterator[bytes]) -> Iterator[bytes]:
-    """Once it has joined, the client sends pings as fast as it can, for as long as it is heard."""
-    joined = False
+    """Once it trains, the client sends pings as fast as it can, for as long as it is heard."""
+    trains = False
     for frame in frames:
         yield frame
-        joined = joined or b'"Joined"' in frame
-        if joined:
+        trains = trains or b'"Progress"' in frame
+        if trains:
             yield from [wire.encode(Ping())] * 5000
 
 
@@ -98,8 +97,8 @@ class Crooked(Session):
     mangle: Mangle = staticmethod(straight)
     tamper: Tamper = staticmethod(lambda vector: vector)
 
-    def offer(self, round_: int, attempt: int, vector: Numbers, wire: str = EXACT) -> None:
-        super().offer(round_, attempt, self.tamper(vector), wire)
+    def offer_packed(self, stream: StreamId, vector: Numbers) -> None:
+        super().offer_packed(stream, self.tamper(vector))
 
     def _frames(self, stream: object) -> Iterator[bytes]:
         """Yield messages of the frames that `mangle` makes of those in each message."""
