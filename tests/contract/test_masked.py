@@ -59,6 +59,7 @@ def test_masked_run_survives_lost_site_and_readmits_it(consortium, contract_wait
     assert max(accuracies) > 0.5
 
 
+@pytest.mark.slow
 def test_message_link_site_joins_sum_with_session_sites(consortium) -> None:
     federation, made, folder = consortium
     listener = f"127.0.0.1:{free_port()}"

@@ -109,6 +109,7 @@ def test_preempt_local_task_counts_each_finished_step(three: Federation, steps: 
     assert not clients[LEAVES].failure
 
 
+@pytest.mark.slow
 def test_preempt_coded_chunks_count(three: Federation, steps: Path):
     """The client has finished a chunk and is at its second, which nobody else has to wait for."""
     more = TASK | {

@@ -85,6 +85,7 @@ def test_script_contributes_steps_that_are_done(three: Federation, tmp_path: Pat
     assert sorted(each.finished for each in clients) == [6, 8, 8]
 
 
+@pytest.mark.slow
 def test_faulty_script_costs_its_client_one_round(three: Federation, tmp_path: Path):
     """One script raises, one is killed, one prints 64 MB: each is started again, and the run completes."""
     words = {
@@ -113,6 +114,7 @@ def _contributes_again(federation: Federation, run: str) -> bool:
     return any(sum(each.finished > 0 for each in row) == len(NAMES) for row in later)
 
 
+@pytest.mark.slow
 def test_personal_script_keeps_its_head_across_resume(three: Federation, tmp_path: Path):
     """The run goes on from its checkpoint, and each client from its own head."""
     words = {name: f"--add {n + 1} --samples 10 --sizes 4 2 --private 1" for n, name in enumerate(NAMES)}
