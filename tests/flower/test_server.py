@@ -56,7 +56,7 @@ def released(folder: Path, version: int) -> Path:
     return checkpoint.save(folder, made, keep=9)
 
 
-def test_restored_private_run_keeps_what_was_spent(apart: Path) -> None:
+def test_restored_private_run_keeps_all_that_is_spent(apart: Path) -> None:
     for version in (1, 2, 3):
         released(apart / "private", version)
     checkpoint.restore(apart / "private", 1)
