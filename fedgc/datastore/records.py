@@ -25,8 +25,7 @@ def remove_records(store: ChunkStore, site: Site, records: Sequence[str]) -> Map
         Refused: A chunk is damaged.
     """
     manifest = own_manifest(store, site)
-    for digest in store.digests() - {chunk.digest for chunk in manifest.chunks}:
-        store.remove(digest)  # of a removal that was interrupted: it may hold a removed record
+    _remove_unlisted(store, manifest)  # of a removal that was interrupted
     wanted = dict(zip(map(bytes, record_digests(records)), records, strict=True))
     found = {chunk: _rows(store, site, manifest, chunk, wanted) for chunk in manifest.chunks}
     chunks_of = {
@@ -40,11 +39,16 @@ def remove_records(store: ChunkStore, site: Site, records: Sequence[str]) -> Map
         if rows
     }
     left = tuple(new for each in manifest.chunks if (new := kept.get(each.number, each)) is not None)
-    store.put_manifest(replace(manifest, chunks=left), site.key)
-    for chunk in found:
-        if chunk.number in kept:
-            store.remove(chunk.digest)
+    manifest = replace(manifest, chunks=left)
+    store.put_manifest(manifest, site.key)
+    _remove_unlisted(store, manifest)
     return chunks_of
+
+
+def _remove_unlisted(store: ChunkStore, manifest: Manifest) -> None:
+    """Remove the files of chunks that are not in the manifest: they may hold removed records."""
+    for digest in store.digests() - {chunk.digest for chunk in manifest.chunks}:
+        store.remove(digest)
 
 
 def _rows(
