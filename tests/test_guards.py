@@ -30,7 +30,7 @@ from fedgc.training.loop.environment import ScriptEnvironment
 from fedgc.training.loop.leader import Leader
 from fedgc.training.loop.protocol import LineSocket
 from fedgc.web.serve import Place, Served
-from tests.flower.test_client_loop import serving
+from tests.flower.test_client_loop import given_work, serving
 from tests.flower.test_driver import run
 from tests.links.conftest import WAIT_S, Link, link, make_link
 from tests.links.message.test_grid_loop import House, joined, task
@@ -175,6 +175,7 @@ def test_bug_in_frame_of_server_ends_session_with_reason(link: Link, monkeypatch
 
 def test_bug_in_command_is_reported_as_failure(link: Link) -> None:
     with serving(link) as (engine, client, ended):
+        given_work(link, client)
         engine.error = ZeroDivisionError("a bug")
         link.listener.send(Skip(client, 1, 0))
         assert "a command Skip: saw ZeroDivisionError: a bug" in link.event(Failed).reason
