@@ -52,6 +52,7 @@ def test_upload_adds_exactly_its_own_time(policy):
         assert full.size == without.size
 
 
+@pytest.mark.slow
 def test_job_measures_every_family_without_practice_rounds():
     rows = rows_of(Job(Modelled("bimodal"), 3, TINY))
     assert {each.family for each in rows} == {"ours", "planned", "baseline", "bound"}

@@ -68,7 +68,7 @@ def changed(saved: list[Checkpoint]) -> list[set[int]]:
     ]
 
 
-@pytest.mark.parametrize("codec", ["float32", "int8"])
+@pytest.mark.parametrize("codec", [pytest.param("float32", marks=pytest.mark.slow), "int8"])
 def test_resumed_run_goes_on_with_next_fragment(tmp_path: Path, codec: str) -> None:
     settings = {**LOCAL, "fragments": PARTS, "download_codec": codec}
     _, _, before = run(tmp_path / "first", **settings, rounds=2)

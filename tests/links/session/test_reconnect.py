@@ -136,6 +136,7 @@ def say_both_ways(link, session, client: str, number: int) -> None:
     assert link.event(Progress).chunk == link.command(session).chunk == number
 
 
+@pytest.mark.slow
 def test_silent_session_survives_middlebox_idle_timeout(make_link, make_relay) -> None:
     link = make_link(
         **{"grace_s": 8.0}

@@ -26,6 +26,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[Leader, LineSocket]]:
     client.close()
 
 
+@pytest.mark.slow
 def test_ranks_hear_of_leader_while_client_is_silent(pair, monkeypatch: pytest.MonkeyPatch):
     leader, client = pair
     monkeypatch.setattr(leader_module, "HEARTBEAT_S", 0.01)
