@@ -65,6 +65,7 @@ def test_skipped_round_sends_no_vector_and_exchange_covers_both(
     assert all(0 < count < PACKET_BYTES for count in packets)
 
 
+@pytest.mark.slow
 def test_krum_leaves_out_round_with_too_few_updates(federation: Federation) -> None:
     plain = SETTINGS | {"gate_period": 1, "connect_s": 20.0}
     krum = federation.submit(plain | {"run": "krum", "aggregator": "krum"})

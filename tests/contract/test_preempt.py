@@ -135,6 +135,7 @@ def test_preempt_coded_chunks_count(three: Federation, steps: Path):
 PLAIN = {"aggregator": "weighted-mean"}  # the numbers tell what was counted
 
 
+@pytest.mark.slow
 def test_preempt_script_counts_each_finished_step(three: Federation, tmp_path: Path):
     """The script adds 10 in each step, and the two others 1: the model tells what was counted."""
     mark = tmp_path / "mark"

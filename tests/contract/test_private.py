@@ -25,6 +25,7 @@ LONGER = 16  # rounds, so that a kill at a random moment is likely to come befor
 MOMENTS_S = 10.0  # from the first round on
 
 
+@pytest.mark.slow
 def test_private_run_completes_on_default_settings(federation: Federation, tmp_path: Path) -> None:
     run = federation.submit(
         {

@@ -67,7 +67,7 @@ def took_part(federation: Federation, run: str) -> None:
     assert all(row.counted >= SETTINGS["local_steps"] for row in clients)
 
 
-@pytest.mark.parametrize("name", ["huggingface", "lightning"])
+@pytest.mark.parametrize("name", ["huggingface", pytest.param("lightning", marks=pytest.mark.slow)])
 def test_script_with_trainer_takes_part_in_every_round(federation: Federation, name: str) -> None:
     finished(federation, SETTINGS | {"run": name, "script": str(EXAMPLES / SCRIPTS[name])})
     took_part(federation, name)
