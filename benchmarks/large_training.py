@@ -119,6 +119,7 @@ class Clients:
                 part.copy_(each.expand_as(part))
         each_loss = torch.func.vmap(lambda parts, batch: _loss(parts, self._shape, batch))
         for _ in range(steps):
+            # torch has no types for `backward` of what vmap returns
             each_loss(self._parts, self._batches()).sum().backward()  # type: ignore[no-untyped-call]
             self._optimizer.step()
             self._optimizer.zero_grad()

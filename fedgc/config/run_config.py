@@ -137,6 +137,11 @@ class RunConfig(PrivacySettings):
         """The client measure that the gate needs."""
         return gate_named(self.chosen_gate).measure
 
+    @property
+    def reads_losses(self) -> bool:
+        """Whether the gate needs the loss of each client."""
+        return gate_named(self.chosen_gate).reads_losses
+
     def new_gate(self) -> Gate[Any]:
         """Return a new gate with these settings."""
         settings = GateSettings(

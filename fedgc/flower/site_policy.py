@@ -38,7 +38,6 @@ from fedgc.policy.hours import zone_of
 from fedgc.secagg import Federation
 from fedgc.training.script.place import in_app, script_in
 
-LOSS_GATE: Final = "loss-change"
 NOTHING: Final = Request("", "")
 
 
@@ -210,7 +209,7 @@ def request_of(
         n_min=federation.quorum if federation else 0,
         noise=privacy.noise if privacy else 0.0,
         releases=privacy.exchanges if privacy else 0,
-        weighs_loss=config.chosen_gate == LOSS_GATE,
+        weighs_loss=config.reads_losses,
     )
 
 

@@ -49,6 +49,8 @@ class Gate(ABC, Generic[State]):
     measure: ClassVar[Measure] = "none"
     """The meaning of `Report.squared_norm`: distance is the squared distance from the last
     common model, gradient the squared norm of the newest gradient, for which clients wait at each check."""
+    reads_losses: ClassVar[bool] = False
+    """Whether the gate needs `Report.loss`, which a site's policy may keep from leaving."""
     advice: ClassVar[str] = ""
     """The advice to a user whose gate skips more rounds than wanted."""
 

@@ -59,6 +59,7 @@ class LossChange(BudgetGate[LossState]):
     """
 
     name: ClassVar[str] = "loss-change"
+    reads_losses: ClassVar[bool] = True
     summary: ClassVar[str] = "within gate.budget, evenly, and more often after the loss of a client has risen"
 
     def init(self) -> LossState:

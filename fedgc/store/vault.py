@@ -186,6 +186,7 @@ def _take(path: Path) -> int:
 
 
 def _on_connect(connection: object, _record: object) -> None:
+    # SQLAlchemy gives the connection of the driver, whose type it does not know
     connection.execute("PRAGMA secure_delete = ON")  # type: ignore[attr-defined]
 
 

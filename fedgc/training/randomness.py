@@ -62,6 +62,7 @@ def permutation(start: int, count: int) -> NDArray[np.int64]:
 def _seed_torch(start: int) -> None:
     # torch.manual_seed does the same, but formats a stack trace each time if CUDA is not in use.
     torch.default_generator.manual_seed(start)
+    # torch.cuda.is_initialized has no types.
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(start)
     elif torch.backends.mps.is_available():

@@ -21,6 +21,7 @@ class ScheduleFreeSGD(torch.optim.Optimizer):
     def __init__(self, parameters: Iterable[Tensor], lr: float, momentum: float) -> None:
         super().__init__(parameters, {"lr": lr, "momentum": momentum})
 
+    # torch's own optimizers return a loss for a closure; this one takes none
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # noqa: ARG002
         """Do one step."""

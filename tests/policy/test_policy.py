@@ -22,7 +22,7 @@ from fedgc.policy import (
 )
 from fedgc.policy.digests import app_digest, files_in_bundle, script_digest, task_digest
 
-APP, TASK, SCRIPT, OTHER = (f"sha256:{letter * 64}" for letter in "abcd")
+APP, TASK, SCRIPT, OTHER = (f"sha256:{digit * 64}" for digit in "abcd")
 MASKED = f"""# what the ward allows
 [allow]
 apps = ["{APP}"]
@@ -75,7 +75,7 @@ FILES = {  # what is replaced, by what, and the rule that the error names
     "bare key": ("# what the ward allows", "apps = 3", "line 1 (apps)"),
     "no app": (f'apps = ["{APP}"]', "apps = []", "line 3 (allow.apps)"),
     "short digest": (APP, APP[:-1], "line 3 (allow.apps)"),
-    "large letters": (APP, APP.upper(), "line 3 (allow.apps)"),
+    "capitals": (APP, APP.upper(), "line 3 (allow.apps)"),
     "task of an app by name": ('"digits"', '"ward:task"', "line 4 (allow.tasks)"),
     "script by name": (SCRIPT, "train.py", "line 5 (allow.scripts)"),
     "tasks no list": (f'["digits", "{TASK}"]', '"digits"', "line 4 (allow.tasks)"),
