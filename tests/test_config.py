@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedgc.aggregators import MIXED_RANKS
 from fedgc.config import AUTO, BASIC, KEYS, NAME, RunConfig
 from fedgc.config.names import FIELDS
 from fedgc.errors import BadSetting
@@ -279,7 +280,7 @@ NARROW = {
 WORDS = {
     "run": st.from_regex(NAME, fullmatch=True), "resume": st.text("ab-7:", max_size=10),
     "gate": st.sampled_from(available("fedgc.gates")), "gate_options": st.just(""),
-    "aggregator": st.sampled_from(available("fedgc.aggregators")), "aggregator_options": st.just(""),
+    "aggregator": st.sampled_from(sorted({*available("fedgc.aggregators")} - {MIXED_RANKS})), "aggregator_options": st.just(""),
     "codec": st.sampled_from(available("fedgc.codecs")),
     "code": st.just("frame"), "samples": st.just(""), "site_gateway": st.just(""),
 }  # fmt: skip
