@@ -280,7 +280,8 @@ NARROW = {
 WORDS = {
     "run": st.from_regex(NAME, fullmatch=True), "resume": st.text("ab-7:", max_size=10),
     "gate": st.sampled_from(available("fedgc.gates")), "gate_options": st.just(""),
-    "aggregator": st.sampled_from(sorted({*available("fedgc.aggregators")} - {MIXED_RANKS})), "aggregator_options": st.just(""),
+    "aggregator": st.sampled_from(sorted({*available("fedgc.aggregators")} - {MIXED_RANKS})),
+    "aggregator_options": st.just(""),
     "codec": st.sampled_from(available("fedgc.codecs")),
     "code": st.just("frame"), "samples": st.just(""), "site_gateway": st.just(""),
 }  # fmt: skip
