@@ -24,7 +24,6 @@ from fedgc.messages import (
     Command,
     Continue,
     Deal,
-    Due,
     Enrolled,
     Event,
     Failed,
@@ -40,7 +39,6 @@ from fedgc.messages import (
     ModelEvent,
     Offered,
     Open,
-    Ordered,
     Persist,
     Pool,
     Progress,
@@ -55,6 +53,7 @@ from fedgc.messages import (
     Shares,
     Signed,
     Skip,
+    StepsGranted,
     Stop,
     Survivors,
     Take,
@@ -63,6 +62,7 @@ from fedgc.messages import (
     ToClient,
     Uncover,
     Unmask,
+    UpdateDue,
     Validate,
     Work,
 )
@@ -102,8 +102,8 @@ GOOD = (
     Published(1.0, 2, bytes(32)),
     Tick(1.0),
     Stop(1.0, "enough"),
-    Ordered(1.0, "5f", 16, 32),
-    Due(1.0),
+    StepsGranted(1.0, "5f", 16, 32),
+    UpdateDue(1.0),
     Pool(1, 2, (("a", ("left",)), ("b", ("right",)))),
     Work("a", 1, 0, 4, (2, 0), ((0, "left"), (2, "right")), 7, 60.0),
     Skip("a", 1, 0),
@@ -227,7 +227,7 @@ def test_sketch_is_whole_and_finite_or_absent(message):
 
 @pytest.mark.parametrize("event", [m for m in GOOD if type(m) in get_args(Event)], ids=label)
 def test_client_event_names_client(event):
-    if isinstance(event, Tick | Stop | Published | Ordered | Due):
+    if isinstance(event, Tick | Stop | Published | StepsGranted | UpdateDue):
         assert not hasattr(event, "client")
     else:
         with pytest.raises(BadMessage, match="needed a client"):

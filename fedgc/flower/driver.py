@@ -56,7 +56,7 @@ from fedgc.run.initialization import Initialization
 from fedgc.run.machine import Append, Apply, Chose, Finished, Output, Run, RunParts, RunState
 from fedgc.run.sample_pins import SamplePins
 from fedgc.run.sample_shares import SampleShares
-from fedgc.run.site_orders import SiteOrders
+from fedgc.run.site_steps import SiteSteps
 from fedgc.secagg import Federation, RingSum, Terms
 from fedgc.secagg.keys import KEY_BYTES
 from fedgc.secagg.keystream import Strand
@@ -92,7 +92,7 @@ class Driver:
         self._optimizer = self._new_optimizer()
         self.model: Vector = self.common.first() if job.first is None else job.first
         state = self._restored(job.resume) if job.resume else None
-        self._orders = SiteOrders.read(job.resume.site if job.resume else "") if job.gateway else None
+        self._site_steps = SiteSteps.read(job.resume.site if job.resume else "") if job.gateway else None
         key_agreement = self._key_agreement(job.federation) if job.federation else None
         self._run = Run(
             job.config,
@@ -100,7 +100,7 @@ class Driver:
             size=self.common.size,
             speeds=job.speeds,
             resume=state,
-            parts=RunParts(Tuner(job.config, job.speeds.recent), key_agreement, self._pins, self._orders),
+            parts=RunParts(Tuner(job.config, job.speeds.recent), key_agreement, self._pins, self._site_steps),
         )
         self._ring: RingSum | None = None  # masked sum of the present round
         self._mean: Vector | None = None  # unmasked mean of a masked round
@@ -185,16 +185,16 @@ class Driver:
 
     def _hear_gateway(self, link: Link) -> None:
         """Carry out what the consortium of a site asks for through its gateway."""
-        gateway, orders = self._job.gateway, self._orders
-        if gateway is None or orders is None:
+        gateway, steps = self._job.gateway, self._site_steps
+        if gateway is None or steps is None:
             return
         samples = self._run.amounts.present.samples
-        site = SiteState(orders, self.model, self._clock(), samples, works=self._run.round is not None)
+        site = SiteState(steps, self.model, self._clock(), samples, works=self._run.round is not None)
         for event in gateway.turn(site, self.common.layout):
             if isinstance(event, NewModel):
                 self.model = event.model
                 self._optimizer = self._new_optimizer()
-                self._handle(event.order, link)
+                self._handle(event.granted, link)
                 self._publish(self._run.version, link)
             else:
                 self._handle(event, link)
@@ -387,7 +387,7 @@ class Driver:
         state = typed.dumps(typed.write(self._run.state())).decode()
         layout = self.common.layout
         text = layout.text() if self._job.config.script else ""
-        site = self._orders.text() if self._orders else ""
+        site = self._site_steps.text() if self._site_steps else ""
         optimizer = self._optimizer.state()
         privacy = self._privacy.text()
         return Checkpoint(round_, version, self.model, optimizer, state, text, site, privacy, layout.shapes)

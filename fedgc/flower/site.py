@@ -7,8 +7,8 @@ the same for a site as for one machine: masks, codecs, partial work, departures.
 
     the consortium asks for        the site's run gets
     training from its model        `NewModel`: the model, and where it comes from
-    steps up to a target           `Ordered`: it begins rounds until they are done
-    what there is                  `Due`: the present round collects; then the site hands in its model
+    steps up to a target           `StepsGranted`: it begins rounds until they are done
+    what there is                  `UpdateDue`: the present round collects; then the site hands in its model
     the end                        `Stop`
 
 The site's model counts for a consortium's model by that model's digest, which checkpoints keep. A site whose
@@ -24,8 +24,8 @@ from typing import Final
 import numpy as np
 
 from fedgc.errors import EdgeFailed, FedgcError
-from fedgc.messages import Due, Layout, Ordered, Scored, Stop
-from fedgc.run.site_orders import SiteOrders
+from fedgc.messages import Layout, Scored, StepsGranted, Stop, UpdateDue
+from fedgc.run.site_steps import SiteSteps
 from fedgc.training import Vector
 from fedgc.training.cache_files import digest_of
 from fedgc.training.figures import UNNAMED
@@ -41,7 +41,7 @@ GONE: Final = "the gateway of this site has ended"
 class SiteState:
     """Where the site's run is."""
 
-    orders: SiteOrders
+    steps: SiteSteps
     model: Vector
     now: float
     samples: int  # of the present clients
@@ -53,10 +53,10 @@ class NewModel:
     """The site trains from this model from now on."""
 
     model: Vector
-    order: Ordered
+    granted: StepsGranted
 
 
-Asked = Ordered | Due | NewModel | Stop
+Asked = StepsGranted | UpdateDue | NewModel | Stop
 
 
 class GatewayLine:
@@ -74,7 +74,7 @@ class GatewayLine:
         try:
             if self._is_announced:
                 yield from self._proceed(site)
-            elif site.orders.ready:
+            elif site.steps.ready:
                 self._announce(site, layout)
         except FedgcError as error:
             yield Stop(site.now, f"{GONE}: {error}")
@@ -94,7 +94,7 @@ class GatewayLine:
             action = self._leader.next(0.0)
             if action.do in (Do.LOAD, Do.HAND_IN):
                 self._owed = action
-                yield Due(site.now)
+                yield UpdateDue(site.now)
             else:
                 yield from self._do(action, site)
         if self._owed is not None and not site.works:
@@ -103,18 +103,18 @@ class GatewayLine:
 
     def _count(self, site: SiteState) -> None:
         """Count the steps of the rounds that are over."""
-        if site.orders.done > self._leader.steps:
-            self._leader.log_loss(site.orders.loss)
-            self._leader.count_steps(site.orders.done, site.now - self._since)
+        if site.steps.done > self._leader.steps:
+            self._leader.log_loss(site.steps.loss)
+            self._leader.count_steps(site.steps.done, site.now - self._since)
             self._since = site.now
 
     def _do(self, action: Action, site: SiteState) -> Iterator[Asked]:
         match action.do:
             case Do.LOAD:
                 yield from self._load(action, site)
-            case Do.STEP if site.orders.limit != (goal := self._leader.goal):
-                self._since = site.now if site.orders.rests else self._since
-                yield Ordered(site.now, site.orders.origin, self._first_step, goal)
+            case Do.STEP if site.steps.limit != (goal := self._leader.goal):
+                self._since = site.now if site.steps.rests else self._since
+                yield StepsGranted(site.now, site.steps.origin, self._first_step, goal)
             case Do.READ | Do.HAND_IN:
                 self._leader.trained[:] = site.model
                 self._leader.handed_in(action.do)
@@ -125,16 +125,16 @@ class GatewayLine:
 
     def _load(self, action: Action, site: SiteState) -> Iterator[Asked]:
         """Train from the model that the gateway gives, unless the site's model has come from it already."""
-        orders, told = site.orders, self._leader.steps
+        steps, told = site.steps, self._leader.steps
         model = self._leader.common.copy()
         origin, self._first_step = digest_of(model), action.first_step
-        if origin == orders.origin and not told:  # what a gateway that is started again has not seen
+        if origin == steps.origin and not told:  # what a gateway that is started again has not seen
             self._since = site.now
             return
         if not np.array_equal(model, site.model):
-            orders.origin = ""  # also the same model again is a new version for the fleet
-            yield NewModel(model, Ordered(site.now, origin, action.first_step + told, 0))
-        orders.origin, orders.done, orders.limit = origin, told, 0
+            steps.origin = ""  # also the same model again is a new version for the fleet
+            yield NewModel(model, StepsGranted(site.now, origin, action.first_step + told, 0))
+        steps.origin, steps.done, steps.limit = origin, told, 0
 
 
 @contextmanager

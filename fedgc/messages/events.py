@@ -306,7 +306,7 @@ class Stop:
 
 
 @value
-class Ordered:
+class StepsGranted:
     """At the server of a site: the consortium asks for `limit` local steps from its model, in all.
 
     `origin` is the digest of that model, whose first step is number `first_step` of the run. An origin that
@@ -320,14 +320,14 @@ class Ordered:
 
 
 @value
-class Due:
+class UpdateDue:
     """At the server of a site: the consortium asks for what the site's fleet has finished, now."""
 
     now: Amount
 
 
 Masking = Enrolled | Advert | Deal | Signed | Shares
-Asked = Ordered | Due
+Asked = StepsGranted | UpdateDue
 Worked = Progress | Report | Codeword
 Event = (
     Joined
@@ -342,8 +342,8 @@ Event = (
     | Published
     | Tick
     | Stop
-    | Ordered
-    | Due
+    | StepsGranted
+    | UpdateDue
 )
 ModelEvent = Announced | Scored  # about the model: the driver handles them, not the run
 LinkEvent = Event | ModelEvent  # what a link passes on

@@ -50,7 +50,6 @@ from fedgc.messages import (
     Close,
     Codeword,
     Command,
-    Due,
     Event,
     Failed,
     Joined,
@@ -66,6 +65,7 @@ from fedgc.messages import (
     Reveal,
     Stop,
     Tick,
+    UpdateDue,
 )
 from fedgc.round.aggregator import JUST_WAIT, Aggregator, Result
 from fedgc.round.coded.scheduler import CodedScheduler
@@ -274,7 +274,7 @@ class Round:
         self.statistics.awaited |= {w for w in idle if not self.statistics.failure[w]}  # it may have failed
         return self._collect_early(event.now)
 
-    def _asked(self, event: Due) -> list[Command]:
+    def _asked(self, event: UpdateDue) -> list[Command]:
         """Go on with the finished work before the deadline."""
         if self.scheduler.supply in (Supply.IMPOSSIBLE, Supply.NOTHING):
             return self._close("empty", event.now)

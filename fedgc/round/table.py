@@ -7,7 +7,6 @@ from typing import Final
 
 from fedgc.messages import (
     Codeword,
-    Due,
     Failed,
     Joined,
     Leaving,
@@ -20,6 +19,7 @@ from fedgc.messages import (
     Signed,
     Stop,
     Tick,
+    UpdateDue,
 )
 from fedgc.round.states import State, table_of
 
@@ -38,7 +38,7 @@ TABLE: Final = table_of(
             Progress: ("_reported", _ON),  # coded, a replica: skip, take, ask the gate, collect
             Report: ("_reported", _ON),  # local, its steps are done: ask the gate, collect
             Tick: ("_time_passed", _ON),  # at the deadline: collect what is finished
-            Due: ("_asked", _ON),  # of a site: its consortium asks for it
+            UpdateDue: ("_asked", _ON),  # of a site: its consortium asks for it
             Stop: ("_stopped", _OVER),
         },
         State.COLLECTING: {

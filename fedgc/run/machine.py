@@ -30,21 +30,21 @@ from fedgc.messages import (
     Codeword,
     Command,
     Deal,
-    Due,
     Enrolled,
     Event,
     Joined,
     Leaving,
     Loaded,
     Lost,
-    Ordered,
     Progress,
     Published,
     Refuse,
     Report,
+    StepsGranted,
     Stop,
     Tick,
     Unmask,
+    UpdateDue,
     Work,
 )
 from fedgc.round.machine import Assignment, Round, State
@@ -64,7 +64,7 @@ from fedgc.run.parts import RunParts
 from fedgc.run.planner import PlanRequest
 from fedgc.run.returns import Returns
 from fedgc.run.rows import awaited_in, caused, chunkless, fault_of, row_of, too_few, with_coverage
-from fedgc.run.site_orders import SiteOrders
+from fedgc.run.site_steps import SiteSteps
 from fedgc.run.speeds import MeasuredSpeeds, learn_replication
 
 __all__ = ["CHECK_BYTES", "Append", "Apply", "Chose", "Finished", "Output", "Run", "RunParts", "RunState"]
@@ -139,8 +139,8 @@ class Run:
             outputs += self._entered(event)
         if self._key_agreement is not None:
             outputs += self._key_agreement.noted(event)
-        if isinstance(event, Ordered | Due):
-            outputs += self._commanded(self._site or SiteOrders(), event)
+        if isinstance(event, StepsGranted | UpdateDue):
+            outputs += self._commanded(self._site or SiteSteps(), event)
         elif current is None:
             outputs += self._gathering(event)
         elif kind not in OF_KEYS:
@@ -235,10 +235,10 @@ class Run:
             return []
         return self._begin(now) if self._key_agreement is None else self._keyed(self._key_agreement, now)
 
-    def _commanded(self, site: SiteOrders, event: Ordered | Due) -> Sequence[Output]:
+    def _commanded(self, site: SiteSteps, event: StepsGranted | UpdateDue) -> Sequence[Output]:
         """Begin to train what a consortium asks for, or have the present round collect what is there."""
         current = self.round
-        if isinstance(event, Due):
+        if isinstance(event, UpdateDue):
             site.limit = 0
             working = current is not None and current.state is State.WORKING
             return self._in_round(current, current.handle(event), event.now) if current and working else []

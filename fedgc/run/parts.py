@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from fedgc.round.masked.key_agreement import KeyAgreement
 from fedgc.run.planner import Planner
 from fedgc.run.sample_pins import SamplePins
-from fedgc.run.site_orders import SiteOrders
+from fedgc.run.site_steps import SiteSteps
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,4 +18,4 @@ class RunParts:
     planner: Planner | None = None
     key_agreement: KeyAgreement | None = None
     pins: SamplePins = field(default_factory=SamplePins)
-    site: SiteOrders | None = None
+    site: SiteSteps | None = None

@@ -45,7 +45,7 @@ class Checkpoint:
     """The run after `round`: the model of `version`, its optimizer, and the run's state as JSON text.
 
     `layout` names the tensors of the model (`messages.Layout` as text) if no task does. `site` holds the
-    orders of a consortium (`run.site_orders` as text), if the run is that of a site. `privacy` says what is
+    granted steps (`run.site_steps` as text), if the run is that of a site. `privacy` says what is
     spent (`training.private_mean` as text), with client-level privacy. `shapes` are the names and shapes
     under which a large model is written; a checkpoint that was read has none.
     """

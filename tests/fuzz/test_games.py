@@ -63,7 +63,7 @@ def test_every_class_of_event_is_played() -> None:
     game, seen = Game(3), set()
     for _ in range(2000):
         seen.add(type(game.hostile.event(5.0, "liar", 3, 2)))
-    own = ("Tick", "Stop", "Published", "Ordered", "Due")  # of the server
+    own = ("Tick", "Stop", "Published", "StepsGranted", "UpdateDue")  # of the server
     classes = {each for each in LinkEvent.__args__ if each.__name__ not in own}
     assert Codeword in classes
     assert classes <= seen

@@ -5,66 +5,66 @@ import math
 import pytest
 
 from fedgc.errors import Unusable
-from fedgc.messages import Due, Lost, Ordered, Reveal, Stop, Tick, Work
+from fedgc.messages import Lost, Reveal, StepsGranted, Stop, Tick, UpdateDue, Work
 from fedgc.run.machine import Finished
-from fedgc.run.site_orders import SiteOrders
+from fedgc.run.site_steps import SiteSteps
 from tests.run.test_local_run import CLIENTS, Fleet
 
 
 @pytest.fixture
-def orders() -> SiteOrders:
-    return SiteOrders()
+def steps() -> SiteSteps:
+    return SiteSteps()
 
 
 @pytest.fixture
-def fleet(orders: SiteOrders) -> Fleet:
-    return Fleet(site=orders, gate="every", lockstep="on", rounds=1)
+def fleet(steps: SiteSteps) -> Fleet:
+    return Fleet(site=steps, gate="every", lockstep="on", rounds=1)
 
 
-def ordered(fleet: Fleet, limit: int, origin: str = "", first_step: int = 0) -> None:
-    fleet.say(Ordered(fleet.now, origin, first_step, limit))
+def grant(fleet: Fleet, limit: int, origin: str = "", first_step: int = 0) -> None:
+    fleet.say(StepsGranted(fleet.now, origin, first_step, limit))
 
 
-def test_gathered_site_waits_for_order(fleet: Fleet, orders: SiteOrders) -> None:
-    assert orders.ready
+def test_gathered_site_waits_for_steps(fleet: Fleet, steps: SiteSteps) -> None:
+    assert steps.ready
     assert not fleet.of(Work)
     fleet.say(Tick(10_000.0))
     assert fleet.run.next_tick == math.inf
     assert not fleet.run.finished
 
 
-def test_order_becomes_rounds_of_fleet(fleet: Fleet, orders: SiteOrders) -> None:
-    ordered(fleet, 12)
+def test_granted_steps_become_rounds_of_fleet(fleet: Fleet, steps: SiteSteps) -> None:
+    grant(fleet, 12)
     for _ in range(3):
         fleet.do_a_round()
     assert [work.target for work in fleet.of(Work)[::4]] == [5, 5, 2]
-    assert (orders.done, orders.left, fleet.run.round) == (12, 0, None)
+    assert (steps.done, steps.left, fleet.run.round) == (12, 0, None)
 
 
-def test_model_of_consortium_is_new_version(fleet: Fleet, orders: SiteOrders) -> None:
-    ordered(fleet, 5)
+def test_model_of_consortium_is_new_version(fleet: Fleet, steps: SiteSteps) -> None:
+    grant(fleet, 5)
     fleet.do_a_round()
-    ordered(fleet, 5, "5f", first_step=16)
+    grant(fleet, 5, "5f", first_step=16)
     assert [(work.version, work.first_step) for work in fleet.of(Work)[-4:]] == [(2, 16)] * 4
-    assert (orders.origin, orders.done) == ("5f", 0)
+    assert (steps.origin, steps.done) == ("5f", 0)
 
 
-def test_due_site_collects_finished_work_of_its_fleet(fleet: Fleet, orders: SiteOrders) -> None:
-    ordered(fleet, 5)
+def test_due_site_collects_finished_work_of_its_fleet(fleet: Fleet, steps: SiteSteps) -> None:
+    grant(fleet, 5)
     fleet.report(CLIENTS[0])
     assert not fleet.of(Reveal)
-    fleet.say(Due(fleet.now))
+    fleet.say(UpdateDue(fleet.now))
     assert [reveal.client for reveal in fleet.of(Reveal)] == list(CLIENTS)
     fleet.do_a_round()
     assert fleet.outcomes == ["synced"]
-    assert orders.done == 5
-    assert orders.rests
+    assert steps.done == 5
+    assert steps.rests
 
 
 def test_site_without_fleet_ends(fleet: Fleet) -> None:
     for client in CLIENTS:
         fleet.say(Lost(1.0, client))
-    ordered(fleet, 5)
+    grant(fleet, 5)
     fleet.say(Tick(fleet.run.next_tick))
     (finished,) = fleet.of(Finished)
     assert not finished.complete
@@ -75,6 +75,6 @@ def test_resting_site_stops(fleet: Fleet) -> None:
     assert fleet.of(Finished) == [Finished("over", True)]
 
 
-def test_damaged_orders_of_checkpoint_are_refused() -> None:
+def test_damaged_steps_of_checkpoint_are_refused() -> None:
     with pytest.raises(Unusable, match="needed a digest and steps"):
-        SiteOrders.read('{"a": 1}')
+        SiteSteps.read('{"a": 1}')

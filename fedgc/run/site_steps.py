@@ -2,7 +2,7 @@
 
 A site is a fleet with a server of its own whose gateway is one client of a consortium. The consortium asks
 for a number of local steps from its common model; the site's run begins rounds while some of them are left,
-and waits for the next order otherwise. A round counts for the steps of the client that did most.
+and waits for more of them otherwise. A round counts for the steps of the client that did most.
 """
 
 import json
@@ -15,12 +15,12 @@ from fedgc.round.machine import Round
 
 
 @dataclass(slots=True)
-class SiteOrders:
+class SiteSteps:
     """Steps that are asked for, and steps that are done, since the consortium's model.
 
-    >>> orders = SiteOrders("5f", done=16)
-    >>> orders.limit = 48
-    >>> orders.left, orders.within(20), SiteOrders.read(orders.text()).done
+    >>> steps = SiteSteps("5f", done=16)
+    >>> steps.limit = 48
+    >>> steps.left, steps.within(20), SiteSteps.read(steps.text()).done
     (32, 20, 16)
     """
 
@@ -56,7 +56,7 @@ class SiteOrders:
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """Return the orders that a checkpoint keeps; an empty text gives those of a new run."""
+        """Return the steps that a checkpoint keeps; an empty text gives those of a new run."""
         if not text:
             return cls()
         try:
