@@ -66,11 +66,11 @@ def clients_of(federation: Federation, run: str) -> list[tuple[ClientRow, ...]]:
 
 def test_script_contributes_steps_that_are_done(three: Federation, tmp_path: Path):
     """Two clients do eight steps of 1, the third has done six of 10 when it is asked."""
-    mark = tmp_path / "mark"
+    mark, six = tmp_path / "mark", tmp_path / "six"
     words = {
-        "client-0": f"--add 1 --samples 30 --mark {mark} --mark-at 8",
-        "client-1": "--add 1 --samples 20",
-        "client-2": f"--add 10 --samples 10 --wait-at 6 --until {mark}",
+        "client-0": f"--add 1 --samples 30 --wait-at 7 --until {six} --mark {mark} --mark-at 8",
+        "client-1": f"--add 1 --samples 20 --wait-at 7 --until {six}",
+        "client-2": f"--add 10 --samples 10 --mark {six} --mark-at 6 --wait-at 6 --until {mark}",
     }
     run = three.submit(
         settings(
