@@ -94,6 +94,11 @@ def test_model_that_mixes_records_is_refused(model, said):
         Trainer(task_of(model=model), config()).protect(os.urandom)
 
 
+def test_data_of_several_clients_are_refused():
+    with pytest.raises(BadTask, match="whose records would spend the budgets of several clients"):
+        Trainer(task_of(may_move=True), config()).protect(os.urandom)
+
+
 def test_loss_with_branches_on_values_is_named():
     def branches(module, batch):
         found = loss(module, batch)
