@@ -19,10 +19,9 @@ import numpy as np
 from fedgc.errors import BadSetting
 from fedgc.history import Speed, Speeds
 from fedgc.round.plan import Fleet
-from fedgc.sim.clock import Scenario
 from fedgc.tuner.belief import believe
 from fedgc.tuner.choose import CONFIRMED, COPIES, Choice, choose
-from fedgc.tuner.history import FLOAT_BYTES, ClientHistory, Float, nothing, remember
+from fedgc.tuner.history import ClientHistory, Float, nothing
 from fedgc.tuner.trial import (
     Futures,
     Question,
@@ -105,7 +104,7 @@ def advise(
     few = Futures(futures.step_bw[:, list(kept)], futures.dies_bw[:, list(kept)])
     paces = sorted(belief.step_w.tolist())
     tried = tuple(newcomers_s) or tuple(dict.fromkeys((paces[0], paces[len(paces) // 2])))
-    with_all_s = _round_s(part, choice, few)
+    with_all_s = mean_round_s(part, choice, few)
     scale = choice.predicted_s / with_all_s if with_all_s > 0 else 1.0
     plan = question.planned(choice.setting, choice.speeds)
     return Advice(
@@ -121,22 +120,8 @@ def advise(
     )
 
 
-def advise_for(
-    question: Question, scenario: Scenario, rng: np.random.Generator, *, newcomers_s: Sequence[float] = ()
-) -> Advice:
-    """Return advice from recorded or modelled rounds; the question's clients are theirs, `client 0` first."""
-    clients = scenario[0].clients
-    pieces = max(1, len(question.fleet.chunks) // clients)
-    history, links = remember(scenario, pieces=pieces, update_bytes=FLOAT_BYTES * question.fleet.size)
-    if history.clients != question.clients:
-        raise BadSetting(
-            f"a trace of {clients} clients: needed a fleet named {history.clients[0]} to "
-            f"{history.clients[-1]}, saw {question.clients[:4]}"
-        )
-    return advise(question, links, rng, history=history, newcomers_s=newcomers_s)
-
-
-def _round_s(question: Question, choice: Choice, futures: Futures) -> float:
+def mean_round_s(question: Question, choice: Choice, futures: Futures) -> float:
+    """Return the mean seconds of a round with this choice, replayed in these futures."""
     setting = choice.setting
     replicas = min(setting.replicas, len(question.clients))
     fits = Setting(replicas, setting.blocks and min(setting.blocks, replicas))
@@ -153,7 +138,7 @@ def _cuts(whole: Question, part: Question, choice: Choice, futures: Futures, sca
         if whole.steps % times or (times > 1 and len(part.fleet.chunks) * times > MOST_CHUNKS):
             continue
         finer = replace(part, fleet=cut_finer(part.fleet, times), steps=whole.steps // times)
-        found.append(Cut(chunks * times, finer.steps, scale * _round_s(finer, choice, futures)))
+        found.append(Cut(chunks * times, finer.steps, scale * mean_round_s(finer, choice, futures)))
     return tuple(found)
 
 
@@ -181,7 +166,7 @@ def _with(question: Question, choice: Choice, futures: Futures, step_s: float) -
         np.column_stack([futures.dies_bw, np.full(count, np.inf)]),
     )
     speeds = Speeds({**choice.speeds.known, NEWCOMER: Speed(NEWCOMER, step_s)})
-    return _round_s(replace(question, fleet=fleet), replace(choice, speeds=speeds), more)
+    return mean_round_s(replace(question, fleet=fleet), replace(choice, speeds=speeds), more)
 
 
 def _costly(
@@ -198,7 +183,7 @@ def _costly(
         if not all(any(c.number in held for held in fleet.holds.values()) for c in fleet.chunks):
             continue  # only this client has some of the data
         left = Futures(futures.step_bw[:, others], futures.dies_bw[:, others])
-        without_s = _round_s(replace(question, fleet=fleet), choice, left)
+        without_s = mean_round_s(replace(question, fleet=fleet), choice, left)
         if without_s < with_all_s * (1.0 - COSTS):
             found.append((clients[w], scale * without_s))
     return sorted(found, key=lambda each: each[1])

@@ -95,6 +95,12 @@ def test_history_rows_behind_plan_are_named(path: Path) -> None:
     assert "west: 2 s a step, 4 times the median" in words
 
 
+def test_clients_wanted_depend_on_least_gain(path: Path) -> None:
+    tell("spring", [told_round(number, (0.5, 0.5, 0.5)) for number in range(3, 10)])
+    assert asked("--client-gain", "0.4")["clients_wanted"] < 3
+    assert "clients wanted" in shown("--client-gain", "0.1")
+
+
 def test_different_history_gives_different_plan(path: Path) -> None:
     tell("spring", [told_round(number, (0.5, 0.5, 0.5)) for number in range(1, 9)])
     first = asked()
