@@ -261,7 +261,7 @@ def test_advice_estimates_uncoded_work_and_additional_client() -> None:
     assert sum(advice.loads) == 32 * advice.choice.setting.replicas
 
 
-def test_more_clients_are_wanted_until_they_gain_too_little() -> None:
+def test_clients_are_wanted_until_they_gain_too_little() -> None:
     past, links = remember(MODELS["homogeneous"](4, 12, rng()), pieces=16)
     asked = question(4, 16, replicas=1)
     wanted = [clients_wanted(asked, past, links, rng(), share) for share in (0.3, 0.1, 0.01)]
@@ -270,7 +270,7 @@ def test_more_clients_are_wanted_until_they_gain_too_little() -> None:
     assert wanted[2] == 15, "the largest size below four times the present one"
 
 
-def test_no_number_of_clients_is_wanted_without_history_or_free_data() -> None:
+def test_nothing_is_wanted_without_history_or_free_data() -> None:
     past, links = remember(MODELS["homogeneous"](2, 8, rng()))
     asked = question(2, 2)
     assert clients_wanted(asked, nothing(asked.clients), Speeds(), rng()) is None

@@ -51,7 +51,7 @@ def test_state_of_other_version_does_not_stop_metrics(told):
     )
 
 
-def test_wanted_clients_are_computed_once_for_a_minute(told, monkeypatch):
+def test_wanted_clients_are_computed_once_per_minute(told, monkeypatch):
     wanted, run = WantedClients(), frozenset({("run", "spring")})
     first = samples(exposition(told, "spring", wanted))["fedgc_clients_wanted", run]
     assert first > 3, "16 chunks of 2 replicas are work for more than the three that are there"
@@ -60,7 +60,7 @@ def test_wanted_clients_are_computed_once_for_a_minute(told, monkeypatch):
     assert samples(exposition(told, "spring", WantedClients()))["fedgc_clients_wanted", run] == 1
 
 
-def test_local_work_wants_no_number_of_clients(empty):
+def test_local_work_wants_no_clients(empty):
     empty.write(Begun(START, "new", RunConfig(task="digits").table()))
     empty.write(Seen(START, "aa", "quick"))
     names = {name for name, _ in samples(exposition(empty, "new", WantedClients()))}
