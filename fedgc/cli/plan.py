@@ -6,6 +6,7 @@ history there is a plan as well, marked "no history".
 """
 
 import json
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from fedgc.store.database import Store
 from fedgc.store.engine import there
 from fedgc.tuner import Advice, Choice, Question, advise, clients_wanted, nothing, remember
 from fedgc.tuner.history import FLOAT_BYTES
+from fedgc.tuner.week import Week
 from fedgc.web.next_plan import Planned, planned, question_of
 
 PIECES: Final = 4  # chunks for each client of a trace
@@ -116,13 +118,15 @@ def _from_store(asked: Asked) -> Explanation:
         if asked.run is None and not runs:
             return _without_history(asked, f"store {store.name}, which is empty")
         run = store.run(asked.run) if asked.run else runs[0]
-        about = planned(store, run, asked.settings, asked.numbers)
+        about = planned(store, run, asked.settings, asked.numbers, with_closed=True)
         names = {each.client: each.name for each in store.clients() if each.name}
         source = f"store {store.name}, task {run.task}"
     if about is None:
         return _without_history(asked, f"{source}, in which no client has worked")
     question, speeds, history = about.question, about.speeds, about.history
-    advice = advise(question, speeds, about.rng, history=history, newcomers_s=asked.add)
+    advice = advise(
+        question, speeds, about.rng, history=history, newcomers_s=asked.add, windows=about.windows
+    )
     wanted = _wanted(asked, about)
     return Explanation(source, advice, question, names, wanted)
 
@@ -182,6 +186,7 @@ def _figures(explanation: Explanation) -> dict[str, Any]:
             {"chunks": cut.chunks, "local_steps": cut.steps, "predicted_s": cut.round_s}
             for cut in advice.cuts
         ],
+        **({"week": _week_figures(advice.week)} if advice.week else {}),
         **({} if explanation.wanted is None else {"clients_wanted": explanation.wanted}),
         "one_more_client": [{"step_s": step, "predicted_s": s} for step, s in advice.one_more],
         "costs_more_than_it_gives": [
@@ -211,6 +216,18 @@ def _shown(explanation: Explanation) -> RenderableType:
     rows = [Text(f"  {explanation.named(row.words)}") for row in choice.rows]
     heading = [Text("Rows of the history that stand out:")] if rows else []
     return Group(Text(f"From {explanation.source}."), table, *heading, *rows)
+
+
+def _week_figures(week: Week) -> dict[str, float | None]:
+    return {"round_s": week.round_s if math.isfinite(week.round_s) else None, "idle_h": week.idle_h}
+
+
+def _week_words(week: Week) -> str:
+    if not math.isfinite(week.round_s):
+        return "no client may train at any time"
+    return (
+        f"{week.round_s:.3g} s a round with closed hours; no client may train in {week.idle_h:.0f} of 168 h"
+    )
 
 
 def _prediction(choice: Choice) -> str:
@@ -248,6 +265,8 @@ def _facts(explanation: Explanation) -> dict[str, str]:
         or "none",
     }
     finer = "; ".join(f"{c.chunks} of {c.steps} steps: {c.round_s:.3g} s" for c in advice.cuts[1:])
+    if advice.week:
+        facts["over a week"] = _week_words(advice.week)
     if explanation.wanted is not None:
         facts["clients wanted"] = str(explanation.wanted)
     return facts | ({"the same work in other chunks": finer} if finer else {})

@@ -33,6 +33,7 @@ from fedgc.tuner.trial import (
     uncoded_s,
     upload_s,
 )
+from fedgc.tuner.week import Week, Windows, over_week
 
 SUSPECTS: Final = 3  # clients that are tried without
 COSTS: Final = 0.01  # share of the round that leaving a client out must save
@@ -63,6 +64,7 @@ class Advice:
     fluid_s: float
     one_more: tuple[tuple[float, float], ...]  # seconds of a step of the new client, predicted round
     costs: tuple[tuple[str, float], ...]  # client, predicted round without it; only where that is shorter
+    week: Week | None = None  # if clients have hours
 
     @property
     def over_uncoded(self) -> float:
@@ -88,10 +90,12 @@ def advise(
     *,
     history: ClientHistory | None = None,
     newcomers_s: Sequence[float] = (),
+    windows: Windows | None = None,
 ) -> Advice:
     """Return advice from speeds, and from past rounds if there are any.
 
     `newcomers_s` are the step times to try one more client at; by default the fleet's fastest and its median.
+    `windows` are the hours of the clients that have some.
     """
     if any(not (np.isfinite(step_s) and step_s > 0) for step_s in newcomers_s):
         raise BadSetting(f"one more client: saw steps of {list(newcomers_s)} s, needed finite times above 0")
@@ -117,6 +121,7 @@ def advise(
         choice.correction * float(fluid_s(question, futures).mean()),
         tuple((step_s, scale * _with(part, choice, few, step_s)) for step_s in tried),
         tuple(_costly(part, choice, few, with_all_s, scale)),
+        _week(part, choice, few, scale, windows) if windows else None,
     )
 
 
@@ -191,6 +196,20 @@ def _costly(
 
 def _without(fleet: Fleet, client: str) -> Fleet:
     return replace(fleet, holds={name: held for name, held in fleet.holds.items() if name != client})
+
+
+def _week(question: Question, choice: Choice, futures: Futures, scale: float, windows: Windows) -> Week:
+    """Return the week of clients with hours; a round has the data of those that may train."""
+
+    def round_s(present: tuple[int, ...]) -> float:
+        here = [question.clients[w] for w in present]
+        fleet = replace(question.fleet, holds={client: question.fleet.holds[client] for client in here})
+        if not fleet.reachable:
+            return float("inf")
+        few = Futures(futures.step_bw[:, present], futures.dies_bw[:, present])
+        return scale * mean_round_s(replace(question, fleet=fleet), choice, few)
+
+    return over_week(question.clients, windows, round_s)
 
 
 def _suspects(question: Question, choice: Choice) -> list[int]:

@@ -14,9 +14,11 @@ from fedgc.history import Speeds
 from fedgc.round.plan import Chunk, Fleet
 from fedgc.sim.clock import Line
 from fedgc.store.database import Store
+from fedgc.store.reading import HOURS
 from fedgc.store.views import Run
 from fedgc.tuner import ClientHistory, Question, clients_wanted, recall
 from fedgc.tuner.wanted import CLIENT_GAIN, check_gain
+from fedgc.tuner.week import Windows
 
 FRESH_S: Final = 60.0  # for which a computed number of clients is given again
 
@@ -28,6 +30,7 @@ class Planned:
     question: Question
     speeds: Speeds
     history: ClientHistory
+    windows: Windows = field(default_factory=dict)  # of clients with hours
 
     @property
     def rng(self) -> np.random.Generator:
@@ -48,15 +51,22 @@ def question_of(clients: Sequence[str], chunks: int, numbers: int, config: RunCo
 
 
 def planned(
-    store: Store, run: Run, settings: Mapping[str, Any] | None = None, numbers: int = 0
+    store: Store,
+    run: Run,
+    settings: Mapping[str, Any] | None = None,
+    numbers: int = 0,
+    *,
+    with_closed: bool = False,
 ) -> Planned | None:
     """Return what a run after this one is planned from; None if no client has worked.
 
-    `settings` override those of the run, `numbers` (if not 0) the size of its model.
+    `settings` override those of the run, `numbers` (if not 0) the size of its model. `with_closed` adds the
+    clients that have hours and may not train now.
     """
     basis = _last_plan(store, run)
     speeds = store.speeds(run.task)
-    clients = list(basis.get("loads") or speeds.known)
+    windows = _hours(store, run) if with_closed else {}
+    clients = list(dict.fromkeys([*(basis.get("loads") or speeds.known), *windows]))
     if not clients:
         return None
     given = settings or {}
@@ -65,13 +75,19 @@ def planned(
         config = replace(config, replicas=int(basis["replicas"]))
     chunks = config.chunks if "data.chunks" in given else int(basis.get("chunks", config.chunks))
     question = question_of(clients, chunks, numbers or int(basis.get("numbers", 0)), config)
-    return Planned(question, speeds, recall(speeds.recent, question.clients))
+    return Planned(question, speeds, recall(speeds.recent, question.clients), windows)
 
 
 def _last_plan(store: Store, run: Run) -> Mapping[str, Any]:
     """Return the inputs and results of the run's last plan."""
-    plans = [each.basis for each in store.decisions(run.run) if each.what == "plan"]
-    return plans[-1] if plans else {}
+    plans = store.decisions(run.run, limit=1, what="plan")
+    return plans[-1].basis if plans else {}
+
+
+def _hours(store: Store, run: Run) -> Windows:
+    """Return the hours that each client has last announced."""
+    announced = [each.basis for each in store.decisions(run.run, what=HOURS)]
+    return {each["client"]: [tuple(window) for window in each[HOURS]] for each in announced}
 
 
 @dataclass(slots=True)

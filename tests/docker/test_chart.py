@@ -54,7 +54,7 @@ def containers(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_chart_renders_manifests_of_kubernetes(name: str):
+def test_chart_renders_valid_manifests(name: str):
     for each in manifests(VALUES[name]):
         kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
         with pytest.raises(kubernetes_validate.ValidationError):
@@ -73,7 +73,7 @@ def test_linter_of_helm_finds_no_fault():
     assert [each for each in found["messages"] if each["severity"] > 1] == []
 
 
-def test_containers_of_chart_run_what_compose_runs():
+def test_containers_of_chart_run_commands_of_compose():
     pods = containers(ALL) | containers(SERVER) | containers(VALUES["queue"])
     compared = [(path, name) for path, name in SERVICES if name in pods]
     assert {name for _, name in compared} == {"server", "run", "queue", "proxy", "client", "gateway"}
@@ -102,7 +102,7 @@ def test_pods_of_chart_are_confined():
                 exists(tuple(container["args"]))
 
 
-def test_each_client_of_chart_sees_only_its_own_key():
+def test_client_of_chart_sees_only_its_own_key():
     (client,) = [each for each in manifests(VALUES["clients"]) if each["kind"] == "StatefulSet"]
     spec = client["spec"]["template"]["spec"]
     (keys,) = [each for each in spec["containers"][0]["volumeMounts"] if each["mountPath"] == "/keys"]
