@@ -166,7 +166,7 @@ class Fleet:
     def _take(self, client: str, path: Trajectory) -> None:
         """Wait for the stretch that was ordered, and let the trajectory end there."""
         if path.ordered is None:
-            raise EdgeFailed(f"training: {client} was asked for steps that nobody ordered")
+            raise EdgeFailed(f"training: {client} was asked for steps that no round ordered")
         stretch, trained = path.ordered.stretch, self._workers.result(path.ordered)
         kept = self._stored(trained)
         if path.kept is not None:

@@ -79,7 +79,7 @@ class Job:
             raise BadSetting("training: saw links.fragments or links.download-codec, needed their defaults")
         if self.workers > 1 and self.make is None:
             raise BadSetting(
-                f"training: saw {self.workers} workers, needed a function that makes the task in each"
+                f"training: saw {self.workers} processes, needed a function that makes the task in each"
             )
         if len(self.scenario) < self.config.rounds:
             raise BadSetting(

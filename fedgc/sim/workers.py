@@ -83,7 +83,7 @@ class Workers:
         self._ended += 1
         if self._ended > GIVE_UP_AFTER:
             raise EdgeFailed(
-                f"training: worker processes ended {self._ended} times in a row, needed some that train; "
+                f"training: processes ended {self._ended} times in a row, needed some that train; "
                 "they may have had too little memory"
             )
         self._pool.shutdown(cancel_futures=True)

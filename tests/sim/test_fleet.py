@@ -69,7 +69,8 @@ def alone():
 
 
 @pytest.mark.contract
-def test_numbers_are_the_same_for_any_number_of_workers(alone):
+@pytest.mark.slow
+def test_numbers_do_not_depend_on_number_of_processes(alone):
     assert any(0 < each.steps < 4 for point in alone.points for each in point.row.clients), "partial work"
     several = train(replace(job(codec="int8"), workers=2))
     assert np.array_equal(several.model, alone.model)
@@ -78,7 +79,7 @@ def test_numbers_are_the_same_for_any_number_of_workers(alone):
 
 @pytest.mark.contract
 @pytest.mark.slow
-def test_numbers_are_the_same_if_worker_is_killed(alone, monkeypatch):
+def test_numbers_do_not_depend_on_killed_processes(alone, monkeypatch):
     killed = []
 
     class Killing(workers.Workers):
@@ -117,6 +118,6 @@ def test_failure_of_task_names_client_and_round():
         train(failing)
 
 
-def test_workers_need_function_that_makes_task():
+def test_processes_need_function_that_makes_task():
     with pytest.raises(BadSetting, match="needed a function that makes the task"):
         Job(make(), settings(), uneven(), workers=2)
