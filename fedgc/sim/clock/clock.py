@@ -41,6 +41,7 @@ from fedgc.messages import (
 )
 from fedgc.round.machine import Round
 from fedgc.sim.clock.conditions import NEVER
+from fedgc.sim.clock.downloads import Downloads
 from fedgc.sim.clock.interfaces import (
     NOTHING_FOUND,
     ClientModel,
@@ -51,7 +52,6 @@ from fedgc.sim.clock.interfaces import (
 )
 from fedgc.sim.clock.kinds import ARRIVES, CHUNK_ENDS, DIES, GRACE_ENDS, HEARS, RETURNS, SAYS
 from fedgc.sim.clock.reference_client import WHOLE, ReferenceClient, Reported, failed
-from fedgc.sim.clock.server_link import Pipe
 from fedgc.sim.clock.span_record import SpanRecord
 from fedgc.sim.clock.uploads import Uploads
 
@@ -88,9 +88,8 @@ class VirtualClock:
         self._order = count()
         self.uploads = Uploads(clients_w, terms.line, client_model.up_s)
         self._up = self.uploads.pipe
-        self._down = Pipe(replace(terms.line, slots=None))  # slots are of uploads
-        self._loading: dict[int, tuple[Work, float]] = {}  # and since when
-        self._behind: list[list[Skip | Take]] = [[] for _ in clients]  # received while the model was loading
+        self._downloads = Downloads(replace(terms.line, slots=None))  # slots are of uploads
+        self._down = self._downloads.pipe
         self.watched = SpanRecord(self._clients)
         self._number, self._alive = -1, [True] * clients_w
         self._fleet = [ReferenceClient(client, steered=terms.steered) for client in clients]
@@ -207,9 +206,8 @@ class VirtualClock:
         return None
 
     def _loaded(self, w: int, now: float) -> None:
-        command, began = self._loading.pop(w)
+        command, began, behind = self._downloads.ended(w)
         self._work(w, command)
-        behind, self._behind[w] = self._behind[w], []
         for each in behind:
             _OBEYS[type(each)](self, w, each)
         arrival = now + self._control_s[w]
@@ -229,9 +227,7 @@ class VirtualClock:
         self._leave(w)
         self._fleet[w].restart(keeps=failure.keeps)
         self._alive[w] = False
-        self._down.drop(self.now, w)
-        self._loading.pop(w, None)
-        self._behind[w].clear()
+        self._downloads.drop(self.now, w)
         self.uploads.withdraw(self.now, w)
         if not failure.keeps:
             self._versions[w] = -1
@@ -321,9 +317,7 @@ class VirtualClock:
                 heard = self.now + self._control_s[w]
                 self._push(heard, ARRIVES, w, Loaded(heard, command.client, command.version))
         else:
-            self._behind[w].clear()
-            self._loading[w] = command, self.now
-            self._down.begin(self.now, w, 1.0, down_s)
+            self._downloads.begin(self.now, w, command, down_s)
 
     def _work(self, w: int, command: Work) -> None:
         self._versions[w] = command.version
@@ -348,7 +342,7 @@ class VirtualClock:
     def _skip(self, w: int, command: Skip) -> None:
         client = self._fleet[w]
         if command.round != client.round:
-            self._keep_behind(w, command)
+            self._downloads.keep_behind(w, command)
         elif client.current == command.chunk:
             self._leave(w)
             self._steer(w, command)
@@ -359,12 +353,7 @@ class VirtualClock:
         if command.round == self._fleet[w].round:
             self._steer(w, command)
         else:
-            self._keep_behind(w, command)
-
-    def _keep_behind(self, w: int, command: Skip | Take) -> None:
-        """Queue commands for work whose model is still loading; drop others, which came too late."""
-        if w in self._loading and self._loading[w][0].round == command.round:
-            self._behind[w].append(command)
+            self._downloads.keep_behind(w, command)
 
     def _send(self, w: int, command: Reveal | Repair) -> None:
         if self._fleet[w].local:
@@ -375,10 +364,8 @@ class VirtualClock:
         if said is not None:
             self._say(w, said)
         self._go_on(w)
-        if said is None or (isinstance(said, Reported) and said.reached):
-            self._queue_vector(w, command)
-
-    def _queue_vector(self, w: int, command: Reveal | Repair) -> None:
+        if isinstance(said, Failed) or (isinstance(said, Reported) and not said.reached):
+            return  # there is no vector
         self.asked[command.client, command.attempt] = command
         if command.mix is None and self._client_model.up_s(w) < NEVER:  # only local work looks at offers
             heard = self.now + self._control_s[w]
@@ -386,9 +373,7 @@ class VirtualClock:
         self.uploads.ask(self.now, w, command)
 
     def _close(self, w: int, command: Close) -> None:
-        if w in self._loading and self._loading[w][0].round == command.round:
-            self._down.drop(self.now, w)
-            del self._loading[w]
+        self._downloads.drop(self.now, w, command.round)
         self.uploads.withdraw(self.now, w, command.round)
         if command.round == self._fleet[w].round:
             self._leave(w)
