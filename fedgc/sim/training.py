@@ -266,7 +266,7 @@ class _Training:
             self._apply(output)
         elif isinstance(output, Append):
             self._sum.clear()
-            self.points.append(Point(self._clock.now, output.row, self._clock.sent, self._metrics))
+            self.points.append(Point(self._clock.now, output.row, self._clock.uploads.sent, self._metrics))
             for client, pause_s in self._exclusion.after(output, self._clock.now):
                 self._clock.exclude(client, pause_s)
 
