@@ -100,12 +100,8 @@ def federation(  # noqa: PLR0913, PLR0917  one for each option
     largest_weight: Annotated[
         int, typer.Option(help="Largest weight of a site, in samples; more count as this many.")
     ] = 10_000,
-    record_clip: Annotated[
-        float | None, typer.Option(help="Privacy: the largest norm of one record's gradient.")
-    ] = None,
     site_clip: Annotated[
-        float | None,
-        typer.Option(help="Privacy of sites in place of records: the largest norm of an update."),
+        float | None, typer.Option(help="Privacy of sites: the largest norm of an update.")
     ] = None,
     noise: Annotated[
         float | None, typer.Option(help="Privacy: noise of the sum, as a multiple of that norm.")
@@ -126,8 +122,8 @@ def federation(  # noqa: PLR0913, PLR0917  one for each option
         sign(opener, path)
         return
     numbers = Numbers(clip, bits, ring, largest_weight)
-    clips, privacy = (record_clip, site_clip), (noise, releases, delta)
-    write(opener, path, Pinned(tuple(member), threshold, n_min, exchanges, numbers, clips, privacy))
+    privacy = (noise, releases, delta)
+    write(opener, path, Pinned(tuple(member), threshold, n_min, exchanges, numbers, site_clip, privacy))
 
 
 @keys.command("check")

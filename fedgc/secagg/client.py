@@ -30,7 +30,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgc.errors import BadMessage, BadVector, NotAdmitted
+from fedgc.errors import BadMessage, BadSetting, BadVector, NotAdmitted
 from fedgc.messages import Persist
 from fedgc.secagg import packets, rules
 from fedgc.secagg.federation import Federation
@@ -48,7 +48,7 @@ from fedgc.secagg.keys import (
 )
 from fedgc.secagg.keystream import Strand, Words, expand, keystream
 from fedgc.secagg.packets import SHARE_BYTES
-from fedgc.secagg.privacy import Gaussian
+from fedgc.secagg.privacy import DiscreteGaussian
 from fedgc.secagg.rules import PAIR_BYTES, Known
 from fedgc.secagg.shamir import split
 from fedgc.secagg.state import State, Turn, changes, restore
@@ -292,6 +292,10 @@ class Client:
                 f"privacy: saw {self.state.released} exchanges done, needed fewer than {privacy.exchanges}: "
                 "the agreed epsilon is spent"
             )
+        try:
+            self.federation.check_noise(packet.size)
+        except BadSetting as error:
+            raise BadMessage(f"begin: {error}") from error
 
     def _check_unspent(self, model: bytes) -> None:
         if model in self.state.spent:
@@ -406,13 +410,13 @@ class Client:
         ]
         return [rules.self_mask(seed, turn.context, self.number), *masks]
 
-    def _noise(self, weight: int, chance: bytes) -> Gaussian | None:
+    def _noise(self, weight: int, chance: bytes) -> DiscreteGaussian | None:
         privacy, w_max = self.federation.privacy, self.federation.quantizer.w_max
         if privacy is None:
             return None
         if weight != w_max:
             raise BadVector(f"weight: saw {weight}, needed w_max ({w_max}): another would tell of data")
-        return Gaussian(privacy.own_noise(self.federation.n_min), chance)
+        return DiscreteGaussian(self.federation.noise_steps(self._turn_unused().size), chance)
 
     def _keep(self, after: State, *replies: Reply) -> "Step":
         exchange = after.turn.exchange if after.turn else 0

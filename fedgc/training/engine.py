@@ -45,6 +45,7 @@ from fedgc.training.common_models import CommonModels
 from fedgc.training.figures import UNNAMED
 from fedgc.training.flat import Vector, check_shape, check_vector
 from fedgc.training.local_update import LOCAL_TRAJECTORY
+from fedgc.training.record_privacy import RecordPrivacy
 from fedgc.training.shared_momentum import lead_of
 from fedgc.training.trajectories import Origin, Trajectories
 
@@ -154,6 +155,11 @@ class Engine(ABC):
                     self._pending_events.append(Scored(0.0, UNNAMED, command.version, 1, (), NO_VALIDATE))
 
     # ---- steps and answers
+
+    @property
+    def records(self) -> RecordPrivacy | None:
+        """What the client has spent of the privacy of its records, if they are protected."""
+        return None
 
     @property
     @abstractmethod

@@ -41,6 +41,7 @@ from fedgc.training.local_update import (
     trajectory_name,
     with_error_feedback,
 )
+from fedgc.training.record_privacy import RecordPrivacy
 from fedgc.training.trajectories import Origin, Trajectories
 from fedgc.training.update import MeanUpdate
 
@@ -74,6 +75,11 @@ class LocalEngine(Engine):
     def holds(self) -> tuple[Held, ...]:
         """Return the chunks that the loop trains on."""
         return self._loop.holds()
+
+    @property
+    def records(self) -> RecordPrivacy | None:
+        """What the loop has spent of the privacy of its records, if they are protected."""
+        return self._loop.records
 
     def initial(self) -> Vector:
         """Return the model as this client made it."""
