@@ -1,11 +1,13 @@
 """`fedgc sim`: its options and their help."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedgc.cli.options import AsJson
+from fedgc.cli.options import AsJson, Settings
+from fedgc.errors import Unusable
 
 
 def sim(  # noqa: PLR0913, PLR0917  one for each option
@@ -44,12 +46,32 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
     as_json: AsJson = False,
     html: Annotated[Path | None, typer.Option(help="Write a page with the timeline of a round.")] = None,
     png: Annotated[Path | None, typer.Option(help="Write that timeline as a picture.")] = None,
+    train: Annotated[
+        str | None,
+        typer.Option(help="Train this task on the simulated clients: a shipped task, or module:attribute."),
+    ] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(
+            help="With --train, how data are divided among clients: iid, dirichlet:ALPHA, quantity:ALPHA, "
+            "shards:COUNT or owner."
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(help="With --train, how many train; by default one for each core.", min=1),
+    ] = None,
+    settings: Settings = None,
 ) -> None:
     """Predict a round's time, bytes and wasted work on simulated clients, under a virtual clock.
+
+    With --train, the clients train: the page and --json have the figures of the model over time and bytes.
 
     In --json, a time of null belongs to a round that never ends because a client it waits for has died.
 
     Example: fedgc sim --clients 200 --model-mb 50 --html out.html
+
+    Example: fedgc sim --train digits --clients 200 --partition dirichlet:0.3 --set learning-rate=0.05
     """
     from fedgc.cli.sim import Wanted, run_sim, speeds
     from fedgc.sim import Request
@@ -57,7 +79,7 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
     request = Request(
         clients=clients,
         rounds=rounds,
-        replicas=replicas,
+        replicas=replicas if train is None else 1,
         pieces=chunks_each,
         blocks=blocks,
         model_mb=model_mb,
@@ -72,4 +94,14 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
         seed=seed,
         processes=2,
     )
-    run_sim(request, Wanted(as_json, html, png))
+    wanted = Wanted(as_json, html, png)
+    if train is None:
+        if partition or processes or settings:
+            raise Unusable("--partition, --processes, --set: saw one without --train, needed a task to train")
+        run_sim(request, wanted)
+        return
+    from fedgc.cli.settings import parse
+    from fedgc.cli.sim_train import Training, run_training
+
+    count = processes or os.cpu_count() or 1
+    run_training(Training(train, request, parse(settings or ()), partition, count), wanted)
