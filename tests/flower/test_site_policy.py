@@ -207,3 +207,21 @@ def test_guard_fits_installed_flower():
 def test_digest_of_task_is_that_of_file_python_imports():
     digest = task_digest("tests.contract.stepping:task", [str(Path(__file__).parents[2])])
     assert digest.startswith("sha256:")
+
+
+def test_steps_on_records_are_logged_whether_update_leaves_or_not(site: Path):
+    policy = policy_of(site, "[privacy]\nepsilon = 2.5\n")
+    records = SimpleNamespace(undelivered=((1.0, 0.01, 900),))
+    records.deliver = lambda: setattr(records, "undelivered", ())
+    policy.watch(records)
+    policy.send(1, 100)
+    assert records.undelivered == ()
+    records.undelivered = ((1.0, 0.01, 400),)
+    with pytest.raises(NotAllowed, match=r"privacy.epsilon\): saw 2.7 spent by all runs with this update"):
+        policy.send(2, 100)
+    policy.settle(2)
+    assert [(each["what"], each["steps"]) for each in logged(site)] == [
+        ("exchange", [[1.0, 0.01, 900]]), ("refused", []), ("round", [[1.0, 0.01, 400]]),
+    ]  # fmt: skip
+    policy.settle(3)
+    assert len(logged(site)) == 3
