@@ -213,6 +213,17 @@ def test_client_leaves_with_its_steps_before_budget_is_exceeded(bench, tmp_path_
     assert engine_of(folder, privacy_epsilon=1.0).records.ending
 
 
+def test_step_that_site_forbids_is_not_done():
+    records = records_of()
+    records.heed(lambda steps: "the site says no" if steps[0][2] > 2 else "")
+    for _ in range(2):
+        assert records.ending == ""
+        records._charge()
+    assert records.ending == "the site says no"
+    records.deliver()
+    assert records.ending == ""
+
+
 def test_automatic_noise_spends_budget_of_run(bench, tmp_path_factory):
     engine = engine_of(tmp_path_factory.mktemp("client"), privacy_noise="auto", privacy_epsilon=3.0)
     for round_ in range(1, 5):
