@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -63,6 +64,7 @@ class Explanation:
     advice: Advice
     question: Question
     names: Mapping[str, str]
+    errors: tuple[float, ...] = ()  # of the predictions of past rounds, as shares of what they took
 
     def named(self, text: str) -> str:
         """Return a text with clients by their display names."""
@@ -125,7 +127,8 @@ def _from_store(asked: Asked) -> Explanation:
     rng = np.random.default_rng([config.seed, 1])
     history = recall(speeds.recent, question.clients)
     advice = advise(question, speeds, rng, history=history, newcomers_s=asked.add)
-    return Explanation(source, advice, question, names)
+    errors = tuple(each.error for each in speeds.recent if each.error is not None)
+    return Explanation(source, advice, question, names, errors)
 
 
 def _without_history(asked: Asked, source: str) -> Explanation:
@@ -185,6 +188,9 @@ def _figures(explanation: Explanation) -> dict[str, Any]:
         "predicted_s": choice.predicted_s,
         "band_s": [choice.band.low_s, choice.band.high_s],
         "correction": choice.correction,
+        "past_predictions": len(explanation.errors),
+        "past_error_median": median(explanation.errors) if explanation.errors else None,
+        "past_error_worst": max(explanation.errors, default=None),
         "uncoded_s": advice.uncoded_s,
         "over_uncoded": advice.over_uncoded,
         "fluid_bound_s": advice.fluid_s,
@@ -234,6 +240,13 @@ def _prediction(choice: Choice) -> str:
     return f"{said}; past rounds took {choice.correction:.2f} times as long as simulated"
 
 
+def _past_errors(errors: Sequence[float]) -> dict[str, str]:
+    if not errors:
+        return {}
+    count = f"of {len(errors)} past rounds" if len(errors) > 1 else "of one past round"
+    return {f"predictions {count}": f"off by {median(errors):.0%} (median), {max(errors):.0%} at most"}
+
+
 def _facts(explanation: Explanation) -> dict[str, str]:
     advice = explanation.advice
     choice = advice.choice
@@ -247,6 +260,7 @@ def _facts(explanation: Explanation) -> dict[str, str]:
         )
         + (", ..." if len(advice.clients) > SHOWN else ""),
         "round": _prediction(choice),
+        **_past_errors(explanation.errors),
         "deadline": "of the first rounds" if choice.deadline_s is None else f"{choice.deadline_s:.3g} s",
         "uncoded": f"{advice.uncoded_s:.3g} s ({advice.over_uncoded:.2f} times that is predicted)",
         "fluid bound": f"{advice.fluid_s:.3g} s ({advice.over_fluid:.2f} times that is predicted)",

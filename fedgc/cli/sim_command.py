@@ -4,11 +4,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from click.core import ParameterSource
 
-from fedgc.cli.options import AsJson
+from fedgc.cli.options import AsJson, runs_like
+from fedgc.errors import Unusable
 
 
 def sim(  # noqa: PLR0913, PLR0917  one for each option
+    context: typer.Context,
     clients: Annotated[
         int | None,
         typer.Option(help="How many clients; by default all of the trace, or 200.", show_default=False),
@@ -41,6 +44,14 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="The root of every random choice.")] = 0,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Predict the second half of a past run from its first, and show the error.",
+            autocompletion=runs_like,
+        ),
+    ] = None,
     as_json: AsJson = False,
     html: Annotated[Path | None, typer.Option(help="Write a page with the timeline of a round.")] = None,
     png: Annotated[Path | None, typer.Option(help="Write that timeline as a picture.")] = None,
@@ -51,6 +62,12 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
 
     Example: fedgc sim --clients 200 --model-mb 50 --html out.html
     """
+    if like is not None:
+        from fedgc.cli.sim_like import run_like  # here, since help must not wait for sqlalchemy
+
+        _alone(context, "like", "as_json")
+        run_like(like, as_json=as_json)
+        return
     from fedgc.cli.sim import Wanted, run_sim, speeds
     from fedgc.sim import Request
 
@@ -73,3 +90,16 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
         processes=2,
     )
     run_sim(request, Wanted(as_json, html, png))
+
+
+def _alone(context: typer.Context, *allowed: str) -> None:
+    """Refuse options beside the first of the allowed ones that have no meaning there."""
+    names = {each.name or "": each.opts[0] for each in context.command.params}
+    given = [
+        flag
+        for name, flag in names.items()
+        if name not in allowed and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        others = ", ".join(names[each] for each in allowed[1:])
+        raise Unusable(f"{names[allowed[0]]}: saw {given[0]} beside it, needed no option but {others}")

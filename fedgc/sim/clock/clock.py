@@ -74,7 +74,7 @@ class VirtualClock:
     ) -> None:
         clients_w = len(clients)
         self.now, self.sent, self.longest = 0.0, 0.0, 0.0  # sent, longest: in whole updates
-        self.computed, self.uploads = 0, 0  # computed: chunks taken to their target
+        self.computed, self.uploads, self.loads = 0, 0, 0  # computed: chunks taken to their target
         self._clients = tuple(clients)
         self._index = {client: w for w, client in enumerate(clients)}
         self._client_model, self._terms, self._holds = client_model, terms, [tuple(holds)] * clients_w
@@ -112,6 +112,11 @@ class VirtualClock:
     def joined(self, w: int, now: float, *, live: bool = True) -> Joined:
         """Return the event with which a client joins."""
         return Joined(now, self._clients[w], live, self._holds[w], self._fleet[w].kept())
+
+    def arrives(self, w: int, at: float) -> None:
+        """Let a client be away from the beginning, and join at this time."""
+        self._alive[w] = False
+        self._push(at, RETURNS, w, None)
 
     def play(self, machine: Round, live: Sequence[bool], now: float) -> None:
         """Run one round that has not begun to its end; each client can load its chunks of the plan."""
@@ -232,7 +237,8 @@ class VirtualClock:
 
     def _die(self, w: int, failure: Failure) -> Event | None:
         if self._alive[w]:
-            self._stop(w, failure, self._terms.grace_s)
+            noticed_s = failure.noticed_s
+            self._stop(w, failure, self._terms.grace_s if noticed_s is None else noticed_s)
         return None
 
     def _stop(self, w: int, failure: Failure, grace_s: float) -> None:
@@ -328,6 +334,7 @@ class VirtualClock:
             self._down.begin(self.now, w, 1.0, down_s)
 
     def _work(self, w: int, command: Work) -> None:
+        self.loads += command.version != self._versions[w]
         self._versions[w] = command.version
         if command.names is not self._fleet[w].named:
             sizes = self._sizes
