@@ -5,7 +5,7 @@ Five runs, each of four clients as processes of this machine over sessions, for 
     uneven       the slowest client needs four times as long for a step as the quickest
     dying        clients are killed at random moments, and started again a few seconds later
     stopped      clients are suspended at random moments (SIGSTOP), and go on a few seconds later
-    slow links   limited uplinks, of which the slowest takes longer for an update than a round's work
+    slow links   limited uplinks, of which the slowest takes as long for an update as a round's work
     gated        the drift gate exchanges less than half of the rounds, most of them near the end
 
     prediction_error_median   error of the time of a round, a share of what was seen: median over the runs
@@ -37,11 +37,11 @@ from fedgc.store.database import Store
 
 WAIT_S: Final = 300.0
 POLL_S: Final = 0.2
-APART_S: Final = (4.0, 8.0)  # between two faults
-AWAY_S: Final = (2.0, 5.0)
+APART_S: Final = (2.0, 4.0)  # between two faults
+AWAY_S: Final = (1.0, 2.5)
 PACES_S: Final = (0.03, 0.04, 0.05, 0.12)
 LIKE_S: Final = (0.03, 0.03, 0.03, 0.03)
-UPLINKS_KB_S: Final = (200.0, 100.0, 50.0, 25.0)
+UPLINKS_KB_S: Final = (400.0, 260.0, 200.0, 130.0)  # a slower uplink than 125 gives up its slot to others
 QUICK: Final = ("uneven",)
 Fault = Callable[[LocalFederation, str, float], None]
 
@@ -87,7 +87,7 @@ SCENES: Final = (
     Scene("uneven", PACES_S, EVERY),
     Scene("dying", LIKE_S, {**EVERY, "rounds": 70}, fault=kill),
     Scene("stopped", LIKE_S, {**EVERY, "rounds": 70}, fault=suspend),
-    Scene("slow links", LIKE_S, {**EVERY, "rounds": 30}, UPLINKS_KB_S),
+    Scene("slow links", LIKE_S, {**EVERY, "local-steps": 8}, UPLINKS_KB_S),
     Scene("gated", PACES_S, {"gate.name": "drift", "gate.budget": 0.4, "rounds": 60}),
 )
 

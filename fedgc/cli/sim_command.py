@@ -52,6 +52,12 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
             autocompletion=runs_like,
         ),
     ] = None,
+    sweep: Annotated[
+        Path | None,
+        typer.Option(
+            help="Play the settings, scenarios and seeds of this TOML file, and recommend settings."
+        ),
+    ] = None,
     as_json: AsJson = False,
     html: Annotated[Path | None, typer.Option(help="Write a page with the timeline of a round.")] = None,
     png: Annotated[Path | None, typer.Option(help="Write that timeline as a picture.")] = None,
@@ -67,6 +73,12 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
 
         _alone(context, "like", "as_json")
         run_like(like, as_json=as_json)
+        return
+    if sweep is not None:
+        from fedgc.cli.sim_sweep import run_sim_sweep
+
+        _alone(context, "sweep", "as_json", "html")
+        run_sim_sweep(sweep, html, as_json=as_json)
         return
     from fedgc.cli.sim import Wanted, run_sim, speeds
     from fedgc.sim import Request

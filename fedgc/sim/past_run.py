@@ -4,8 +4,8 @@ Only the rows of the history are read. For each client and round they give the t
 its vectors, and whether it took part:
 
     away   no row; or no work, with a failure or without any traffic. The client is gone until the next round
-           in which it takes part. It goes in the middle of the first such round's work; if it was lost there,
-           as long before the end of the work as a loss takes to be noticed (`links.grace-s`).
+           in which it takes part. It goes in the middle of the work of the first such round, or of a usual
+           one if that is shorter; it is noticed when a row says that it was lost, else after `links.grace-s`.
     lost   and back within the round: it has work, and was away for the rest of the round's work.
     mute   other failures and work, but nothing in the sum: its uplink takes forever in this round.
 
@@ -19,7 +19,7 @@ Shape letters: r rounds, w clients.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
+from statistics import fmean, median
 from typing import Self
 
 import numpy as np
@@ -188,6 +188,7 @@ def _absences(
 ) -> Iterator[tuple[int, Failure]]:
     """Yield each absence after the first round in which a client takes part, with the round of its begin."""
     begun = there_r.index(True)
+    usual_s = median(row.working_s for row in rounds)
     for r in range(begun + 1, len(rounds)):
         if there_r[r]:
             if _was_lost(rows[r]):
@@ -196,19 +197,19 @@ def _absences(
             continue
         if not there_r[r - 1]:
             continue
-        dies_s, noticed_s = _goes(rounds[r], rows.get(r), grace_s)
         back = next((later for later in range(r, len(rounds)) if there_r[later]), None)
+        gone = [rows.get(each) for each in range(r, len(rounds) if back is None else back)]
+        dies_s = min(rounds[r].working_s, usual_s) / 2 if gone[0] and gone[0].failure else 0.0
+        lost = next((r + at for at, row in enumerate(gone) if row and row.failure == LOST), None)
+        if gone[0] is None or gone[0].failure == LEFT:  # it said so
+            noticed_s = 0.0
+        elif lost is None:
+            noticed_s = grace_s
+        else:
+            share = 1.0 if lost == r else 0.5  # of the round's work: the round waited for it, or not
+            noticed_s = float(begins_s[lost] - begins_s[r]) + share * rounds[lost].working_s - dies_s
         returns_s = NEVER if back is None else max(dies_s, float(begins_s[back] - begins_s[r]))
         yield r, Failure(dies_s, returns_s, noticed_s=noticed_s)
-
-
-def _goes(row: RoundRow, client: ClientRow | None, grace_s: float) -> tuple[float, float]:
-    """Return when in a round a client goes, and how long after that it is noticed."""
-    if client is None or client.failure == LEFT:  # it said so
-        return (0.0 if client is None else row.working_s / 2), 0.0
-    if client.failure == LOST and row.working_s > grace_s:
-        return row.working_s - grace_s, grace_s
-    return (row.working_s / 2 if client.failure else 0.0), grace_s
 
 
 def _filled(
