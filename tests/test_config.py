@@ -278,6 +278,7 @@ NARROW = {
     **dict.fromkeys(UP_TO_1, st.floats(1e-3, 1)),
 }  # fmt: skip
 WORDS = {
+    "partition": st.sampled_from(("iid", "owner:a", "dirichlet:0.3")),
     "run": st.from_regex(NAME, fullmatch=True), "resume": st.text("ab-7:", max_size=10),
     "gate": st.sampled_from(available("fedgc.gates")), "gate_options": st.just(""),
     "aggregator": st.sampled_from(sorted({*available("fedgc.aggregators")} - {MIXED_RANKS})),

@@ -361,6 +361,10 @@ def plan(  # noqa: PLR0913, PLR0917  one for each option
     ] = 0.0,
     model_gb: Annotated[float, typer.Option(help="Plan local work on a model of this size.")] = 0.0,
     clients: Annotated[int | None, typer.Option(help="With --model-gb: how many clients.")] = None,
+    client_gain: Annotated[
+        float | None,
+        typer.Option(help="Say how many clients shorten a round by this share each, such as 0.02."),
+    ] = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
@@ -376,7 +380,7 @@ def plan(  # noqa: PLR0913, PLR0917  one for each option
 
     if model_gb:
         return plan_model(ModelAsked(parse(settings or []), model_gb, clients, uplink_mb_s), as_json=as_json)
-    asked = Asked(parse(settings or []), run, trace, model_mb, uplink_mb_s, tuple(add or ()))
+    asked = Asked(parse(settings or []), run, trace, model_mb, uplink_mb_s, tuple(add or ()), client_gain)
     return run_plan(asked, as_json=as_json)
 
 
@@ -398,6 +402,12 @@ def watch(
     json_check: Annotated[
         bool, typer.Option("--json-check", help="Check the page once, print the results, and exit.")
     ] = False,
+    client_gain: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of a round by which each client of fedgc_clients_wanted shortens it (0.02)."
+        ),
+    ] = None,
 ) -> None:
     """Serve a web page that follows runs: rounds, clients, bytes, plans, faults; and /metrics.
 
@@ -408,7 +418,7 @@ def watch(
     from fedgc.web.serve import Place
 
     place = Place(host, port, token_of(token, os.environ))
-    (check_page if json_check else serve)(place, run)
+    check_page(place, run) if json_check else serve(place, run, client_gain)
 
 
 @app.command()

@@ -32,6 +32,7 @@ from fedgc.links.pieces import Vector, digest_of, packed
 from fedgc.messages import (
     Add,
     Announced,
+    Closing,
     Codeword,
     Event,
     Failed,
@@ -214,6 +215,11 @@ class Driver:
             for about, claims in self._claims.items():
                 if warning := claims.handle(event, link.name):
                     self._warn_once(about, self._run.number, warning)
+            if isinstance(event, Closing):
+                windows = tuple(
+                    (event.now + opens_s, event.now + ends_s) for opens_s, ends_s in event.windows
+                )
+                self._job.sink.has_hours(self._run.number, event.client, windows)
             return self._run.handle(event)
         return ()
 

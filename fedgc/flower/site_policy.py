@@ -18,7 +18,7 @@ from fedgc.errors import NotAllowed
 from fedgc.flower.app_guard import POLICY, checked_app
 from fedgc.links.byte_counts import Amounts
 from fedgc.links.log import LOG
-from fedgc.messages import Progress, Report, Scored
+from fedgc.messages import MOST_WINDOWS, Progress, Report, Scored
 from fedgc.policy import (
     AuditLog,
     Entry,
@@ -83,6 +83,11 @@ class SitePolicy:
         if self._policy is None or self._policy.hours is None or closes_s is None:
             return 0.0
         return closes_s + self._policy.hours.opens_s(self._wall() + closes_s)
+
+    def windows(self) -> tuple[tuple[float, float], ...]:
+        """Return the windows of the next seven days, as seconds from now; none if the site has no hours."""
+        hours = self._policy.hours if self._policy else None
+        return hours.week(self._wall())[:MOST_WINDOWS] if hours else ()
 
     @property
     def gpu_share(self) -> float:

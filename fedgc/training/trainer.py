@@ -109,6 +109,11 @@ class Trainer:
             del self._loaded[loaded]
         self._task.source.hold(names)
 
+    def unload(self, keep: int) -> None:
+        """Unload the samples that were loaded first, except for those of `keep` sets of chunks."""
+        for names in list(self._loaded)[:-keep]:
+            del self._loaded[names]
+
     def _chunk(self, name: str) -> Samples:
         if name not in self.sizes:
             raise TaskFailed(f"chunk {name!r} is not among the {len(self.sizes)} that can be loaded here")

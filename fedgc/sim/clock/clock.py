@@ -15,7 +15,8 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
+from heapq import nsmallest
+from itertools import chain, count
 from typing import Any, Final
 
 import numpy as np
@@ -61,7 +62,7 @@ Stretch = tuple[int, int, float, float, bool]  # client, chunk, begin, end, fini
 class VirtualClock:
     """Owns the clock and the state of every client."""
 
-    _sizes: dict[str, int]  # samples by chunk name, of chunks that all clients can load
+    _sizes: dict[str, int]  # samples by chunk name
     _samples: dict[int, int]  # samples by the machine's chunk number
 
     def __init__(
@@ -71,15 +72,19 @@ class VirtualClock:
         terms: Terms,
         holds: Sequence[Held] = (),
         witness: Observer | None = None,
+        owned: Sequence[Sequence[Held]] = (),
     ) -> None:
+        """All clients can load the chunks `holds`, or each its own of `owned`."""
         clients_w = len(clients)
         self.now, self.sent, self.longest = 0.0, 0.0, 0.0  # sent, longest: in whole updates
         self.computed, self.uploads, self.loads = 0, 0, 0  # computed: chunks taken to their target
         self._clients = tuple(clients)
         self._index = {client: w for w, client in enumerate(clients)}
-        self._client_model, self._terms, self._holds = client_model, terms, [tuple(holds)] * clients_w
+        self._client_model, self._terms = client_model, terms
+        self._holds = [tuple(each) for each in owned] or [tuple(holds)] * clients_w
         self._witness = witness
-        self._sizes, self._samples = {held.name: held.samples for held in holds}, {}
+        every = chain(holds, *owned)
+        self._sizes, self._samples = {held.name: held.samples for held in every}, {}
         self.asked: dict[tuple[str, int], Reveal | Repair] = {}  # by client and attempt, in this round
         self._heed: Callable[[Any], object] = lambda _: None
         self._heap: list[tuple[Any, ...]] = []
@@ -262,6 +267,21 @@ class VirtualClock:
         w = self._index[client]
         if self._alive[w]:
             self._stop(w, Failure(0.0, pause_s, keeps=True), 0.0)
+
+    def forecast(self, most: int) -> list[tuple[str, int]]:
+        """Return the clients that report local work next, and the steps, if no command changes it."""
+        reports = (each for each in self._heap if each[2] in (CHUNK_ENDS, SAYS))
+        found = [
+            (self._clients[w], self._reports(what, w, of)) for _, _, what, w, of in nsmallest(most, reports)
+        ]
+        return [(client, steps) for client, steps in found if steps]
+
+    def _reports(self, what: int, w: int, of: Any) -> int:  # noqa: ANN401  the entry of the heap
+        """Return the steps of local work that this entry of the heap reports; 0 if it reports none."""
+        if what == SAYS:
+            return of.reached if isinstance(of, Reported) and of.chunk == WHOLE else 0
+        client = self._fleet[w]
+        return int(client.goal) if of == self._turn[w] and client.local else 0
 
     def up_s(self, client: str) -> float:
         """Return the seconds for a whole update on a client's uplink."""
