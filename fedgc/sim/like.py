@@ -155,7 +155,7 @@ def _played(
 ) -> Sequence[RoundRow]:
     """Play as many rounds as the run has."""
     config, first, wanted = past.config, past.rounds[: len(clients.step_s_rw)], len(past.rounds)
-    config = replace(config, min_clients=int((clients.arrives_s_w == 0).sum()))
+    config = replace(config, min_clients=max(1, int((clients.arrives_s_w == 0).sum())))
     if config.chosen_gate not in PLAYED_GATES:
         exchanges = sum(row.outcome in SUMMED for row in first)
         config = replace(config, gate="every", gate_period=max(1, round(len(first) / exchanges)))

@@ -61,12 +61,18 @@ class PastRun:
                 clients[number].append(row)
         rows = tuple(replace(each.row, clients=tuple(clients[each.row.round])) for each in rounds)
         folded = any(len(row.clients) < each.clients for row, each in zip(rows, rounds, strict=True))
-        if why := _unplayable(config, free=bool(basis.get("free", True)), folded=folded):
+        numbers, chunks = (_count(basis.get(name)) for name in ("numbers", "chunks"))
+        free = bool(basis.get("free")) and chunks > 0
+        if why := _unplayable(config, numbers, free=free, folded=folded):
             raise Unusable(f"run {run.run}: saw {why}")
-        return cls(run.run, config, int(basis.get("numbers", 0)), int(basis.get("chunks", 0)), rows)
+        return cls(run.run, config, numbers, chunks, rows)
 
 
-def _unplayable(config: RunConfig, *, free: bool, folded: bool) -> str:
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _unplayable(config: RunConfig, numbers: int, *, free: bool, folded: bool) -> str:
     """Return what is against playing a run, and what was needed instead."""
     if config.secrecy == "masked":
         return "masked exchanges, needed open ones: the agreement on keys is not simulated"
@@ -76,6 +82,8 @@ def _unplayable(config: RunConfig, *, free: bool, folded: bool) -> str:
         return "the fleet of a site, needed a run of its own: this one waits for its consortium"
     if config.work == "coded" and not free:
         return "coded work on data that only some clients can load, needed data for all"
+    if not numbers:
+        return "no plan with the size of its model, needed one"
     return "rounds whose client rows were folded, needed all rows" if folded else ""
 
 

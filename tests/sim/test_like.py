@@ -135,6 +135,14 @@ def test_run_that_cannot_be_predicted_is_refused(
     assert f"run r: {why}" in str(done.exception)
 
 
+def test_run_without_plan_or_with_damaged_one_is_refused(path: Path):
+    with Store.open(str(path)) as store:
+        store.write(Begun(0.0, "r", CONFIG.table()))
+        store.write(Decided(0.0, "r", 1, "plan", {"numbers": "many"}, ""))
+    done = CliRunner().invoke(app, ["sim", "--like", "latest"])
+    assert str(done.exception) == "run r: saw no plan with the size of its model, needed one"
+
+
 def test_folded_rows_and_other_options_are_refused(path: Path):
     record(path, CONFIG, [round_row(n, [worked("a")]) for n in range(1, 51)])
     with Store.open(str(path)) as store:
