@@ -1,6 +1,6 @@
 """`python -m benchmarks prediction`: the second half of real runs, predicted from their first (`sim.like`).
 
-Five runs, each of four clients as processes of this machine over sessions, for half a minute to a minute:
+Five runs, each of four or six clients as processes of this machine over sessions, for about a minute:
 
     uneven       the slowest client needs four times as long for a step as the quickest
     dying        clients are killed at random moments, and started again a few seconds later
@@ -37,10 +37,11 @@ from fedgc.store.database import Store
 
 WAIT_S: Final = 300.0
 POLL_S: Final = 0.2
-APART_S: Final = (2.0, 4.0)  # between two faults
-AWAY_S: Final = (1.0, 2.5)
+APART_S: Final = (1.5, 3.0)  # between two faults
+AWAY_S: Final = (1.0, 2.0)
 PACES_S: Final = (0.03, 0.04, 0.05, 0.12)
-LIKE_S: Final = (0.03, 0.03, 0.03, 0.03)
+LIKE_S: Final = (0.03,) * 4
+SIX_S: Final = (0.03,) * 6  # one of them may be away, and the quorum is still there
 UPLINKS_KB_S: Final = (400.0, 260.0, 200.0, 130.0)  # a slower uplink than 125 gives up its slot to others
 QUICK: Final = ("uneven",)
 Fault = Callable[[LocalFederation, str, float], None]
@@ -85,8 +86,8 @@ def suspend(federation: LocalFederation, name: str, away_s: float) -> None:
 EVERY: Final[Mapping[str, Setting]] = {"gate.name": "every", "rounds": 50}
 SCENES: Final = (
     Scene("uneven", PACES_S, EVERY),
-    Scene("dying", LIKE_S, {**EVERY, "rounds": 70}, fault=kill),
-    Scene("stopped", LIKE_S, {**EVERY, "rounds": 70}, fault=suspend),
+    Scene("dying", SIX_S, {**EVERY, "rounds": 80}, fault=kill),
+    Scene("stopped", SIX_S, {**EVERY, "rounds": 60}, fault=suspend),
     Scene("slow links", LIKE_S, {**EVERY, "local-steps": 8}, UPLINKS_KB_S),
     Scene("gated", PACES_S, {"gate.name": "drift", "gate.budget": 0.4, "rounds": 60}),
 )

@@ -5,7 +5,8 @@ its vectors, and whether it took part:
 
     away   no row; or no work, with a failure or without any traffic. The client is gone until the next round
            in which it takes part. It goes in the middle of the work of the first such round, or of a usual
-           one if that is shorter; it is noticed when a row says that it was lost, else after `links.grace-s`.
+           one if that is shorter. It is noticed when a row says that it was lost, and not before it is back
+           if no row says so.
     lost   and back within the round: it has work, and was away for the rest of the round's work.
     mute   other failures and work, but nothing in the sum: its uplink takes forever in this round.
 
@@ -20,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 
@@ -35,6 +36,7 @@ from fedgc.sim.play import FLOAT_BYTES, seconds_of
 from fedgc.store.database import Store
 from fedgc.store.parts import client_parts
 
+LATER: Final = 2.0  # times an absence that was not noticed: when it would have been
 Failures = Mapping[int, Sequence[tuple[int, Failure]]]  # by index of the round
 
 
@@ -208,15 +210,15 @@ def _absences(
         back = next((later for later in range(r, len(rounds)) if there_r[later]), None)
         gone = [rows.get(each) for each in range(r, len(rounds) if back is None else back)]
         dies_s = min(rounds[r].working_s, usual_s) / 2 if gone[0] and gone[0].failure else 0.0
+        returns_s = NEVER if back is None else max(dies_s, float(begins_s[back] - begins_s[r]))
         lost = next((r + at for at, row in enumerate(gone) if row and row.failure == LOST), None)
         if gone[0] is None or gone[0].failure == LEFT:  # it said so
             noticed_s = 0.0
-        elif lost is None:
-            noticed_s = grace_s
-        else:
+        elif lost is not None:
             share = 1.0 if lost == r else 0.5  # of the round's work: the round waited for it, or not
             noticed_s = float(begins_s[lost] - begins_s[r]) + share * rounds[lost].working_s - dies_s
-        returns_s = NEVER if back is None else max(dies_s, float(begins_s[back] - begins_s[r]))
+        else:  # not before it was back, if it was
+            noticed_s = grace_s if back is None else max(grace_s, LATER * (returns_s - dies_s))
         yield r, Failure(dies_s, returns_s, noticed_s=noticed_s)
 
 

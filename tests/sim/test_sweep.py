@@ -63,7 +63,7 @@ def trial(combination: int, seconds: float, megabytes: float, scenario: str = "a
     return Trial(combination, scenario, seconds, megabytes, 1.0, 0.0, 6, ended)
 
 
-def test_frontier_leaves_out_what_another_beats(file: Path):
+def test_frontier_leaves_out_beaten_settings(file: Path):
     sweep = read_sweep(file)
     three = Sweep(1, 1, 1.0, {}, ({}, {}, {}, {}), (sweep.scenarios[0],))
     points = [(1.0, 9.0), (2.0, 2.0), (3.0, 2.0), (math.inf, math.inf)]
