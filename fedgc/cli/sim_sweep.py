@@ -12,9 +12,10 @@ from rich.text import Text
 
 import fedgc.web
 from fedgc.cli.image_files import drawable, keep
-from fedgc.cli.view import terminal
+from fedgc.cli.view import megabytes, terminal
 from fedgc.sim.owned import CORES
 from fedgc.sim.past_run import PastRun
+from fedgc.sim.simulate import MEGABYTE
 from fedgc.sim.sweep import WORK, Swept, Trial, run_sweep
 from fedgc.sim.sweep_file import read_sweep
 from fedgc.sim.sweep_page import sweep_page, toml_of, words_of
@@ -80,8 +81,8 @@ def _table(swept: Swept) -> Table:
         table.add_row(
             Text(each.scenario),
             Text(f"{star}{words_of(swept.sweep.combinations[each.combination])}{_ended(each)}"),
-            f"{each.seconds:.3g} s",
-            f"{each.megabytes:.3g} MB",
+            f"{each.seconds:.3g} s" if each.seconds < math.inf else "-",
+            megabytes(MEGABYTE * each.megabytes) if each.seconds < math.inf else "-",
             f"{each.exchanges:.0%}",
             f"{each.waste:.1%}",
         )

@@ -43,6 +43,11 @@ class Trial:
     rounds: float
     ended: str = ""  # why a run ended before its last round
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rounds were played, and some work counted."""
+        return self.seconds < math.inf and not self.ended
+
     def beats(self, other: "Trial") -> bool:
         """Whether this needs less time or bytes, and not more of the other."""
         mine, its = (self.seconds, self.megabytes), (other.seconds, other.megabytes)
@@ -58,7 +63,7 @@ class Swept:
 
     def frontier(self, scenario: str) -> frozenset[int]:
         """Return the combinations that no other one beats on a scenario."""
-        there = [each for each in self.trials if each.scenario == scenario and each.seconds < math.inf]
+        there = [each for each in self.trials if each.scenario == scenario and each.is_whole]
         return frozenset(each.combination for each in there if not any(other.beats(each) for other in there))
 
     @property
@@ -77,7 +82,7 @@ class Swept:
         for scenario in self.sweep.scenarios:
             there = [each for each in self.trials if each.scenario == scenario.name]
             own = next(each for each in there if each.combination == combination)
-            if own.ended or own.seconds == math.inf:
+            if not own.is_whole:
                 return math.inf
             for name in ("seconds", "megabytes"):
                 least = min(getattr(each, name) for each in there)
@@ -183,7 +188,8 @@ def _modelled(
     sweep: Sweep, scenario: SweepScenario, config: RunConfig, seed: int
 ) -> tuple[TimedClients, Line]:
     request = replace(scenario.request, seed=seed)
-    rounds = [_scaled(each, config.round_steps / scenario.unit_steps) for each in request.scenario()]
+    factor = config.round_steps / scenario.unit_steps
+    rounds = [_scaled(each, factor, scenario.returns_s) for each in request.scenario()]
     model = ArrayClientModel(
         lambda number: rounds[min(number, len(rounds)) - 1], [1.0] * max(1, config.chunks)
     )
@@ -192,10 +198,13 @@ def _modelled(
     return clients, replace(request.line, slots=config.upload_slots)
 
 
-def _scaled(conditions: Conditions, factor: float) -> Conditions:
-    """Return the conditions in units of so many times the work."""
+def _scaled(conditions: Conditions, factor: float, returns_s: float) -> Conditions:
+    """Return the conditions in units of so many times the work; a client that dies is back after a time."""
     return replace(
-        conditions, pace_wk=conditions.pace_wk * factor, slice_units=conditions.slice_units / factor
+        conditions,
+        pace_wk=conditions.pace_wk * factor,
+        slice_units=conditions.slice_units / factor,
+        returns_s_w=conditions.dies_s_w + returns_s,
     )
 
 

@@ -40,6 +40,7 @@ from fedgc.sim.simulate import Request
 MOST_RUNS: Final = 2000
 ROUNDS: Final = 40
 MODEL_MB: Final = 50.0
+RETURNS_S: Final = 30.0
 SETS: Final = {"rounds": "rounds", "seed": "seeds"}
 SMALL: Final = 0.001  # megabytes of the smallest model
 TOP: Final = ("rounds", "seeds", "model-mb", "settings", "grid", "scenarios")
@@ -47,7 +48,7 @@ OF_MODELS: Final = (
     "clients", "model", "trace", "links", "uplink-mb-s", "downlink-mb-s", "server-mb-s", "latency-s",
 )  # fmt: skip
 TEXTS: Final = ("model", "trace", "links")
-OF_SCENARIOS: Final = (*OF_MODELS, "unit-steps", "like")
+OF_SCENARIOS: Final = (*OF_MODELS, "unit-steps", "returns-s", "like")
 Settings = Mapping[str, Value]
 
 
@@ -58,6 +59,7 @@ class SweepScenario:
     name: str
     request: Request
     unit_steps: int
+    returns_s: float
     like: str = ""
 
 
@@ -133,7 +135,8 @@ def _scenario(table: "_Table", name: str, scenarios: Mapping[str, Any]) -> Sweep
         request = Request(**given, replicas=1)
     except BadSetting as error:
         raise BadSetting(f"{own.where}: {error}") from error
-    return SweepScenario(name, request, int(own.number("unit-steps", LOCAL_STEPS)), like)
+    unit_steps = int(own.number("unit-steps", LOCAL_STEPS))
+    return SweepScenario(name, request, unit_steps, own.number("returns-s", RETURNS_S, least=0), like)
 
 
 @dataclass(frozen=True, slots=True)
