@@ -313,6 +313,18 @@ def bench_placement(
     show(measure(gb), as_json=as_json, save=save)
 
 
+@app.command("prediction")
+def bench_prediction(as_json: AsJson = False, quick: Quick = False, save: Save = False) -> None:
+    """Error of the second half of real runs, predicted from their first: uneven, dying, stopped, slow, gated.
+
+    Example: python -m benchmarks prediction --json
+    """
+    from benchmarks.prediction import bench_prediction as measure
+    from benchmarks.printing import show
+
+    show(measure(quick=quick), as_json=as_json, save=save)
+
+
 @app.command("convert-trace")
 def convert_trace(
     trace: Annotated[

@@ -74,7 +74,7 @@ class VirtualClock:
         """All clients can load the chunks `holds`, or each its own of `owned`."""
         clients_w = len(clients)
         self.now = 0.0
-        self.computed = 0  # chunks taken to their target
+        self.computed, self.loads = 0, 0  # chunks taken to their target, models that work began from
         self._clients = tuple(clients)
         self._index = {client: w for w, client in enumerate(clients)}
         self._client_model, self._terms = client_model, terms
@@ -103,6 +103,11 @@ class VirtualClock:
     def joined(self, w: int, now: float, *, live: bool = True) -> Joined:
         """Return the event with which a client joins."""
         return Joined(now, self._clients[w], live, self._holds[w], self._fleet[w].kept())
+
+    def arrives(self, w: int, at: float) -> None:
+        """Let a client be away from the beginning, and join at this time."""
+        self._alive[w] = False
+        self._push(at, RETURNS, w, None)
 
     def play(self, machine: Round, live: Sequence[bool], now: float) -> None:
         """Run one round that has not begun to its end; each client can load its chunks of the plan."""
@@ -220,7 +225,8 @@ class VirtualClock:
 
     def _die(self, w: int, failure: Failure) -> Event | None:
         if self._alive[w]:
-            self._stop(w, failure, self._terms.grace_s)
+            noticed_s = failure.noticed_s
+            self._stop(w, failure, self._terms.grace_s if noticed_s is None else noticed_s)
         return None
 
     def _stop(self, w: int, failure: Failure, grace_s: float) -> None:
@@ -320,6 +326,7 @@ class VirtualClock:
             self._downloads.begin(self.now, w, command, down_s)
 
     def _work(self, w: int, command: Work) -> None:
+        self.loads += command.version != self._versions[w]
         self._versions[w] = command.version
         if command.names is not self._fleet[w].named:
             sizes = self._sizes
