@@ -37,17 +37,7 @@ from fedgc.messages import Persist
 from fedgc.secagg import packets, rules
 from fedgc.secagg.federation import Federation
 from fedgc.secagg.graph import draw, drawn
-from fedgc.secagg.keys import (
-    KEY_BYTES,
-    Identity,
-    derive,
-    digest,
-    loaded,
-    same,
-    seal,
-    unseal,
-    verify,
-)
+from fedgc.secagg.keys import KEY_BYTES, Identity, derive, digest, loaded, same, seal, unseal, verify
 from fedgc.secagg.keystream import Strand, Words, expand, keystream
 from fedgc.secagg.packets import SHARE_BYTES
 from fedgc.secagg.privacy import DiscreteGaussian
