@@ -2,7 +2,7 @@
 
 From the store it is the plan with which the next run of the task would begin, on the clients of the last one:
 the same inputs and seed, so the same answer. From a trace it is a plan for the traced machines. Without any
-history there is a plan as well, marked "no history".
+history there is a plan as well, marked "no history". Local work has a plan of its own (`plan_local`).
 """
 
 import json
@@ -17,6 +17,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fedgc.cli.plan_local import LocalExplanation, explain_local
 from fedgc.cli.view import terminal
 from fedgc.config import AUTO, RunConfig, known
 from fedgc.deploy.app_folder import Setting
@@ -74,7 +75,9 @@ class Explanation:
 def run_plan(asked: Asked, *, as_json: bool) -> None:
     """Print the plan."""
     explanation = _from_trace(asked, asked.trace) if asked.trace else _from_store(asked)
-    if as_json:
+    if isinstance(explanation, LocalExplanation):
+        explanation.show(as_json=as_json)
+    elif as_json:
         sys.stdout.write(json.dumps(_figures(explanation), indent=1) + "\n")
     else:
         terminal().print(_shown(explanation))
@@ -101,7 +104,7 @@ def _from_trace(asked: Asked, trace: Path) -> Explanation:
     return Explanation(f"trace {trace.name}, a step being a chunk", advice, question, {})
 
 
-def _from_store(asked: Asked) -> Explanation:
+def _from_store(asked: Asked) -> Explanation | LocalExplanation:
     if not there():
         return _without_history(asked, "a store that does not exist yet")
     with Store.open(reads_only=True) as store:
@@ -114,12 +117,15 @@ def _from_store(asked: Asked) -> Explanation:
         names = {each.client: each.name for each in store.clients() if each.name}
         source = f"store {store.name}, task {run.task}"
     clients = list(basis.get("loads") or speeds.known)
+    config = _settings(run, asked)
+    numbers = int(asked.model_mb * MEGABYTE / FLOAT_BYTES) or int(basis.get("numbers", 0))
+    if config.work == "local":
+        measured = [speeds.known[client] for client in clients if client in speeds.known]
+        return explain_local(source, measured, config, numbers)
     if not clients:
         return _without_history(asked, f"{source}, in which no client has worked")
-    config = _settings(run, asked)
     if basis.get("free") is False and config.replicas == AUTO:
         config = replace(config, replicas=int(basis["replicas"]))
-    numbers = int(asked.model_mb * MEGABYTE / FLOAT_BYTES) or int(basis.get("numbers", 0))
     chunks = config.chunks if "data.chunks" in asked.settings else int(basis.get("chunks", config.chunks))
     question = _question(clients, chunks, numbers, config)
     rng = np.random.default_rng([config.seed, 1])
@@ -151,7 +157,7 @@ def _settings(run: Run, asked: Asked) -> RunConfig:
 def _question(clients: Sequence[str], chunks: int, numbers: int, config: RunConfig) -> Question:
     if config.work != "coded":
         raise Unusable(
-            f"plan: saw work = {config.work}, which all do alike; needed coded work, which is shared"
+            f"plan: saw work = {config.work} without a run of it in the store, needed one, or coded work"
         )
     table = tuple(Chunk(number, f"chunk {number}", 1) for number in range(chunks))
     fleet = Fleet(dict.fromkeys(clients, frozenset(range(chunks))), table, numbers)
