@@ -207,7 +207,7 @@ class Run:
         job = self._job(setting, clients)
         try:
             if setting.rule is None:
-                last: Point | Moment = train(job, self._ends).points[-1]
+                last: Point | Moment = train(job, until=self._ends).points[-1]
             else:
                 groups = clients.groups if isinstance(setting.rule, Grouped) else ()
                 last = train_asynchronously(job, setting.rule, groups, self._ends).moments[-1]

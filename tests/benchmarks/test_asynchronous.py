@@ -178,8 +178,8 @@ def test_groups_match_hand_computation():
     assert [(moment.seconds, moment.pushed) for moment in went.moments] == [(2.0, 4), (3.0, 7)]
 
 
-def test_one_group_that_waits_for_nobody_is_partial_rounds():
-    """Of three clients the quorum is three; of four it is three, and the fourth sends half of its steps."""
+def test_single_group_trains_partial_rounds():
+    """Three of four are the quorum; the fourth, half as slow again, sends the two steps that it has."""
     of = job([1.0, 1.0, 1.0, 1.5], rounds=1)
     went = train_asynchronously(of, Grouped(), ((0, 1, 2, 3),))
     assert [(moment.seconds, moment.steps) for moment in went.moments] == [(1.0, 3 * STEPS + 2)]
@@ -196,7 +196,7 @@ def test_training_ends_when_caller_has_seen_enough():
     of = job([1.0, 2.0], rounds=4)
     went = train_asynchronously(of, Buffered(1), until=lambda moment: moment.pushed >= 4)
     assert [moment.pushed for moment in went.moments] == [2, 4]
-    assert len(train(of, lambda point: point.row.round == 2).points) == 2
+    assert len(train(of, until=lambda point: point.row.round == 2).points) == 2
 
 
 def test_other_seed_gives_other_run():
