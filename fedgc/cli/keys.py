@@ -94,6 +94,14 @@ def federation(  # noqa: PLR0913, PLR0917  one for each option
     ] = None,
     n_min: Annotated[int, typer.Option(help="Fewest sites in any sum.")] = 3,
     exchanges: Annotated[int, typer.Option(help="Exchanges per set-up of keys.")] = 32,
+    colluders: Annotated[
+        int | None,
+        typer.Option(help="Large federations: sites that may collude; each site then masks with few others."),
+    ] = None,
+    lost: Annotated[
+        int | None,
+        typer.Option(help="With --colluders: sites lost in an exchange that succeeds; else a twentieth."),
+    ] = None,
     clip: Annotated[float, typer.Option(help="Largest value of an update; beyond it, values are cut.")] = 1.0,
     bits: Annotated[int, typer.Option(help="Bits of a value.")] = 20,
     ring: Annotated[int, typer.Option(help="Bits of a sum: 32, 16 or 8; as many travel.")] = 32,
@@ -123,7 +131,10 @@ def federation(  # noqa: PLR0913, PLR0917  one for each option
         return
     numbers = Numbers(clip, bits, ring, largest_weight)
     privacy = (noise, releases, delta)
-    write(opener, path, Pinned(tuple(member), threshold, n_min, exchanges, numbers, site_clip, privacy))
+    pinned = Pinned(
+        tuple(member), threshold, n_min, exchanges, numbers, site_clip, privacy, (colluders, lost)
+    )
+    write(opener, path, pinned)
 
 
 @keys.command("check")

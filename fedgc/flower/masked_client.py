@@ -130,9 +130,9 @@ class MaskedClient:
                     0.0, client, round_, self._carry_out(machine.agree(packets.Agree.unpack(packet)))
                 )
             case Unmask(packet=packet):
-                return Shares(
-                    0.0, client, round_, self._carry_out(machine.unlock(packets.Unlock.unpack(packet)))
-                )
+                unlock = packets.Unlock.unpack(packet)
+                self._carry_out(machine.note(unlock))
+                return Shares(0.0, client, round_, self._carry_out(self._machine().unlock(unlock)))
 
     def _begin(self, client: Client, packet: packets.Begin, start: Start | None) -> None:
         """Bind the exchange to the start of the present work, after checking size and settings."""

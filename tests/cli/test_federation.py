@@ -139,6 +139,7 @@ def test_changed_descriptor_is_refused(sessions: SessionTable, written: Path, pl
         (["--ring", "24"], "ring: saw 24, needed one of [8, 16, 32]"),
         (["--clip", "nan"], "clip: saw nan"),
         (["--noise", "2"], "privacy: needed --noise with --site-clip"),
+        (["--colluders", "-1"], "graph: saw -1 colluding and 0 lost of 3 members, needed 0 to 3"),
         (["--member", "d"], "member 'd': needed name=public key"),
     ],
 )
