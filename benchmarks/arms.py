@@ -22,7 +22,7 @@
     ours             partial steps count, as do steps done while waiting for a decision; shared momentum;
                      fixed periods, drift and loss-change at several budgets, and pace (the schedule of the
                      drift budget, without a measure: the null arm); on private or scattered data, in 32, 8
-                     or 4 bits
+                     or 4 bits; and momentum of 0.5 on the server in place of the shared one
 
     SSP              every step is sent, and a client is at most a fixed number of steps ahead of the slowest
                      (Ho et al., NIPS 2013)
@@ -166,6 +166,10 @@ LOCAL_RULES: Final = (
 SCATTERED: Final = {"placement": "scattered"}
 OURS: Final = (
     *(Arm(f"ours, fixed {LOOK * p}", _fixed(p), ours=True) for p in (4, 8)),
+    *(
+        Arm(f"ours, server momentum, fixed {LOOK * p}", _fixed(p, **ALONE, server_momentum=0.5), ours=True)
+        for p in (4, 8)
+    ),
     *(Arm(f"ours, drift {b:g}", _drift(b), ours=True) for b in (0.5, 0.25, 0.125)),
     *(Arm(f"ours, pace {b:g}", {**_drift(b), "gate": "pace"}, ours=True) for b in (0.25, 0.125)),
     *(

@@ -16,6 +16,8 @@ Figures, in points of accuracy unless named otherwise; None if their scenes were
                                  and budget: drift at the end, loss-change in the mean over the run
     ..._over_blind_lower         the lower end of the 95% interval of the same
     skew_pair_gain_points        the same for each kind of straggler and period, each with its interval (+-)
+    server_momentum_gain_points  momentum of 0.5 on the server in place of the shared one, fixed periods: by
+                                 scene and period
     slow_syncs_gain_points       the same over kinds of stragglers and periods, the least and the most
     private_partial_gain_points  skew: partial steps less dropping, both with shared momentum: least over
                                  persistent, transient and dead
@@ -49,6 +51,9 @@ PRIVATE: Final = ("FedAvgM", "FedCM, drop", "grace window")
 OURS: Final = "ours, drift 0.25"
 PARTIAL: Final = "ours, fixed 32"
 SCATTERED: Final = "ours, scattered, drift 0.25"
+MOMENTUM: Final = tuple(
+    (f"ours, server momentum, fixed {period}", f"ours, fixed {period}") for period in (32, 64)
+)
 BLIND: Final = {0.25: ("ours, pace 0.25", "ours, fixed 32"), 0.125: ("ours, pace 0.125", "ours, fixed 64")}
 MEASURED: Final = {"drift": "points", "loss-change": "mean_points"}  # what each is for
 GATES: Final = named(
@@ -57,7 +62,9 @@ GATES: Final = named(
 )
 PAIRS: Final = (("ours, drift 0.25", "ours, fixed 32"), ("ours, drift 0.125", "ours, fixed 64"))
 TENTH: Final = "ours, drift, a tenth of BSP's bytes"
-CORE: Final = named("BSP", *PRIVATE, "shuffle once, drop", PARTIAL, OURS, SCATTERED)
+CORE: Final = named(
+    "BSP", *PRIVATE, "shuffle once, drop", PARTIAL, "ours, server momentum, fixed 32", OURS, SCATTERED
+)
 FEW: Final = named("BSP", "FedAvgM", "FedCM, drop", PARTIAL, OURS)
 MOVABLE: Final = named("BSP", "shuffle once, drop", "ours, scattered, drift 0.08", SCATTERED)
 T_95: Final = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
@@ -242,6 +249,7 @@ def figures(measured: Sequence[Measured]) -> dict[str, float | Mapping[str, floa
         **{f"{_name(gate)}_over_blind_points": _each(gains, 0.0) for gate, gains in over_blind.items()},
         **{f"{_name(gate)}_over_blind_lower": _each(gains, 1.0) for gate, gains in over_blind.items()},
         "skew_pair_gain_points": dict(_pair_gains(results, skewed)),
+        "server_momentum_gain_points": _momentum_gains(results) or None,
         "slow_syncs_gain_points": {"least": _extreme(min, slow_gain), "most": _extreme(max, slow_gain)},
         "private_partial_gain_points": _extreme(
             min, [results.gain(scene, PARTIAL, "FedCM, drop") for scene in slow]
@@ -290,6 +298,17 @@ def _pair_gains(results: Results, scenes: Iterable[Scene]) -> Iterator[tuple[str
             if gain is not None:
                 name = f"{scene.straggler}, {other.split()[-1]}"
                 yield from ((name, gain.mean), (f"{name} +-", gain.half))
+
+
+def _momentum_gains(results: Results) -> Mapping[str, float]:
+    """Return the gains of momentum on the server over shared momentum, the least first."""
+    gains = {
+        f"{scene.column}, {scene.straggler}, {other.split()[-1]}": results.gain(scene, ours, other)
+        for scene in results.scenes()
+        for ours, other in MOMENTUM
+    }
+    found = {name: gain.mean for name, gain in gains.items() if gain is not None}
+    return dict(sorted(found.items(), key=lambda each: each[1]))
 
 
 def _movable(results: Results, scene: Scene) -> tuple[float, float] | None:

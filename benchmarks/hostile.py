@@ -35,7 +35,8 @@ from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed
 from fedgc.messages import Repair, Reveal
 from fedgc.sim.clock import NEVER, Finding, Scenario, working
-from fedgc.sim.training import Job, OneForEach, train
+from fedgc.sim.fleet import Fleet as Clients
+from fedgc.sim.training import Job, train
 from fedgc.training import Vector
 from fedgc.training.tasks import Task
 
@@ -93,7 +94,7 @@ class Fleet:
     attack: str
 
 
-class _Hostile(OneForEach):
+class _Hostile(Clients):
     """Engines of which the first few send something else than they have trained."""
 
     def __init__(self, job: Job, folder: Path, fleet: Fleet) -> None:

@@ -27,7 +27,8 @@ from fedgc.config import RunConfig
 from fedgc.messages import Repair, Reveal
 from fedgc.secagg.privacy import epsilon, noise_for
 from fedgc.sim.clock import Finding, working
-from fedgc.sim.training import Job, OneForEach, train
+from fedgc.sim.fleet import Fleet as Clients
+from fedgc.sim.training import Job, train
 from fedgc.training import Vector
 from fedgc.training.tasks import Task
 
@@ -52,7 +53,7 @@ class Case:
     seed: int
 
 
-class _Flower(OneForEach):
+class _Flower(Clients):
     """Engines whose updates are clipped; the first one's carries the noise of the mean."""
 
     def __init__(self, job: Job, folder: Path, case: Case) -> None:

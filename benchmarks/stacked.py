@@ -28,7 +28,8 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.messages import Continue, Repair, Reveal, Work
 from fedgc.sim.clock import Finding
-from fedgc.sim.training import MODELS_KEPT, Job
+from fedgc.sim.fleet import MODELS_KEPT
+from fedgc.sim.training import Job
 from fedgc.training.data import Rows, batch_rows
 from fedgc.training.flat import FlatModel, Vector
 from fedgc.training.injection import injected_rows, pool_chunks

@@ -89,6 +89,7 @@ GOOD = (
     Offered(1.0, "a", 1, 0),
     Leaving(1.0, "a", 20.0),
     Closing(1.0, "a", 600.0),
+    Closing(1.0, "a", 600.0, ((0.0, 600.0), (7200.0, 9000.0))),
     LAYOUT,
     LAYOUT.tensors[0],
     ADAPTER,
@@ -212,6 +213,12 @@ def test_loss_is_finite_but_may_be_below_0(message, wrong):
     assert message.loss < 0
     with pytest.raises(BadMessage, match="needed a loss up to"):
         dataclasses.replace(message, loss=wrong)
+
+
+@pytest.mark.parametrize("windows", [((5.0, 1.0),), ((-1.0, 2.0),), ((0.0, 1e6),), ((0.0, 1.0),) * 65])
+def test_disordered_windows_are_refused(windows):
+    with pytest.raises(BadMessage, match="windows of a week, in order"):
+        Closing(1.0, "a", 600.0, windows)
 
 
 @pytest.mark.parametrize("message", [m for m in GOOD if hasattr(m, "sketch")], ids=label)

@@ -32,6 +32,7 @@ from fedgc.cli.options import (
 from fedgc.cli.policy_commands import audit, policy
 from fedgc.cli.queue_commands import queue
 from fedgc.cli.report import report
+from fedgc.cli.sim_command import sim
 from fedgc.cli.store import store
 from fedgc.errors import Unusable
 
@@ -360,6 +361,10 @@ def plan(  # noqa: PLR0913, PLR0917  one for each option
     ] = 0.0,
     model_gb: Annotated[float, typer.Option(help="Plan local work on a model of this size.")] = 0.0,
     clients: Annotated[int | None, typer.Option(help="With --model-gb: how many clients.")] = None,
+    client_gain: Annotated[
+        float | None,
+        typer.Option(help="Say how many clients shorten a round by this share each, such as 0.02."),
+    ] = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
@@ -375,7 +380,7 @@ def plan(  # noqa: PLR0913, PLR0917  one for each option
 
     if model_gb:
         return plan_model(ModelAsked(parse(settings or []), model_gb, clients, uplink_mb_s), as_json=as_json)
-    asked = Asked(parse(settings or []), run, trace, model_mb, uplink_mb_s, tuple(add or ()))
+    asked = Asked(parse(settings or []), run, trace, model_mb, uplink_mb_s, tuple(add or ()), client_gain)
     return run_plan(asked, as_json=as_json)
 
 
@@ -397,6 +402,12 @@ def watch(
     json_check: Annotated[
         bool, typer.Option("--json-check", help="Check the page once, print the results, and exit.")
     ] = False,
+    client_gain: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of a round by which each client of fedgc_clients_wanted shortens it (0.02)."
+        ),
+    ] = None,
 ) -> None:
     """Serve a web page that follows runs: rounds, clients, bytes, plans, faults; and /metrics.
 
@@ -407,7 +418,7 @@ def watch(
     from fedgc.web.serve import Place
 
     place = Place(host, port, token_of(token, os.environ))
-    (check_page if json_check else serve)(place, run)
+    check_page(place, run) if json_check else serve(place, run, client_gain)
 
 
 @app.command()
@@ -428,69 +439,4 @@ def export(
 app.command()(report)
 
 
-@app.command()
-def sim(  # noqa: PLR0913, PLR0917  one for each option
-    clients: Annotated[
-        int | None,
-        typer.Option(help="How many clients; by default all of the trace, or 200.", show_default=False),
-    ] = None,
-    rounds: Annotated[int, typer.Option(help="How many rounds.")] = 20,
-    replicas: Annotated[int, typer.Option(help="Clients that hold each chunk.")] = 4,
-    chunks_each: Annotated[int, typer.Option(help="Chunks per client.")] = 1,
-    blocks: Annotated[int, typer.Option(help="Blocks of an update; 0: chosen in each round.")] = 0,
-    model_mb: Annotated[float, typer.Option(help="Size of the model.")] = 50.0,
-    uplink_mb_s: Annotated[str, typer.Option(help="Uplinks; several, as 12.5,1, repeat.")] = "12.5",
-    downlink_mb_s: Annotated[str, typer.Option(help="Downlinks, in the same way.")] = "50",
-    server_mb_s: Annotated[float, typer.Option(help="Link of the server, shared; 0: no limit.")] = 0.0,
-    upload_slots: Annotated[int, typer.Option(help="Clients that upload at a time; 0: all.")] = 0,
-    model: Annotated[
-        str,
-        typer.Option(
-            help="Model of the clients, without --trace: shifted-exponential, bimodal, bimodal-persistent, "
-            "mild, fail-stop, drift or homogeneous."
-        ),
-    ] = "shifted-exponential",
-    trace: Annotated[Path | None, typer.Option(help="Times of real machines, as CSV.")] = None,
-    links: Annotated[
-        Path | None, typer.Option(help="Speeds of links: of users, as JSON, or of each client, as CSV.")
-    ] = None,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A policy by the beginning of its name: fedgc static, fedgc skip, fedgc steer, uncoded, "
-            "drop slowest, over-selection, work queue or published partial; may be repeated."
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="The root of every random choice.")] = 0,
-    as_json: AsJson = False,
-    html: Annotated[Path | None, typer.Option(help="Write a page with the timeline of a round.")] = None,
-    png: Annotated[Path | None, typer.Option(help="Write that timeline as a picture.")] = None,
-) -> None:
-    """Predict a round's time, bytes and wasted work on simulated clients, under a virtual clock.
-
-    In --json, a time of null belongs to a round that never ends because a client it waits for has died.
-
-    Example: fedgc sim --clients 200 --model-mb 50 --html out.html
-    """
-    from fedgc.cli.sim import Wanted, run_sim, speeds
-    from fedgc.sim import Request
-
-    request = Request(
-        clients=clients,
-        rounds=rounds,
-        replicas=replicas,
-        pieces=chunks_each,
-        blocks=blocks,
-        model_mb=model_mb,
-        uplink_mb_s=speeds("--uplink-mb-s", uplink_mb_s),
-        downlink_mb_s=speeds("--downlink-mb-s", downlink_mb_s),
-        server_mb_s=server_mb_s,
-        upload_slots=upload_slots,
-        model=model,
-        trace=trace,
-        links=links,
-        policies=tuple(policy or ()),
-        seed=seed,
-        processes=2,
-    )
-    run_sim(request, Wanted(as_json, html, png))
+app.command()(sim)

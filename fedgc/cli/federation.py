@@ -12,7 +12,6 @@ from fedgc.errors import BadSetting, Unusable
 from fedgc.secagg import Descriptor, Federation, Privacy, Quantizer, guarantees, limits
 from fedgc.secagg.federation import least_threshold, member_list
 from fedgc.secagg.graph import Graph, graph_for
-from fedgc.secagg.privacy import UNITS
 from fedgc.store.descriptor import read_descriptor, write_descriptor
 from fedgc.store.engine import default_path
 from fedgc.store.vault import PASSPHRASE_IN, Vault, secret_of
@@ -59,7 +58,7 @@ class Pinned:
     n_min: int
     exchanges: int
     numbers: Numbers
-    clips: tuple[float | None, float | None]  # of a record, of a site's update
+    site_clip: float | None
     privacy: tuple[float | None, int, float]  # noise, releases, delta
     sparse: tuple[int | None, int | None]  # members that collude, members lost in an exchange
 
@@ -88,15 +87,11 @@ class Pinned:
 
     def _privacy(self) -> Privacy | None:
         noise, releases, delta = self.privacy
-        clips = [(clip, unit) for clip, unit in zip(self.clips, UNITS, strict=True) if clip is not None]
-        if not clips and noise is None:
+        if self.site_clip is None and noise is None:
             return None
-        if len(clips) != 1 or noise is None:
-            raise BadSetting(
-                "privacy: needed --noise with one of --record-clip and --site-clip, or none of the three"
-            )
-        ((clip, unit),) = clips
-        return Privacy(clip, noise, releases, delta, unit)
+        if self.site_clip is None or noise is None:
+            raise BadSetting("privacy: needed --noise with --site-clip, or none of the two")
+        return Privacy(self.site_clip, noise, releases, delta)
 
 
 def show_public(opener: Opener) -> None:

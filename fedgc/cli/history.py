@@ -19,7 +19,7 @@ from fedgc.history import BY_SITE, Score
 from fedgc.store.database import Store
 from fedgc.store.explanation import INCOMPLETE, Explanation, explain, span
 from fedgc.store.liveness import ALIVE_S, CRASHED, advice_for, alive, reason_of, state_of
-from fedgc.store.reading import BEST
+from fedgc.store.reading import BEST, HOURS
 from fedgc.store.run_queue import Entry
 from fedgc.store.views import Client, MeasuredSpeeds, Round, Run
 
@@ -205,7 +205,7 @@ def status(store: Store, run: str | None) -> Answer:
         "audit": audit,
         "why": explain(store, chosen, time.time()),
     }
-    made = [each for each in decisions if each.what != BEST]
+    made = [each for each in decisions if each.what not in (BEST, HOURS)]
     facts = [f"round {each.round}: {each.what}: {each.reason}" for each in made[-3:]]
     facts += [f"best model: {best}"] if best is not None else []
     refused = [each for each in audit if each.kind in ("refused", "excluded", BY_SITE)][-3:]

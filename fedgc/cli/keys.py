@@ -108,12 +108,8 @@ def federation(  # noqa: PLR0913, PLR0917  one for each option
     largest_weight: Annotated[
         int, typer.Option(help="Largest weight of a site, in samples; more count as this many.")
     ] = 10_000,
-    record_clip: Annotated[
-        float | None, typer.Option(help="Privacy: the largest norm of one record's gradient.")
-    ] = None,
     site_clip: Annotated[
-        float | None,
-        typer.Option(help="Privacy of sites in place of records: the largest norm of an update."),
+        float | None, typer.Option(help="Privacy of sites: the largest norm of an update.")
     ] = None,
     noise: Annotated[
         float | None, typer.Option(help="Privacy: noise of the sum, as a multiple of that norm.")
@@ -134,8 +130,9 @@ def federation(  # noqa: PLR0913, PLR0917  one for each option
         sign(opener, path)
         return
     numbers = Numbers(clip, bits, ring, largest_weight)
-    clips, privacy = (record_clip, site_clip), (noise, releases, delta)
-    pinned = Pinned(tuple(member), threshold, n_min, exchanges, numbers, clips, privacy, (colluders, lost))
+    privacy = (noise, releases, delta)
+    sparse = (colluders, lost)
+    pinned = Pinned(tuple(member), threshold, n_min, exchanges, numbers, site_clip, privacy, sparse)
     write(opener, path, pinned)
 
 

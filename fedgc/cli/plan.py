@@ -6,8 +6,9 @@ history there is a plan as well, marked "no history".
 """
 
 import json
+import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -18,18 +19,17 @@ from rich.table import Table
 from rich.text import Text
 
 from fedgc.cli.view import terminal
-from fedgc.config import AUTO, RunConfig, known
+from fedgc.config import AUTO, RunConfig
 from fedgc.deploy.app_folder import Setting
 from fedgc.errors import Unusable
 from fedgc.history import Speeds
-from fedgc.round.plan import Chunk, Fleet
-from fedgc.sim.clock import Line
 from fedgc.sim.traces import read_table
 from fedgc.store.database import Store
 from fedgc.store.engine import there
-from fedgc.store.views import Run
-from fedgc.tuner import Advice, Choice, Question, advise, advise_for, recall
+from fedgc.tuner import Advice, Choice, Question, advise, clients_wanted, nothing, remember
 from fedgc.tuner.history import FLOAT_BYTES
+from fedgc.tuner.week import Week
+from fedgc.web.next_plan import Planned, planned, question_of
 
 PIECES: Final = 4  # chunks for each client of a trace
 UNKNOWN_CLIENTS: Final = 4  # clients in the plan if none was ever seen
@@ -48,11 +48,17 @@ class Asked:
     model_mb: float = 0.0  # 0: as in the last run, or unknown
     uplink_mb_s: float = 0.0  # of the clients of a trace; 0: uploads take no time
     add: tuple[float, ...] = ()
+    client_gain: float | None = None  # None: the wanted number of clients is not computed
 
     def __post_init__(self) -> None:
         for name in ("model_mb", "uplink_mb_s"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise Unusable(f"{name}: saw {getattr(self, name)}, needed 0 or more")
+
+    @property
+    def numbers(self) -> int:
+        """The numbers of the model; 0: not given."""
+        return int(self.model_mb * MEGABYTE / FLOAT_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,7 @@ class Explanation:
     advice: Advice
     question: Question
     names: Mapping[str, str]
+    wanted: int | None = None  # clients, if asked for
 
     def named(self, text: str) -> str:
         """Return a text with clients by their display names."""
@@ -94,11 +101,13 @@ def _from_trace(asked: Asked, trace: Path) -> Explanation:
         up_s_w = np.full(clients, asked.model_mb / asked.uplink_mb_s)
         scenario = tuple(replace(each, up_s_w=up_s_w) for each in scenario)
     names = [f"client {w}" for w in range(clients)]
-    numbers = int(asked.model_mb * MEGABYTE / FLOAT_BYTES)
-    question = _question(names, pieces * clients, numbers, replace(config, local_steps=1))
-    rng = np.random.default_rng([config.seed, 1])
-    advice = advise_for(question, scenario, rng, newcomers_s=asked.add)
-    return Explanation(f"trace {trace.name}, a step being a chunk", advice, question, {})
+    question = question_of(names, pieces * clients, asked.numbers, replace(config, local_steps=1))
+    size_bytes = FLOAT_BYTES * question.fleet.size
+    history, links = remember(scenario, pieces=pieces, update_bytes=size_bytes)
+    about = Planned(question, links, history)
+    advice = advise(question, links, about.rng, history=history, newcomers_s=asked.add)
+    source = f"trace {trace.name}, a step being a chunk"
+    return Explanation(source, advice, question, {}, _wanted(asked, about))
 
 
 def _from_store(asked: Asked) -> Explanation:
@@ -109,54 +118,37 @@ def _from_store(asked: Asked) -> Explanation:
         if asked.run is None and not runs:
             return _without_history(asked, f"store {store.name}, which is empty")
         run = store.run(asked.run) if asked.run else runs[0]
-        basis = _last_plan(store, run)
-        speeds = store.speeds(run.task)
+        about = planned(store, run, asked.settings, asked.numbers, with_closed=True)
         names = {each.client: each.name for each in store.clients() if each.name}
         source = f"store {store.name}, task {run.task}"
-    clients = list(basis.get("loads") or speeds.known)
-    if not clients:
+    if about is None:
         return _without_history(asked, f"{source}, in which no client has worked")
-    config = _settings(run, asked)
-    if basis.get("free") is False and config.replicas == AUTO:
-        config = replace(config, replicas=int(basis["replicas"]))
-    numbers = int(asked.model_mb * MEGABYTE / FLOAT_BYTES) or int(basis.get("numbers", 0))
-    chunks = config.chunks if "data.chunks" in asked.settings else int(basis.get("chunks", config.chunks))
-    question = _question(clients, chunks, numbers, config)
-    rng = np.random.default_rng([config.seed, 1])
-    history = recall(speeds.recent, question.clients)
-    advice = advise(question, speeds, rng, history=history, newcomers_s=asked.add)
-    return Explanation(source, advice, question, names)
+    question, speeds, history = about.question, about.speeds, about.history
+    advice = advise(
+        question, speeds, about.rng, history=history, newcomers_s=asked.add, windows=about.windows
+    )
+    wanted = _wanted(asked, about)
+    return Explanation(source, advice, question, names, wanted)
+
+
+def _wanted(asked: Asked, about: Planned) -> int | None:
+    if asked.client_gain is None:
+        return None
+    wanted = clients_wanted(about.question, about.history, about.speeds, about.rng, asked.client_gain)
+    if wanted is None:
+        raise Unusable(
+            "--client-gain: saw no history of several clients that can all load the data, needed one"
+        )
+    return wanted
 
 
 def _without_history(asked: Asked, source: str) -> Explanation:
     config = RunConfig.read({"work": "coded", **asked.settings})
     clients = [f"client {w}" for w in range(max(UNKNOWN_CLIENTS, config.min_clients))]
-    numbers = int(asked.model_mb * MEGABYTE / FLOAT_BYTES)
-    question = _question(clients, config.chunks, numbers, config)
-    rng = np.random.default_rng([config.seed, 1])
-    return Explanation(source, advise(question, Speeds(), rng, newcomers_s=asked.add), question, {})
-
-
-def _last_plan(store: Store, run: Run) -> Mapping[str, Any]:
-    """Return the inputs and results of the run's last plan."""
-    plans = [each.basis for each in store.decisions(run.run) if each.what == "plan"]
-    return plans[-1] if plans else {}
-
-
-def _settings(run: Run, asked: Asked) -> RunConfig:
-    """Return the settings of that run, overridden by the given ones."""
-    return RunConfig.read({**known(run.settings), "resume": "", **asked.settings})
-
-
-def _question(clients: Sequence[str], chunks: int, numbers: int, config: RunConfig) -> Question:
-    if config.work != "coded":
-        raise Unusable(
-            f"plan: saw work = {config.work}, which all do alike; needed coded work, which is shared"
-        )
-    table = tuple(Chunk(number, f"chunk {number}", 1) for number in range(chunks))
-    fleet = Fleet(dict.fromkeys(clients, frozenset(range(chunks))), table, numbers)
-    line = Line(slots=config.upload_slots)
-    return Question(fleet, config, config.round_steps, line, rounds_left=config.rounds)
+    question = question_of(clients, config.chunks, asked.numbers, config)
+    about = Planned(question, Speeds(), nothing(question.clients))
+    advice = advise(question, about.speeds, about.rng, newcomers_s=asked.add)
+    return Explanation(source, advice, question, {}, _wanted(asked, about))
 
 
 # ---- output
@@ -194,6 +186,8 @@ def _figures(explanation: Explanation) -> dict[str, Any]:
             {"chunks": cut.chunks, "local_steps": cut.steps, "predicted_s": cut.round_s}
             for cut in advice.cuts
         ],
+        **({"week": _week_figures(advice.week)} if advice.week else {}),
+        **({} if explanation.wanted is None else {"clients_wanted": explanation.wanted}),
         "one_more_client": [{"step_s": step, "predicted_s": s} for step, s in advice.one_more],
         "costs_more_than_it_gives": [
             {"client": explanation.named(client), "predicted_s_without": s} for client, s in advice.costs
@@ -222,6 +216,18 @@ def _shown(explanation: Explanation) -> RenderableType:
     rows = [Text(f"  {explanation.named(row.words)}") for row in choice.rows]
     heading = [Text("Rows of the history that stand out:")] if rows else []
     return Group(Text(f"From {explanation.source}."), table, *heading, *rows)
+
+
+def _week_figures(week: Week) -> dict[str, float | None]:
+    return {"round_s": week.round_s if math.isfinite(week.round_s) else None, "idle_h": week.idle_h}
+
+
+def _week_words(week: Week) -> str:
+    if not math.isfinite(week.round_s):
+        return "no client may train at any time"
+    return (
+        f"{week.round_s:.3g} s a round with closed hours; no client may train in {week.idle_h:.0f} of 168 h"
+    )
 
 
 def _prediction(choice: Choice) -> str:
@@ -259,4 +265,8 @@ def _facts(explanation: Explanation) -> dict[str, str]:
         or "none",
     }
     finer = "; ".join(f"{c.chunks} of {c.steps} steps: {c.round_s:.3g} s" for c in advice.cuts[1:])
+    if advice.week:
+        facts["over a week"] = _week_words(advice.week)
+    if explanation.wanted is not None:
+        facts["clients wanted"] = str(explanation.wanted)
     return facts | ({"the same work in other chunks": finer} if finer else {})

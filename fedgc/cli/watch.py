@@ -10,6 +10,7 @@ from typing import Final
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.store.database import Store
 from fedgc.store.reading import LATEST
+from fedgc.tuner.wanted import CLIENT_GAIN
 from fedgc.web.check import check
 from fedgc.web.serve import Place, Served
 
@@ -38,11 +39,12 @@ def token_of(given: str | None, environment: Mapping[str, str]) -> str | None:
         ) from error
 
 
-def watch(place: Place, run: str | None) -> None:
+def watch(place: Place, run: str | None, client_gain: float | None) -> None:
     """Serve the page until it is interrupted."""
     with Store.open(reads_only=True) as store:
         shown = store.run(run or LATEST).run
-        served = Served(store, place, run or LATEST)
+        gain = CLIENT_GAIN if client_gain is None else client_gain
+        served = Served(store, place, run or LATEST, gain)
         sys.stdout.write(f"{shown} of {store.name} at {served.url} (Ctrl-C ends it)\n")
         sys.stdout.flush()
         served.forever()

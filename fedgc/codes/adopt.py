@@ -7,6 +7,7 @@ close to the clique bound on others.
 """
 
 from collections.abc import Collection, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -28,22 +29,29 @@ def adopt(holds: Sequence[Collection[int]], chunks: int) -> Placement:
         raise BadPlacement(f"{chunks} chunks: a placement needs at least 1")
     if not holds:
         raise BadPlacement("no clients: a placement needs at least 1")
-    holds_wn = np.zeros((len(holds), chunks), np.bool_)
     for w, held in enumerate(holds):
         for chunk in held:
             if not isinstance(chunk, int | np.integer) or not 0 <= chunk < chunks:
                 raise BadPlacement(
                     f"client {w} holds chunk {chunk!r}, but chunks are numbered 0 to {chunks - 1}"
                 )
-            holds_wn[w, chunk] = True
+    kept = [sorted({int(chunk) for chunk in held}) for held in holds]
+    client_s = np.repeat(np.arange(len(kept)), [len(held) for held in kept])
+    chunk_s = np.fromiter(chain.from_iterable(kept), np.int64, len(client_s))
     phase_n = (np.random.default_rng(0).permutation(chunks) + 0.5) / chunks
-    held_wn = holds_wn.astype(np.float32)
-    color_w = color(held_wn @ held_wn.T > 0)
+    color_w = _colors(client_s, chunk_s, (len(holds), chunks))
     holder_cn = np.full((int(color_w.max()) + 1, chunks), -1, np.int64)
-    client_s, chunk_s = np.nonzero(holds_wn)
     holder_cn[color_w[client_s], chunk_s] = client_s
     orders = sorted_orders(holder_cn, len(holds), phase_n)
     return Placement(chunks, orders, tuple(color_w.tolist()), tuple(phase_n.tolist()))
+
+
+def _colors(client_s: Int, chunk_s: Int, shape: tuple[int, int]) -> Int:
+    if np.bincount(chunk_s, minlength=1).max() < 2:  # no shared chunk: there may be thousands of clients
+        return np.zeros(shape[0], np.int64)
+    held_wn = np.zeros(shape, np.float32)
+    held_wn[client_s, chunk_s] = 1.0
+    return color(held_wn @ held_wn.T > 0)
 
 
 def color(conflict_ww: Bool) -> Int:

@@ -24,6 +24,8 @@ from fedgc.config.fields import (
     setting,
     share,
 )
+from fedgc.config.partition import NEEDS as PARTITION_NEEDS
+from fedgc.config.partition import Partition
 from fedgc.config.task_settings import TaskSettings
 
 LOCAL_STEPS = 16
@@ -117,11 +119,15 @@ class Settings:
 
     # Data and code
     chunks: int = setting(
-        "data.chunks",
-        16,
-        "chunks of the shared data, if the task allows a choice",
-        count,
-        "at least 1",
+        "data.chunks", 16, "chunks of the shared data, if the task allows a choice", count, "at least 1"
+    )
+    partition: str = setting(
+        "data.partition",
+        "iid",
+        "how fedgc.over and the shipped tasks divide samples into chunks: iid; dirichlet:ALPHA, by label; "
+        "quantity:ALPHA, uneven sizes; shards:COUNT, so many of the samples sorted by label; owner",
+        Partition.allows,
+        PARTITION_NEEDS,
     )
     placement: Literal["private", "scattered", "shuffled-once", "cyclic"] = setting(
         "data.placement",
@@ -300,15 +306,11 @@ class Settings:
         "gate.lockstep",
         AUTO,
         "local work: on: a client that has done its steps waits for the gate's decision; off: it goes on "
-        "with local steps, for at most gate.max-gap rounds from the last exchange; auto: on with masks and "
-        "with a gate that weighs gradients, else off",
+        "with local steps, for at most gate.max-gap rounds from the last exchange; auto: on with masks, "
+        "with privacy of records and with a gate that weighs gradients, else off",
     )
     max_gap: int = setting(
-        "gate.max-gap",
-        32,
-        "rounds after which an exchange is forced (0: never)",
-        not_negative,
-        "0 or more",
+        "gate.max-gap", 32, "rounds after which an exchange is forced (0: never)", not_negative, "0 or more"
     )
     min_gap: int = setting(
         "gate.min-gap", 1, "rounds from one exchange to the next at least", count, "at least 1"
@@ -430,9 +432,7 @@ class Settings:
 
     # What models are worth
     best: str = setting(
-        "validate.best",
-        "",
-        "the figure by which the best model of the run is chosen (empty: none is chosen)",
+        "validate.best", "", "the figure by which the best model of the run is chosen (empty: none is chosen)"
     )
     best_is: Literal["auto", "highest", "lowest"] = setting(
         "validate.best-is",

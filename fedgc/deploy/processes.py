@@ -249,7 +249,9 @@ def _host_and_port(address: str, variable: str, needed: str) -> tuple[str, int]:
 
 
 def _writable(folder: Path, variable: str) -> None:
+    """Make a folder if it is missing, and raise unless files can be written there."""
     try:
+        folder.mkdir(exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:

@@ -131,7 +131,7 @@ class ClientLoop:
         session.expect(layout.size)
         session.send(Announced(0.0, client, layout))
         if (closes_s := self._policy.closes_s()) is not None:
-            session.send(Closing(0.0, client, closes_s))
+            session.send(Closing(0.0, client, closes_s, self._policy.windows()))
         self._say(session, Joined(0.0, client, True, self.engine.holds(), self.engine.kept()))
         if self._site is not None:
             session.send(self._site.enrolled(client, session.run))

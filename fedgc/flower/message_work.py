@@ -86,7 +86,7 @@ class MessageWork:
             if (layout := self._engine.layout) is not None:
                 self.lines.append(Announced(0.0, self._client, layout))
             if (closes_s := self._policy.closes_s()) is not None:
-                self.lines.append(Closing(0.0, self._client, closes_s))
+                self.lines.append(Closing(0.0, self._client, closes_s, self._policy.windows()))
             self._say(Joined(0.0, self._client, False, self._engine.holds(), self._engine.kept()))
             if self._site is not None:
                 self.lines.append(self._site.enrolled(self._client, packet.run))

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from fedgc.history import BestModel, RoundRow
 
+Windows = Sequence[tuple[float, float]]  # from and until when a client may train
+
 
 @dataclass(frozen=True, slots=True)
 class LiveClient:
@@ -95,6 +97,9 @@ class Sink:
 
     def assigned(self, round_: int, chunks: Sequence[str]) -> None:
         """Receive the names of the chunks that a client is given to train on."""
+
+    def has_hours(self, round_: int, client: str, windows: Windows) -> None:
+        """Receive when a client may train in the next seven days, on the clock of `RoundRow.started`."""
 
     def audited(self, kind: str, who: str, what: str) -> None:
         """Receive a security event: a client joined, was refused, or used a key. Called from any thread."""

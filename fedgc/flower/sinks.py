@@ -5,7 +5,7 @@ from typing import Final
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
-from fedgc.flower.sink import Live, Sink
+from fedgc.flower.sink import Live, Sink, Windows
 from fedgc.history import BestModel, RoundRow
 from fedgc.links.log import LOG
 from fedgc.plugins import subclass
@@ -71,6 +71,10 @@ class Sinks(Sink):
     def assigned(self, round_: int, chunks: Sequence[str]) -> None:
         """Pass on the chunks of a client."""
         self._tell(lambda sink: sink.assigned(round_, chunks))
+
+    def has_hours(self, round_: int, client: str, windows: Windows) -> None:
+        """Pass on when a client may train."""
+        self._tell(lambda sink: sink.has_hours(round_, client, windows))
 
     def audited(self, kind: str, who: str, what: str) -> None:
         """Pass on a security event."""

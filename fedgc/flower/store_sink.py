@@ -14,10 +14,10 @@ from fedgc.config import RunConfig
 from fedgc.datastore.manifest import CHUNK_NAME
 from fedgc.errors import FedgcError
 from fedgc.flower.json_lines import Lines
-from fedgc.flower.sink import Data, Live, LiveClient, Sink
+from fedgc.flower.sink import Data, Live, LiveClient, Sink, Windows
 from fedgc.history import BestModel, RoundRow
 from fedgc.store.liveness import SERVER, this_process
-from fedgc.store.reading import BEST, USED
+from fedgc.store.reading import BEST, HOURS, USED
 from fedgc.store.records import (
     Appended,
     Audited,
@@ -49,6 +49,7 @@ class StoreSink(Sink):
         self._offset_s = offset_s
         self._process = {SERVER: this_process().words()}  # identifies a server that was killed
         self._seen: dict[str, tuple[str, str]] = {}
+        self._announced: Counter[str] = Counter()  # hours, by client
         self._used: set[str] = set()  # chunks of site data
         self._ended = False
         self._early = ""  # why the run is complete before its last round
@@ -142,6 +143,17 @@ class StoreSink(Sink):
             self._used.update(new)
             about = f"first used {len(new)} chunks of site data"
             self._put(Decided(self._wall(), self._run, round_, USED, {USED: new}, about))
+
+    def has_hours(self, round_: int, client: str, windows: Windows) -> None:
+        """Record when a client may train; each of its announcements, up to a limit."""
+        self._announced[client] += 1
+        if windows and self._announced[client] <= AUDITED:
+            times = [[opens + self._offset_s, ends + self._offset_s] for opens, ends in windows]
+            hours = sum(ends - opens for opens, ends in windows) / 3600
+            about = f"client {self._seen.get(client, (client,))[0]} may train {hours:.0f} h a week"
+            self._put(
+                Decided(self._wall(), self._run, round_, HOURS, {"client": client, HOURS: times}, about)
+            )
 
     def audited(self, kind: str, who: str, what: str) -> None:
         """Record a security event: a join, a refusal, or the use of a key."""

@@ -11,7 +11,9 @@ from fedgc.messages.fields import (
     LONGEST_FIGURE,
     LONGEST_REASON,
     MOST_FIGURES,
+    MOST_WINDOWS,
     SIGNATURE_BYTES,
+    WEEK_S,
     Amount,
     Client,
     Count,
@@ -145,11 +147,24 @@ class Leaving:
 
 @value
 class Closing:
-    """The hours in which a client may train end in `closes_s` seconds; it leaves by then."""
+    """The hours in which a client may train end in `closes_s` seconds; it leaves by then.
+
+    `windows` are those of the next seven days, as seconds from now at which they open and close.
+    """
 
     now: Amount
     client: Client
     closes_s: Amount
+    windows: tuple[tuple[float, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        times = [each for window in self.windows for each in window]
+        ordered = times == sorted(times) and (not times or 0 <= times[0] <= times[-1] <= WEEK_S)
+        check(
+            len(self.windows) <= MOST_WINDOWS and ordered,
+            self,
+            f"up to {MOST_WINDOWS} windows of a week, in order",
+        )
 
 
 @value

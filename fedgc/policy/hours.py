@@ -50,6 +50,17 @@ class Hours:
             return 0.0
         return min(begin - now for begin, _ in self._around(now) if begin > now)
 
+    def week(self, now: float) -> tuple[tuple[float, float], ...]:
+        """Return the windows of the next seven days: the seconds from now at which they open and close.
+
+        >>> Hours.of("UTC", ["Mon 20:00-22:00"]).week(4 * 86_400.0 + 21 * 3600)  # a Monday, 21:00
+        ((0.0, 3600.0), (601200.0, 604800.0))
+        """
+        if self._always:
+            return ((0.0, 60.0 * WEEK),)
+        cut = ((max(0.0, begin - now), min(60.0 * WEEK, end - now)) for begin, end in self._around(now))
+        return tuple((opens_s, closes_s) for opens_s, closes_s in cut if opens_s < closes_s)
+
     @property
     def _always(self) -> bool:
         return any(end - begin >= WEEK for begin, end in self.spans)

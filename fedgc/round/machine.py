@@ -43,12 +43,11 @@ Two clients, chunks 0 and 1 on both, codewords of half a model:
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
+from operator import attrgetter
 
 from fedgc.gates import Decision, Reports
 from fedgc.messages import (
     Close,
-    Codeword,
     Command,
     Event,
     Failed,
@@ -56,21 +55,19 @@ from fedgc.messages import (
     Leaving,
     Loaded,
     Lost,
-    Offered,
     Outcome,
     Progress,
-    Refuse,
-    Repair,
     Report,
-    Reveal,
     Stop,
     Tick,
     UpdateDue,
 )
 from fedgc.round.aggregator import JUST_WAIT, Aggregator, Result
 from fedgc.round.coded.scheduler import CodedScheduler
-from fedgc.round.deadline import WorkingDeadline, trains
+from fedgc.round.collecting import Collecting
+from fedgc.round.deadline import WorkingDeadline
 from fedgc.round.departures import Departures
+from fedgc.round.dropouts import Dropouts
 from fedgc.round.local.scheduler import LocalScheduler
 from fedgc.round.plan import Plan
 from fedgc.round.roster import Assignment, Roster
@@ -81,8 +78,6 @@ from fedgc.round.table import TABLE
 from fedgc.round.waiting import Waiting
 
 __all__ = ["TABLE", "Assignment", "Round", "State", "Transition"]
-
-PATIENCE: Final = 3  # times the longer of uploading and training: the limit of repairs
 
 
 class Round:
@@ -99,20 +94,18 @@ class Round:
         self.short: tuple[int, ...] = ()  # numbers of the chunks that the sum lacks
         self.error: float | None = None  # of an approximate sum, relative to its size, if known
         self.started_at = self.closed_at = self.working_s = 0.0
-        self.next_tick = 0.0
+        self.collecting: Collecting | None = None  # set at the start of collecting
         self._decide = decide
         self._worth_it = False  # the gate has decided to exchange
         self._look_at = math.inf  # when to ask the scheduler again without an event
-        self._aggregator: Aggregator | None = None  # set at the start of collecting
         self._roster = Roster(plan, assignment, plan.deadline_s * max(1.0, assignment.target / plan.steps))
         self._deadline = WorkingDeadline(self._roster)
         self._departures = Departures(self._roster, self._deadline)
-        self._upload_until = 0.0  # when the wait for owed vectors ends
-        self._collect_until = 0.0  # the limit of all extensions of it
         self._training_s = assignment.model_limit_s + self._roster.limit_s  # to receive the model, and train
         self.scheduler: Scheduler = (
             CodedScheduler(self._roster) if plan.work == "coded" else LocalScheduler(self._roster)
         )
+        self._dropouts = Dropouts(self._roster, self.scheduler, self._deadline, self._departures)
 
     # ---- input and output
 
@@ -121,7 +114,7 @@ class Round:
         self.started_at = self._roster.started_at = now
         given = self._give(present, self.assignment.carried)
         self._deadline.start(now, (each.client for each in present))
-        return (*given, *self._advance(now))
+        return self._completed([*given, *self._advance(now)], now)
 
     def handle(self, event: Event) -> tuple[Command, ...]:
         """Return the commands that follow from this event; refuse it if it is unexpected."""
@@ -130,23 +123,23 @@ class Round:
             return ()
         transition = self._row.get(kind)
         if transition is not None:
-            handler: Callable[[Event], Sequence[Command]] = getattr(self, transition.handler)
-            return tuple(handler(event))
+            handler: Callable[[Event], Sequence[Command]] = attrgetter(transition.handler)(self)
+            return self._completed(handler(event), event.now)
         if self.outcome is not None:
             return tuple(self._roster.refuse(event, f"round {self.assignment.number} is closed"))
         return tuple(self._roster.refuse(event, f"{kind.__name__} is not expected while {self.state.value}"))
 
     @property
+    def next_tick(self) -> float:
+        """When the round next needs a `Tick`."""
+        if self.collecting is not None:
+            return self.collecting.next_tick
+        return min(self._deadline.at, self._look_at)
+
+    @property
     def statistics(self) -> RoundStatistics:
         """The statistics of this round."""
         return self._roster.statistics
-
-    @property
-    def aggregator(self) -> Aggregator:
-        """The aggregator; set at the start of collecting."""
-        if self._aggregator is None:
-            raise RuntimeError(f"round {self.assignment.number}: saw no aggregator while {self.state.value}")
-        return self._aggregator
 
     @property
     def summary(self) -> WorkSummary:
@@ -171,13 +164,14 @@ class Round:
     @property
     def waiting(self) -> Waiting:
         """The clients that this state waits for, and until when."""
-        until = self._upload_until if self.state is State.COLLECTING else self.next_tick
+        collects = self.collecting if self.state is State.COLLECTING else None
+        until = self.next_tick if collects is None else collects.until
         return Waiting(frozenset(self.plan.clients[w] for w in self._awaited()), until)
 
     def _awaited(self) -> Collection[int]:
-        if self.state is State.WORKING:
+        if self.collecting is None:
             return self.scheduler.awaited
-        return self.aggregator.owing if self.state is State.COLLECTING else ()
+        return self.collecting.aggregator.owing if self.state is State.COLLECTING else ()
 
     # ---- working
 
@@ -188,19 +182,15 @@ class Round:
         self._deadline.sent(given)
         return given
 
-    def _set_tick(self) -> None:
-        self.next_tick = min(self._deadline.at, self._look_at)
-
     def _loaded(self, event: Loaded) -> list[Command]:
         if event.version == self.assignment.version:
             if event.client in self._deadline.loading:
                 self._roster.model_at[self._roster.w[event.client]] = event.now
             self._deadline.loaded(event.client, event.now)
-            self._set_tick()
         return []
 
     def _joined(self, event: Joined) -> list[Command]:
-        self._forgotten(event)
+        self._dropouts.restarted(event)
         return [*self._give([event]), *self.scheduler.reassign(), *self._advance(event.now)]
 
     def _leaving(self, event: Leaving) -> list[Command]:
@@ -212,7 +202,6 @@ class Round:
         self._deadline.gone(event.client)
         if self._hands_in(self.scheduler.leaves(w)):
             self._departures.leaves(event, w)
-        self._set_tick()
         return [*self.scheduler.reassign(), *self._advance(event.now)]
 
     @staticmethod
@@ -222,13 +211,12 @@ class Round:
 
     def _lost(self, event: Lost) -> list[Command]:
         self._deadline.gone(event.client)
-        self._set_tick()
-        if self._remove(event) is None:
+        if self._dropouts.lost(event) is None:
             return []
         return [*self.scheduler.reassign(), *self._advance(event.now)]
 
     def _failed(self, event: Failed) -> list[Command]:
-        why_not = self._strike(event)
+        why_not = self._dropouts.failed(event)
         if why_not:
             return self._roster.refuse(event, why_not)
         if event.chunks:  # the client has tried, so it has the model
@@ -255,7 +243,6 @@ class Round:
         if wait is None:
             return [*stalled.commands, *self._collect(now)]
         self._look_at = min(wait.until, stalled.until)
-        self._set_tick()
         return [*stalled.commands, *wait.commands]
 
     def _pass_gate(self, now: float) -> bool:
@@ -295,107 +282,21 @@ class Round:
 
     def _collect(self, now: float) -> list[Command]:
         """Fix the finished work, and ask for the needed vectors."""
-        limit_s = self.plan.upload_deadline_s
-        self._aggregator = self._aggregate()
+        self.collecting = Collecting(self._aggregate(), self._dropouts, self._training_s, now)
         self._enter(State.COLLECTING)
-        self._collect_until = now + limit_s + PATIENCE * max(limit_s, self._training_s)
         self.working_s = now - self.started_at
-        self._upload_until = now + limit_s
-        return [*self._aggregator.ask(), *self._await(now)]
+        return self.collecting.start(now)
 
-    def _received(self, event: Codeword) -> list[Command]:
-        w = self._roster.w.get(event.client)
-        if w is None or event.round != self.assignment.number:
-            return self._roster.refuse(event, f"a codeword outside round {self.assignment.number}")
-        answer = self.aggregator.accept(w, event.attempt, event.norm)
-        if isinstance(answer, str):
-            return [*self._roster.refuse(event, answer), *self._await(event.now)]
-        if isinstance(answer, Refuse):
-            return [answer]  # the client is not at fault
-        return [answer, *self._await(event.now)]
+    def _completed(self, commands: Sequence[Command], now: float) -> tuple[Command, ...]:
+        """Return the commands, and those that follow if all vectors are in the sum."""
+        collects = self.collecting if self.state is State.COLLECTING else None
+        if collects is None or not collects.complete:
+            return tuple(commands)
+        return (*commands, *self._complete(collects.aggregator, now))
 
-    def _returned(self, event: Joined) -> list[Command]:
-        """Ask a returning client for what it owes, or let it finish what is missing."""
-        again: Sequence[Command] = ()
-        if (w := self._forgotten(event)) is not None:
-            self.aggregator.restarted(w)
-        if self._roster.enter(event.client, live=event.live) is not None:
-            again = self.aggregator.returned(event)
-        self._deadline.sent(again)
-        done = self.assignment.version, self.assignment.target
-        kept = {each.chunk for each in event.kept if (each.version, each.reached) == done}
-        if trains(again, kept) or any(isinstance(each, Reveal | Repair) for each in again):
-            self._extend(event.now, trains=trains(again, kept))
-        return [*again, *self._await(event.now)]
-
-    def _loaded_late(self, event: Loaded) -> list[Command]:
-        if event.version == self.assignment.version:
-            self._deadline.loading.discard(event.client)
-        return []
-
-    def _offered(self, event: Offered) -> list[Command]:
-        w = self._roster.w.get(event.client)
-        if w is not None and event.round == self.assignment.number:
-            self.aggregator.offered(w)
-        return []
-
-    def _leaving_late(self, event: Leaving) -> list[Command]:
-        """Ask for no more work of a leaving client; it still sends what it owes."""
-        self._deadline.loading.discard(event.client)
-        w = self._roster.w.get(event.client)
-        if w is not None and w in self._roster.live:
-            self._departures.note(w)
-            self.scheduler.leaves(w)
-        return self._await(event.now)
-
-    def _lost_late(self, event: Lost) -> list[Command]:
-        self._deadline.loading.discard(event.client)
-        w = self._remove(event)
-        if w is None:
-            return []
-        self.aggregator.lost(w)
-        return self._await(event.now)
-
-    def _failed_late(self, event: Failed) -> list[Command]:
-        why_not = self._strike(event)
-        if why_not:
-            return self._roster.refuse(event, why_not)
-        self.aggregator.failed(self._roster.w[event.client], event.now)
-        return self._await(event.now)
-
-    def _reported_late(self, event: Progress | Report) -> list[Command]:
-        if event.round == self.assignment.number:
-            self._deadline.loading.discard(event.client)
-        return [*self.aggregator.heard(event), *self._await(event.now)]
-
-    def _upload_deadline(self, event: Tick) -> list[Command]:
-        """Look for late clients; give up those past the deadline, and all at the limit."""
-        if event.now < self._upload_until:
-            return self._await(event.now)
-        for w in self.aggregator.expire(final=event.now >= self._collect_until):
-            self.statistics.failure[w] = "upload too slow"
-            self.statistics.awaited.add(w)
-        self._upload_until = min(event.now + self.plan.upload_deadline_s, self._collect_until)
-        return self._await(event.now)
-
-    def _extend(self, now: float, *, trains: bool = False) -> None:
-        """Give a client that is asked late as long as the others had, within the limit of the round."""
-        limit_s = self.plan.upload_deadline_s + (self._training_s if trains else 0.0)
-        self._upload_until = max(self._upload_until, min(now + limit_s, self._collect_until))
-
-    def _await(self, now: float) -> list[Command]:
-        """Ask for what is lost or late; go on once the sum is complete."""
-        wait = self.aggregator.wait(now)
-        if wait is None:
-            return self._complete(now)
-        if wait.commands:
-            self._extend(now, trains=trains(wait.commands))
-        self.next_tick = min(self._upload_until, wait.until)
-        return list(wait.commands)
-
-    def _complete(self, now: float) -> list[Command]:
-        """The sum is complete."""
-        self.result = result = self.aggregator.result(now)
+    def _complete(self, aggregator: Aggregator, now: float) -> list[Command]:
+        """Close the round with the result."""
+        self.result = result = aggregator.result(now)
         if not result.counted:
             return self._close("empty", now)
         self.short, self.error = result.missing, result.error
@@ -411,10 +312,10 @@ class Round:
     def _close(self, outcome: Outcome, now: float) -> list[Command]:
         """Release all clients; they may delete their work unless the next round continues it."""
         summed = outcome in ("synced", "approximate")
-        if self._aggregator is None:
+        if self.collecting is None:
             self.working_s = now - self.started_at
         elif self.result is None:
-            self.result = self._aggregator.result(now)
+            self.result = self.collecting.aggregator.result(now)
         if summed and self.result is not None:
             self.statistics.count(self.result.counted)
         self._enter(State.CLOSED)
@@ -423,37 +324,6 @@ class Round:
         frees = summed or self.completes
         return [Close(clients[w], number, outcome, frees) for w in sorted(self._roster.live)]
 
-    # ---- in all states
-
     def _enter(self, state: State) -> None:
         self.state: State = state
         self._row: Mapping[type, Transition] = TABLE[state]
-
-    def _remove(self, event: Lost) -> int | None:
-        """Remove a client; return its number if it was live."""
-        w = self._roster.leave(event.client)
-        if w is not None:
-            self.scheduler.lost(w)
-            self.statistics.failure[w] = self._departures.failure(w)
-        return w
-
-    def _forgotten(self, event: Joined) -> int | None:
-        """Forget the work of a client whose process was started again; return its number."""
-        w = self._roster.w.get(event.client)
-        if w is None or w not in self._roster.live:
-            return None
-        self.scheduler.lost(w)
-        self._deadline.back(event.client)
-        self._departures.back(w)
-        return w
-
-    def _strike(self, event: Failed) -> str:
-        """Mark what a client reports as failed; return why that changes nothing, if so."""
-        why_not = self._roster.here(event)
-        if why_not:
-            return why_not
-        w = self._roster.w[event.client]
-        why_not = self.scheduler.failed(w, event)
-        if not why_not:
-            self.statistics.failure[w] = event.reason
-        return why_not

@@ -1,4 +1,4 @@
-"""The states of a round, and the form of its transition table (`TABLE` in `fedgc.round.machine`)."""
+"""The states of a round, and the form of its transition table (`TABLE` in `fedgc.round.table`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,10 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """The method of `Round` (or `MaskedRound`) that handles an event, and the possible next states."""
+    """The method that handles an event, and the possible next states.
+
+    It is a method of `Round` or `MaskedRound`, or of its `Collecting` (`collecting.NAME`).
+    """
 
     handler: str
     to: frozenset[State]

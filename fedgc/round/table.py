@@ -42,16 +42,19 @@ TABLE: Final = table_of(
             Stop: ("_stopped", _OVER),
         },
         State.COLLECTING: {
-            Offered: ("_offered", (_C,)),  # local: it is waited for until the upload deadline
-            Codeword: ("_received", _REPAIR),  # added to the sum, once
-            Joined: ("_returned", _REPAIR),  # it may send what it owes, or finish what is missing
-            Loaded: ("_loaded_late", (_C,)),
-            Leaving: ("_leaving_late", _REPAIR),  # it does no more work, but sends what it owes
-            Lost: ("_lost_late", _REPAIR),  # coded: what it owes is repaired; local: it is left out
-            Failed: ("_failed_late", _REPAIR),  # the same for what it cannot give
-            Progress: ("_reported_late", _REPAIR),  # coded: a repair may have waited for it
-            Report: ("_reported_late", _REPAIR),  # local: the steps of the update that it sends next
-            Tick: ("_upload_deadline", _REPAIR),  # others replace late clients; all of them at the deadline
+            Offered: ("collecting.offered", (_C,)),  # local: it is waited for until the upload deadline
+            Codeword: ("collecting.received", _REPAIR),  # added to the sum, once
+            Joined: ("collecting.returned", _REPAIR),  # it may send what it owes, or finish what is missing
+            Loaded: ("collecting.loaded", (_C,)),
+            Leaving: ("collecting.leaving", _REPAIR),  # it does no more work, but sends what it owes
+            Lost: ("collecting.lost", _REPAIR),  # coded: what it owes is repaired; local: it is left out
+            Failed: ("collecting.failed", _REPAIR),  # the same for what it cannot give
+            Progress: ("collecting.reported", _REPAIR),  # coded: a repair may have waited for it
+            Report: ("collecting.reported", _REPAIR),  # local: the steps of the update that it sends next
+            Tick: (
+                "collecting.time_passed",
+                _REPAIR,
+            ),  # others replace late clients; all of them at the deadline
             Stop: ("_stopped", _OVER),
         },
         State.AGREEING: {

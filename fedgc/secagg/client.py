@@ -22,7 +22,7 @@ is on disk before the shares leave.
 Protocol: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (2017), the
 variant for a malicious server, with keys for many exchanges agreed at once. A mask key serves one exchange,
 so rebuilding it after a dropout reveals nothing about other exchanges. In a large federation a member has a
-few neighbors and holders, which it draws itself (`graph`).
+few neighbors and holders, which it draws (`graph`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgc.errors import BadMessage, BadVector, NotAdmitted
+from fedgc.errors import BadMessage, BadSetting, BadVector, NotAdmitted
 from fedgc.messages import Persist
 from fedgc.secagg import packets, rules
 from fedgc.secagg.federation import Federation
@@ -50,7 +50,7 @@ from fedgc.secagg.keys import (
 )
 from fedgc.secagg.keystream import Strand, Words, expand, keystream
 from fedgc.secagg.packets import SHARE_BYTES
-from fedgc.secagg.privacy import Gaussian
+from fedgc.secagg.privacy import DiscreteGaussian
 from fedgc.secagg.rules import PAIR_BYTES, Known
 from fedgc.secagg.shamir import split
 from fedgc.secagg.state import State, Turn, changes, restore
@@ -329,6 +329,10 @@ class Client:
                 f"privacy: saw {self.state.released} exchanges done, needed fewer than {privacy.exchanges}: "
                 "the agreed epsilon is spent"
             )
+        try:
+            self.federation.check_noise(packet.size)
+        except BadSetting as error:
+            raise BadMessage(f"begin: {error}") from error
 
     def _check_supplied(self, state: State, members: tuple[int, ...]) -> None:
         """Raise unless this site has what it needs of these members."""
@@ -340,8 +344,7 @@ class Client:
             raise BadMessage(
                 f"begin: saw members {sorted(missing)} whose shares never came, needed them at first"
             )
-        own = state.drew[state.sources.index(self.number)]
-        if reason := rules.absence(self.federation, self.number, own, frozenset(members)):
+        if reason := state.absence(self.federation, members, of=(self.number,)):
             raise BadMessage(f"begin: {reason}")
 
     def _check_unspent(self, model: bytes) -> None:
@@ -470,13 +473,13 @@ class Client:
             return advert.masks[exchange - 1]
         return self.state.peers[member][(exchange - 1) * KEY_BYTES : exchange * KEY_BYTES]
 
-    def _noise(self, weight: int, chance: bytes) -> Gaussian | None:
+    def _noise(self, weight: int, chance: bytes) -> DiscreteGaussian | None:
         privacy, w_max = self.federation.privacy, self.federation.quantizer.w_max
         if privacy is None:
             return None
         if weight != w_max:
             raise BadVector(f"weight: saw {weight}, needed w_max ({w_max}): another would tell of data")
-        return Gaussian(privacy.own_noise(self.federation.n_min), chance)
+        return DiscreteGaussian(self.federation.noise_steps(self._turn_unused().size), chance)
 
     def _keep(self, after: State, *replies: Reply) -> "Step":
         exchange = after.turn.exchange if after.turn else 0

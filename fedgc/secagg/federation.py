@@ -11,9 +11,8 @@ honest sites split), which can reveal a single update. T >= floor(2n/3) + 1 excl
 the minimum is three.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
-from types import MappingProxyType
 from typing import Final
 
 from fedgc.errors import BadMessage, BadSetting, NotAdmitted
@@ -21,7 +20,7 @@ from fedgc.messages import LARGEST_PACKET
 from fedgc.secagg.canonical import Value, pack, read, rows, typed
 from fedgc.secagg.graph import RISK_BITS, Graph
 from fedgc.secagg.keys import KEY_BYTES, SIGNATURE_BYTES, Identity, digest, verify
-from fedgc.secagg.privacy import Privacy, Unit
+from fedgc.secagg.privacy import Privacy
 from fedgc.secagg.quantizer import LEAST_NOISE, Quantizer, fits, fits_with_noise
 from fedgc.secagg.shamir import POINTS
 
@@ -31,7 +30,7 @@ MOST_EXCHANGES: Final = 64  # per epoch; T compromised sites reveal the rest of 
 _HEAD_BYTES: Final = 320
 _LABEL: Final = "fedgc federation"
 _SIGNED: Final = "fedgc endorsement"
-_CLIPPED: Final[Mapping[Unit, str]] = MappingProxyType({"record": "records", "site": "update"})
+_UNIT: Final = "site"  # what the noise of a descriptor protects
 
 
 def least_threshold(members: int) -> int:
@@ -82,7 +81,7 @@ class Federation:
                 raise BadSetting(f"federation: saw two members with one {what}, needed each once")
         self._check_quorum(count)
         self._check_sums(count)
-        self._check_noise(count)
+        self.check_noise(1)
         if self.graph is not None:
             self.graph.check(count, self.threshold, self.quorum)
         if self.largest_packet > LARGEST_PACKET:
@@ -109,12 +108,22 @@ class Federation:
                 "needed fewer bits or a larger ring"
             )
 
-    def _check_noise(self, count: int) -> None:
-        """Raise if the noise is too small to hide rounding, or can wrap around in the ring."""
+    def noise_steps(self, numbers: int) -> float:
+        """Return the deviation of one site's noise for an update of so many numbers; 0 without privacy."""
+        if self.privacy is None:
+            return 0.0
+        return self.privacy.own_noise(self.quorum, self.quantizer.step, numbers)
+
+    def check_noise(self, numbers: int) -> None:
+        """Raise if the noise for so many numbers is too small, or can wrap around in the ring.
+
+        Raises:
+            BadSetting: It is.
+        """
         if self.privacy is None:
             return
-        bits, ring = self.quantizer.bits, self.quantizer.ring
-        steps = self.privacy.own_noise(self.n_min) / self.quantizer.step
+        count, bits, ring = len(self.members), self.quantizer.bits, self.quantizer.ring
+        steps = self.noise_steps(numbers)
         if not steps >= LEAST_NOISE:
             raise BadSetting(
                 f"noise: saw a deviation of {steps:.3g} steps for each site, needed {LEAST_NOISE:g}: "
@@ -122,8 +131,9 @@ class Federation:
             )
         if not fits_with_noise(count, bits, ring, steps):
             raise BadSetting(
-                f"noise: saw a deviation of {steps:.3g} steps for each of {count} members with {bits} bits, "
-                f"whose sum needs more than {ring} bits; needed a larger ring, fewer bits, or less noise"
+                f"noise: saw a deviation of {steps:.3g} steps for each of {count} members with {bits} bits "
+                f"for {numbers} numbers, whose sum needs more than {ring} bits; needed a larger ring, fewer "
+                "bits, or less noise"
             )
 
     @property
@@ -169,8 +179,7 @@ class Federation:
         quantizer, privacy = self.quantizer, self.privacy
         pinned: tuple[Value, ...] = ()
         if privacy is not None:
-            pinned = (privacy.clip, privacy.noise, privacy.exchanges, privacy.delta)
-            pinned += () if privacy.unit == "record" else (privacy.unit,)
+            pinned = (privacy.clip, privacy.noise, privacy.exchanges, privacy.delta, _UNIT)
         return pack(
             _LABEL,
             PROTOCOL,
@@ -264,8 +273,7 @@ def guarantees(federation: Federation) -> tuple[str, ...]:
         said.append(
             f"After {privacy.exchanges} exchanges the sums are "
             f"({privacy.spent(privacy.exchanges):.3f}, {privacy.delta:g})-differentially private for each "
-            f"{privacy.unit}, if every site clips its {_CLIPPED[privacy.unit]} to {privacy.clip:g} and adds "
-            "its noise."
+            f"site, if every site clips its update to {privacy.clip:g} and adds its noise."
         )
     return tuple(said)
 
@@ -288,7 +296,7 @@ def limits(federation: Federation) -> tuple[str, ...]:
         "It does not protect a site's own machine: a program that reads its memory reads its update.",
     ]
     if federation.privacy is not None:
-        share = max(0.0, 1 - max(1, colluders) / federation.n_min)
+        share = max(0.0, 1 - max(1, colluders) / federation.quorum)
         said.append(
             "The privacy figure is for an observer who adds no noise: against "
             f"{max(1, colluders)} colluding sites {share:.0%} of the noise variance is left."
@@ -297,12 +305,13 @@ def limits(federation: Federation) -> tuple[str, ...]:
 
 
 def _privacy_of(pinned: tuple[Value, ...]) -> Privacy:
-    """Decode the privacy parameters; those of records do not name their unit."""
-    numbers, unit = pinned[:4], pinned[4:]
-    if unit not in ((), ("site",)):
-        raise BadMessage(f"descriptor: saw privacy of {unit}, needed that of records or of a site")
-    clip, noise, exchanges, delta = typed(numbers, "descriptor", float, float, int, float)
-    return Privacy(clip, noise, exchanges, delta, "site" if unit else "record")
+    """Decode the privacy parameters."""
+    if pinned[4:] != (_UNIT,):
+        raise BadMessage(
+            f"descriptor: saw privacy of {pinned[4:] or 'records'}, needed that of a site; records are "
+            "protected by the setting privacy.unit = record"
+        )
+    return Privacy(*typed(pinned[:4], "descriptor", float, float, int, float))
 
 
 def _shares_of_a_sum(federation: Federation) -> str:

@@ -1,29 +1,32 @@
 """Training under simulated time: real gradients of a real task with the clock of a simulation.
 
 In coded work a chunk's update depends only on the model, the chunk and the seed, so every holder computes the
-same one. One engine therefore serves the whole fleet: it trains a chunk when the first client has finished
-it, and mixes the codewords of all clients. The result is bit-identical to separate engines. In local work
-every client has an engine of its own, taken to as many steps as the clock allows; a client that dies without
-its work loses it. `Job.engines` replaces these engines, for example by one that trains all models as a batch.
-`partial` off simulates servers that discard the steps of unfinished clients, for comparison.
+same one. One engine therefore serves all clients: it trains a chunk when the first client has finished it,
+and mixes the codewords of all clients. In local work every client has a trajectory of its own, taken to as
+many steps as the clock allows, by a few models in worker processes (`fleet`); a client that dies without its
+work loses it. Both are bit-identical to an engine for each client. `Job.engines` replaces them, for example
+by one that trains all models as a batch. `partial` off simulates servers that discard the steps of unfinished
+clients, for comparison.
 
     trained = train(Job(task, config, scenario))
     [(point.seconds, point.metrics["accuracy"]) for point in trained.points]
 
-All clients can load all chunks; the placement decides what each holds. In coded work a chunk's work is
-proportional to its samples, a unit being a client's equal share; in local work a round's steps are a unit.
+All clients can load all chunks, and the placement decides what each holds; with `owned` each has its own. In
+coded work a chunk's work is proportional to its samples, a unit being a client's equal share; in local work a
+round's steps are a unit.
 """
 
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
 
-from fedgc.codecs import EXACT, make_codec
+from fedgc.codecs import EXACT
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed, Refused
 from fedgc.history import RoundRow
@@ -34,7 +37,6 @@ from fedgc.messages import (
     Held,
     Progress,
     Repair,
-    Report,
     Reveal,
     Take,
     Work,
@@ -44,16 +46,15 @@ from fedgc.run.planner import Planner
 from fedgc.run.sample_pins import SamplePins
 from fedgc.sim.clock import UNCONTENDED, ArrayClientModel, Finding, Line, Scenario, Terms, VirtualClock
 from fedgc.sim.exclusion import Exclusion
+from fedgc.sim.fleet import Fleet
 from fedgc.sim.ours import SHARED
-from fedgc.training import Answer, CommonModel, Engine, ServerOptimizer, Vector, new_engine
-from fedgc.training.pace import Pace
+from fedgc.training import Answer, CommonModel, ServerOptimizer, Vector, new_engine
 from fedgc.training.round_sum import RoundSum
+from fedgc.training.simulated import STILL
 from fedgc.training.tasks import Task
 
-MODELS_KEPT: Final = 4  # common models from which a client with latency may begin
 FLEET: Final = "fleet"  # the one engine's name
 PRIVACY: Final = 1  # the stream of seeds for noise
-STILL: Final = Pace(float, lambda _: None)  # the virtual clock measures the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +68,19 @@ class Job:
     engines: "Callable[[Job, Path], Engines] | None" = None  # replaces an engine for each client
     partial: bool = True
     planner: Planner | None = None
+    make: Callable[[], Task] | None = None  # makes the task in worker processes
+    workers: int = 1
+    owned: bool = False  # each client has an equal share of the chunks, and no other can load them
 
     def __post_init__(self) -> None:
         if self.engines is not None and self.config.work != "local":
             raise BadSetting(f"training: saw engines for {self.config.work} work, needed local work")
         if self.config.fragments > 1 or self.config.download_codec != EXACT:
             raise BadSetting("training: saw links.fragments or links.download-codec, needed their defaults")
+        if self.workers > 1 and self.make is None:
+            raise BadSetting(
+                f"training: saw {self.workers} processes, needed a function that makes the task in each"
+            )
         if len(self.scenario) < self.config.rounds:
             raise BadSetting(
                 f"training: saw {len(self.scenario)} rounds of scenario, needed {self.config.rounds}"
@@ -189,78 +197,6 @@ class OneForAll:
         raise EdgeFailed(f"training: chunk {chunk} did not finish")
 
 
-class OneForEach:
-    """One engine for each client of local work, trained on the data of the plan."""
-
-    def __init__(self, job: "Job", folder: Path) -> None:
-        self._job, self._folder = job, folder
-        self._models: dict[int, Vector] = {}
-        self._engines: dict[str, Engine] = {}
-        self._found: dict[str, tuple[int, Finding]] = {}  # steps since the common model, and their finding
-
-    def begin(self, work: Work) -> None:
-        """Give the work to the client's engine."""
-        engine = self._engine(work.client)
-        versions = (work.version - 1, work.version) if work.common_steps else (work.version,)
-        for version in versions:
-            if version in self._models:
-                engine.load(version, self._models[version])
-        engine.handle(work)
-        reached = max((each.reached for each in engine.kept()), default=0)
-        if not reached:
-            self._found.pop(work.client, None)
-
-    def carry_on(self, work: Continue) -> None:
-        """Continue the client's work."""
-        self._engine(work.client).handle(work)
-
-    def finding(self, chunk: int, target: int) -> Finding:
-        """Raise: local work does not train single chunks."""
-        raise EdgeFailed(f"training: chunk {chunk} was taken to {target} steps, needed local work")
-
-    def reached(self, client: str, steps: int) -> Finding:
-        """Train to this number of steps."""
-        at, found = self._found.get(client, (0, Finding()))
-        if at < steps:
-            engine = self._engine(client)
-            report = _stepped(engine, steps)
-            found = Finding(report.samples, report.squared_norm, report.loss)
-            self._found[client] = (steps, found)
-        return found
-
-    def lost(self, client: str) -> None:
-        """Discard the client's work."""
-        if client in self._engines:
-            self._engines.pop(client).close()
-        self._found.pop(client, None)
-
-    def load(self, version: int, model: Vector) -> None:
-        """Store the new common model and a few earlier ones from which clients may still begin."""
-        self._models = {old: each for old, each in self._models.items() if old > version - MODELS_KEPT}
-        self._models[version] = model
-
-    def sent(self, command: Reveal | Repair) -> Vector:
-        """Return the client's update as decoded by the server."""
-        if isinstance(command, Repair):
-            raise EdgeFailed(f"training: {command.client} was asked for a repair, needed local work")
-        engine = self._engine(command.client)
-        answer = engine.answer(command)
-        if answer is not None and answer.encoded is not None:
-            return make_codec(command.wire).decode(answer.encoded, engine.size)
-        return _vector_of(answer, command)
-
-    def close(self) -> None:
-        """Release all state."""
-        for engine in self._engines.values():
-            engine.close()
-
-    def _engine(self, client: str) -> Engine:
-        if client not in self._engines:
-            task, config = self._job.task, self._job.config
-            self._engines[client] = new_engine(task, config, STILL, self._folder)
-        return self._engines[client]
-
-
 def _vector_of(answer: Answer | None, command: Reveal | Repair) -> Vector:
     if answer is None or answer.vector is None:
         raise EdgeFailed(f"training: {command.client} sent no vector")
@@ -268,24 +204,11 @@ def _vector_of(answer: Answer | None, command: Reveal | Repair) -> Vector:
     return vector
 
 
-def _stepped(engine: Engine, steps: int) -> Report:
-    """Continue local work to this number of steps; return the client's report."""
-    said = None
-    while max((each.reached for each in engine.kept()), default=0) < steps and not engine.idle:
-        said = engine.step()
-        if isinstance(said, Failed):
-            raise EdgeFailed(f"training: {said.reason}")
-    report = said if isinstance(said, Report) else next(iter(engine.keep()), None)
-    if not isinstance(report, Report) or report.steps != steps:
-        raise EdgeFailed(f"training: saw no local work of {steps} steps, needed some")
-    return report
-
-
 def engines_of(job: Job, folder: Path) -> Engines:
     """Return the engines for this job."""
     if job.config.work == "coded":
         return OneForAll(job.task, job.config, folder)
-    return job.engines(job, folder) if job.engines is not None else OneForEach(job, folder)
+    return job.engines(job, folder) if job.engines is not None else Fleet(job, folder)
 
 
 class _Training:
@@ -303,8 +226,9 @@ class _Training:
         self._load(0)
         self._metrics: Mapping[str, float] = {}
         self.points: list[Point] = []
-        held = tuple(Held(name, samples, SHARED) for name, samples in job.task.sizes().items())
-        self._clock = self._made(held)
+        self._clock = self._made(job.task.sizes())
+        if isinstance(self._fleet, Fleet):
+            self._fleet.forecast = self._clock.forecast
         self._exclusion = Exclusion(self._clock.up_s, 4 * self._common.size)
         parts = RunParts(job.planner, pins=SamplePins(job.config.pinned_samples))
         self._run = Run(job.config, now=0.0, size=self._common.size, parts=parts)
@@ -313,16 +237,17 @@ class _Training:
         self._fleet.load(version, self.model)
         self._sum.begin(version, self.model, self._common.layout.shapes)
 
-    def _made(self, held: tuple[Held, ...]) -> VirtualClock:
-        scenario = self._job.scenario
-        clients, samples = scenario[0].clients, sum(each.samples for each in held)
-        local = self._job.config.work == "local"
-        units = [1.0] if local else [each.samples * clients / samples for each in held]
-        client_model = ArrayClientModel(lambda number: scenario[number - 1], units)
-        terms = Terms(
-            self._job.config.round_steps, 4 * self._common.size, self._job.line, partial=self._job.partial
-        )
-        return VirtualClock([f"client {at}" for at in range(clients)], client_model, terms, held, self._fleet)
+    def _made(self, sizes: Mapping[str, int]) -> VirtualClock:
+        job, clients = self._job, self._job.scenario[0].clients
+        samples, local = sum(sizes.values()), job.config.work == "local"
+        units = [1.0] if local else [each * clients / samples for each in sizes.values()]
+        client_model = ArrayClientModel(lambda number: job.scenario[number - 1], units)
+        terms = Terms(job.config.round_steps, 4 * self._common.size, job.line, partial=job.partial)
+        held = [Held(name, samples, "" if job.owned else SHARED) for name, samples in sizes.items()]
+        ends = [len(held) * at // clients for at in range(clients + 1)]
+        owned = [held[begin:end] for begin, end in pairwise(ends)] if job.owned else ()
+        names = [f"client {at}" for at in range(clients)]
+        return VirtualClock(names, client_model, terms, () if owned else held, self._fleet, owned)
 
     def run(self) -> None:
         """Run from the first client to the last round."""
@@ -341,7 +266,7 @@ class _Training:
             self._apply(output)
         elif isinstance(output, Append):
             self._sum.clear()
-            self.points.append(Point(self._clock.now, output.row, self._clock.sent, self._metrics))
+            self.points.append(Point(self._clock.now, output.row, self._clock.uploads.sent, self._metrics))
             for client, pause_s in self._exclusion.after(output, self._clock.now):
                 self._clock.exclude(client, pause_s)
 

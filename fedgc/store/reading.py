@@ -30,6 +30,7 @@ LATEST: Final = "latest"
 SCORED_LATELY: Final = 64  # rounds before the newest in which the newest figures of a client are looked for
 PLAN: Final = "plan"  # the decision for a plan
 BEST: Final = "best"  # the decision that a model is the best so far
+HOURS: Final = "hours"  # when a client may train
 USED: Final = "chunks"  # chunks of site data that a run has begun to use
 _WITH_SUM: Final = ("synced", "approximate")
 _CLIENT_ROW: Final = (

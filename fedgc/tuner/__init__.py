@@ -1,6 +1,6 @@
 """The tuner: chooses replicas, blocks, loads and deadline from each client's measured speed, with reasons."""
 
-from fedgc.tuner.advice import Advice, advise, advise_for
+from fedgc.tuner.advice import Advice, advise
 from fedgc.tuner.band import Band, band_of
 from fedgc.tuner.belief import believe
 from fedgc.tuner.choose import Choice, choose
@@ -9,6 +9,7 @@ from fedgc.tuner.history import ClientHistory, nothing, recall, remember, robust
 from fedgc.tuner.planner import Tuner
 from fedgc.tuner.review import due, review
 from fedgc.tuner.trial import Question, Setting
+from fedgc.tuner.wanted import clients_wanted
 
 __all__ = [
     "Tuner",
@@ -28,7 +29,7 @@ __all__ = [
     "due",
     "Advice",
     "advise",
-    "advise_for",
+    "clients_wanted",
     "chances",
     "chunk_weights",
 ]

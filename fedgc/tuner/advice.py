@@ -19,10 +19,9 @@ import numpy as np
 from fedgc.errors import BadSetting
 from fedgc.history import Speed, Speeds
 from fedgc.round.plan import Fleet
-from fedgc.sim.clock import Scenario
 from fedgc.tuner.belief import believe
 from fedgc.tuner.choose import CONFIRMED, COPIES, Choice, choose
-from fedgc.tuner.history import FLOAT_BYTES, ClientHistory, Float, nothing, remember
+from fedgc.tuner.history import ClientHistory, Float, nothing
 from fedgc.tuner.trial import (
     Futures,
     Question,
@@ -34,6 +33,7 @@ from fedgc.tuner.trial import (
     uncoded_s,
     upload_s,
 )
+from fedgc.tuner.week import Week, Windows, over_week
 
 SUSPECTS: Final = 3  # clients that are tried without
 COSTS: Final = 0.01  # share of the round that leaving a client out must save
@@ -64,6 +64,7 @@ class Advice:
     fluid_s: float
     one_more: tuple[tuple[float, float], ...]  # seconds of a step of the new client, predicted round
     costs: tuple[tuple[str, float], ...]  # client, predicted round without it; only where that is shorter
+    week: Week | None = None  # if clients have hours
 
     @property
     def over_uncoded(self) -> float:
@@ -89,10 +90,12 @@ def advise(
     *,
     history: ClientHistory | None = None,
     newcomers_s: Sequence[float] = (),
+    windows: Windows | None = None,
 ) -> Advice:
     """Return advice from speeds, and from past rounds if there are any.
 
     `newcomers_s` are the step times to try one more client at; by default the fleet's fastest and its median.
+    `windows` are the hours of the clients that have some.
     """
     if any(not (np.isfinite(step_s) and step_s > 0) for step_s in newcomers_s):
         raise BadSetting(f"one more client: saw steps of {list(newcomers_s)} s, needed finite times above 0")
@@ -105,7 +108,7 @@ def advise(
     few = Futures(futures.step_bw[:, list(kept)], futures.dies_bw[:, list(kept)])
     paces = sorted(belief.step_w.tolist())
     tried = tuple(newcomers_s) or tuple(dict.fromkeys((paces[0], paces[len(paces) // 2])))
-    with_all_s = _round_s(part, choice, few)
+    with_all_s = mean_round_s(part, choice, few)
     scale = choice.predicted_s / with_all_s if with_all_s > 0 else 1.0
     plan = question.planned(choice.setting, choice.speeds)
     return Advice(
@@ -118,25 +121,12 @@ def advise(
         choice.correction * float(fluid_s(question, futures).mean()),
         tuple((step_s, scale * _with(part, choice, few, step_s)) for step_s in tried),
         tuple(_costly(part, choice, few, with_all_s, scale)),
+        _week(part, choice, few, scale, windows) if windows else None,
     )
 
 
-def advise_for(
-    question: Question, scenario: Scenario, rng: np.random.Generator, *, newcomers_s: Sequence[float] = ()
-) -> Advice:
-    """Return advice from recorded or modelled rounds; the question's clients are theirs, `client 0` first."""
-    clients = scenario[0].clients
-    pieces = max(1, len(question.fleet.chunks) // clients)
-    history, links = remember(scenario, pieces=pieces, update_bytes=FLOAT_BYTES * question.fleet.size)
-    if history.clients != question.clients:
-        raise BadSetting(
-            f"a trace of {clients} clients: needed a fleet named {history.clients[0]} to "
-            f"{history.clients[-1]}, saw {question.clients[:4]}"
-        )
-    return advise(question, links, rng, history=history, newcomers_s=newcomers_s)
-
-
-def _round_s(question: Question, choice: Choice, futures: Futures) -> float:
+def mean_round_s(question: Question, choice: Choice, futures: Futures) -> float:
+    """Return the mean seconds of a round with this choice, replayed in these futures."""
     setting = choice.setting
     replicas = min(setting.replicas, len(question.clients))
     fits = Setting(replicas, setting.blocks and min(setting.blocks, replicas))
@@ -153,7 +143,7 @@ def _cuts(whole: Question, part: Question, choice: Choice, futures: Futures, sca
         if whole.steps % times or (times > 1 and len(part.fleet.chunks) * times > MOST_CHUNKS):
             continue
         finer = replace(part, fleet=cut_finer(part.fleet, times), steps=whole.steps // times)
-        found.append(Cut(chunks * times, finer.steps, scale * _round_s(finer, choice, futures)))
+        found.append(Cut(chunks * times, finer.steps, scale * mean_round_s(finer, choice, futures)))
     return tuple(found)
 
 
@@ -181,7 +171,7 @@ def _with(question: Question, choice: Choice, futures: Futures, step_s: float) -
         np.column_stack([futures.dies_bw, np.full(count, np.inf)]),
     )
     speeds = Speeds({**choice.speeds.known, NEWCOMER: Speed(NEWCOMER, step_s)})
-    return _round_s(replace(question, fleet=fleet), replace(choice, speeds=speeds), more)
+    return mean_round_s(replace(question, fleet=fleet), replace(choice, speeds=speeds), more)
 
 
 def _costly(
@@ -198,7 +188,7 @@ def _costly(
         if not all(any(c.number in held for held in fleet.holds.values()) for c in fleet.chunks):
             continue  # only this client has some of the data
         left = Futures(futures.step_bw[:, others], futures.dies_bw[:, others])
-        without_s = _round_s(replace(question, fleet=fleet), choice, left)
+        without_s = mean_round_s(replace(question, fleet=fleet), choice, left)
         if without_s < with_all_s * (1.0 - COSTS):
             found.append((clients[w], scale * without_s))
     return sorted(found, key=lambda each: each[1])
@@ -206,6 +196,20 @@ def _costly(
 
 def _without(fleet: Fleet, client: str) -> Fleet:
     return replace(fleet, holds={name: held for name, held in fleet.holds.items() if name != client})
+
+
+def _week(question: Question, choice: Choice, futures: Futures, scale: float, windows: Windows) -> Week:
+    """Return the week of clients with hours; a round has the data of those that may train."""
+
+    def round_s(present: tuple[int, ...]) -> float:
+        here = [question.clients[w] for w in present]
+        fleet = replace(question.fleet, holds={client: question.fleet.holds[client] for client in here})
+        if not fleet.reachable:
+            return float("inf")
+        few = Futures(futures.step_bw[:, present], futures.dies_bw[:, present])
+        return scale * mean_round_s(replace(question, fleet=fleet), choice, few)
+
+    return over_week(question.clients, windows, round_s)
 
 
 def _suspects(question: Question, choice: Choice) -> list[int]:

@@ -22,10 +22,12 @@ from fedgc.errors import FedgcError, Unusable
 from fedgc.guards import guarded
 from fedgc.store.database import Store
 from fedgc.store.reading import LATEST
+from fedgc.tuner.wanted import CLIENT_GAIN
 from fedgc.web.access import Entry, Guard
 from fedgc.web.fleet import Wanted
 from fedgc.web.json_values import as_json
 from fedgc.web.metrics import CONTENT_TYPE, exposition
+from fedgc.web.next_plan import WantedClients
 from fedgc.web.snapshot import one_round, picture
 from fedgc.web.stream import events
 
@@ -44,9 +46,18 @@ def page_file(name: str) -> bytes:
     return resources.files("fedgc.web").joinpath("page", name).read_bytes()
 
 
-def make_app(store: Store, entry: Entry, ends: Callable[[], bool], run: str = LATEST) -> Starlette:
-    """Return the app over this store; `ends` is set when streams must end, `run` is shown first."""
-    shown = _Pages(store, ends, run)
+def make_app(
+    store: Store,
+    entry: Entry,
+    ends: Callable[[], bool],
+    run: str = LATEST,
+    client_gain: float = CLIENT_GAIN,
+) -> Starlette:
+    """Return the app over this store; `ends` is set when streams must end, `run` is shown first.
+
+    `client_gain` is the share of a round by which a wanted client shortens it.
+    """
+    shown = _Pages(store, ends, run, WantedClients(client_gain))
     answers = {
         "/": shown.page,
         "/page/{name}": shown.part,
@@ -78,10 +89,11 @@ def _guarded(
 class _Pages:
     """The route handlers."""
 
-    def __init__(self, store: Store, ends: Callable[[], bool], run: str) -> None:
+    def __init__(self, store: Store, ends: Callable[[], bool], run: str, clients: WantedClients) -> None:
         self._store = store
         self._ends = ends
         self._run = run
+        self._clients = clients
         self._streams = 0
 
     async def page(self, _request: Request) -> Response:
@@ -116,7 +128,7 @@ class _Pages:
             self._streams -= 1
 
     async def metrics(self, request: Request) -> Response:
-        said = await run_in_threadpool(exposition, self._store, self._wanted(request).run)
+        said = await run_in_threadpool(exposition, self._store, self._wanted(request).run, self._clients)
         return Response(said, headers={"content-type": CONTENT_TYPE})
 
     def _wanted(self, request: Request) -> Wanted:

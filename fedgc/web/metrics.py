@@ -14,25 +14,27 @@ from prometheus_client.registry import Collector
 
 from fedgc.store.database import Store
 from fedgc.store.views import MeasuredSpeeds, Round, Run, Stretch
+from fedgc.web.next_plan import WantedClients
 from fedgc.web.snapshot import now_of
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 _OF_CLIENT: Final = ("client", "name", "site")
 
 
-def exposition(store: Store, key: str) -> bytes:
-    """Return the metrics of a run in Prometheus's text format."""
+def exposition(store: Store, key: str, wanted: WantedClients) -> bytes:
+    """Return the metrics of a run in Prometheus's text format; `wanted` counts the clients worth having."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Reading(store, key))
+    registry.register(_Reading(store, key, wanted))
     return generate_latest(registry)
 
 
 class _Reading(Collector):
     """Collects metrics, with one read of the store per request."""
 
-    def __init__(self, store: Store, key: str) -> None:
+    def __init__(self, store: Store, key: str, wanted: WantedClients) -> None:
         self._store = store
         self._key = key
+        self._wanted = wanted
 
     def collect(self) -> Iterable[Metric]:
         """Return every metric."""
@@ -40,6 +42,8 @@ class _Reading(Collector):
         totals = self._store.stretches(run.run, 1)
         last = self._store.rounds(run.run, after=(run.last_round or 0) - 1)
         yield from _of_run(run)
+        says = "Clients worth having: each shortens the round."
+        yield from _gauge("clients_wanted", says, run.run, self._wanted.of(self._store, run))
         if totals:
             yield from _of_rounds(run.run, totals[0])
         if last:

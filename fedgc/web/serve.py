@@ -14,6 +14,7 @@ import uvicorn
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.store.database import Store
 from fedgc.store.reading import LATEST
+from fedgc.tuner.wanted import CLIENT_GAIN
 from fedgc.web.access import LOOPBACK, Entry
 from fedgc.web.app import make_app
 from fedgc.web.connection import MOST_HEAD, Connection
@@ -47,13 +48,15 @@ class Place:
 class Served:
     """A running page: its address, and its end."""
 
-    def __init__(self, store: Store, place: Place, run: str = LATEST) -> None:
+    def __init__(
+        self, store: Store, place: Place, run: str = LATEST, client_gain: float = CLIENT_GAIN
+    ) -> None:
         """Bind the port at once, so that a port in use is reported first."""
         entry = place.entry
         self._socket = _listen(place)
         self._server = uvicorn.Server(
             uvicorn.Config(
-                make_app(store, entry, lambda: self._server.should_exit, run),
+                make_app(store, entry, lambda: self._server.should_exit, run, client_gain),
                 log_level="error",
                 access_log=False,
                 server_header=False,

@@ -95,6 +95,26 @@ def test_history_rows_behind_plan_are_named(path: Path) -> None:
     assert "west: 2 s a step, 4 times the median" in words
 
 
+def test_clients_wanted_depend_on_least_gain(path: Path) -> None:
+    tell("spring", [told_round(number, (0.5, 0.5, 0.5)) for number in range(3, 10)])
+    assert asked("--client-gain", "0.4")["clients_wanted"] < 3
+
+
+def test_closed_hours_of_three_time_zones_lengthen_round(path: Path) -> None:
+    """Each client may train for eight hours of each day; the third one is not there now."""
+    tell("spring", [told_round(number, (0.5, 0.5, 0.5)) for number in range(3, 10)], CLIENTS[:2])
+    day_s, window_s = 86_400.0, 8 * 3600.0
+    with Store.open() as store:
+        store.write(Seen(1000.2, CLIENTS[2], NAMES[CLIENTS[2]]))
+        for at, client in enumerate(CLIENTS):
+            opens = [number * day_s + at * window_s for number in range(7)]
+            basis = {"client": client, "hours": [[each, each + window_s] for each in opens]}
+            store.write(Decided(1001.0, "spring", 1, "hours", basis, "hours"))
+    plan = asked()
+    assert plan["week"]["idle_h"] == 0
+    assert plan["week"]["round_s"] > 2 * plan["predicted_s"], "one of three clients at a time"
+
+
 def test_different_history_gives_different_plan(path: Path) -> None:
     tell("spring", [told_round(number, (0.5, 0.5, 0.5)) for number in range(1, 9)])
     first = asked()

@@ -123,7 +123,7 @@ def test_missing_or_full_folder_is_named(
     place: Callable[..., ClientPlace], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     with pytest.raises(EdgeFailed, match=r"FEDGC_CACHE .*/none: No such file or directory, needed a folder"):
-        place("localhost:9", cache=tmp_path / "none").check(time.time)
+        place("localhost:9", cache=tmp_path / "none" / "none").check(time.time)
     monkeypatch.setattr(deployed, "SPACE_BYTES", 2**60)
     with pytest.raises(EdgeFailed, match=r"state: \d+ MB free, needed at least"):
         place("localhost:9").check(time.time)

@@ -2,10 +2,12 @@
 
 import importlib.util
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -25,14 +27,16 @@ GIVEN = {
     "FEDGC_ADVERTISE": "fl.example.org:443",
     "FEDGC_SERVER": "fl.example.org:443",
     "FEDGC_NAME": "ward-3",
+    "FEDGC_CONSORTIUM": "fl.example.com:443",
+    "FEDGC_SITE": "north",
 }
+REQUIRED_BY = {"FEDGC_ADVERTISE": "server", "FEDGC_CONSORTIUM": "site", "FEDGC_SITE": "site"}
 SERVICES = [
     (path, name)
     for path in COMPOSE
     for name in yaml.safe_load(path.read_text())["services"]
     if "cuda" not in path.name
 ]
-KINDS = [each["kind"] for each in yaml.safe_load_all((DOCKER / "kubernetes.yaml").read_text())]
 
 
 def load(name: str) -> ModuleType:
@@ -151,7 +155,7 @@ def test_one_port_is_public():
 
 @pytest.mark.parametrize("missing", sorted(GIVEN))
 def test_missing_required_variable_is_requested_in_one_line(missing: str):
-    path = DOCKER / ("compose.server.yaml" if missing == "FEDGC_ADVERTISE" else "compose.client.yaml")
+    path = DOCKER / f"compose.{REQUIRED_BY.get(missing, 'client')}.yaml"
     given = {name: value for name, value in GIVEN.items() if name != missing}
     with pytest.raises(compose.NotCompose, match=rf"{missing}: set it in \.env") as refused:
         compose.read(path, given)
@@ -189,6 +193,19 @@ def test_invalid_compose_file_is_refused(tmp_path: Path, text: str, sentence: st
         compose.service(path, "a", {})
 
 
+def test_gateway_shares_store_and_socket_with_server():
+    gateway = compose.service(DOCKER / "compose.site.yaml", "gateway", GIVEN)
+    server = compose.service(DOCKER / "compose.server.yaml", "server", GIVEN)
+    assert gateway.image == server.image
+    shared = {each.target: each.source for each in server.mounts if each.target in {"/state", "/keys"}}
+    assert shared.items() <= {each.target: each.source for each in gateway.mounts}.items()
+    folders = ("FEDGC_STATE", "FEDGC_CACHE", "FLWR_HOME")
+    assert all(gateway.environment[name].startswith("/state/gateway") for name in folders)
+    config = tomllib.loads("\n".join(shlex.split(gateway.environment["FEDGC_NODE_CONFIG"], posix=False)))
+    assert config == {"site": "server", "site-home": "/state/flower", "site-settings": "min-clients=1"}
+    assert set(gateway.environment) - variables_of_fedgc() == {"FLWR_HOME"}
+
+
 def test_cuda_overlay_adds_only_gpu_to_client():
     over = compose.read(DOCKER / "compose.cuda.yaml", GIVEN)["services"]["client"]
     under = compose.read(DOCKER / "compose.client.yaml", GIVEN)["services"]["client"]
@@ -196,45 +213,6 @@ def test_cuda_overlay_adds_only_gpu_to_client():
     assert over["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
     taken = set(re.findall(r"^ARG ([A-Z_]+)", (DOCKER / "client.Dockerfile").read_text(), re.MULTILINE))
     assert set(over["build"]["args"]) | set(under["build"]["args"]) == taken
-
-
-@pytest.mark.parametrize("number", range(len(KINDS)), ids=KINDS)
-def test_kubernetes_manifest_matches_schema(number: int):
-    import kubernetes_validate
-
-    document = list(yaml.safe_load_all((DOCKER / "kubernetes.yaml").read_text()))[number]
-    kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
-    broken = {**document, "metadta": {}}
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(broken, kubernetes_validate.latest_version(), strict=True)
-
-
-def test_kubernetes_pods_run_same_commands_as_compose():
-    sets = [
-        each
-        for each in yaml.safe_load_all((DOCKER / "kubernetes.yaml").read_text())
-        if each["kind"] == "StatefulSet"
-    ]
-    pods = {
-        container["name"]: container
-        for each in sets
-        for container in each["spec"]["template"]["spec"]["containers"]
-    }
-    for path, name in SERVICES:
-        if name in pods:
-            service = compose.service(path, name, GIVEN)
-            assert tuple(pods[name].get("args", ())) == service.command
-            assert (
-                tuple(pods[name]["readinessProbe" if name == "proxy" else "startupProbe"]["exec"]["command"])
-                == service.health
-            )
-            folders = {each["mountPath"] for each in pods[name]["volumeMounts"]}
-            assert {"/keys", "/tmp"} <= folders  # noqa: S108  inside a container
-    for each in sets:
-        spec = each["spec"]["template"]["spec"]
-        assert spec["securityContext"]["runAsNonRoot"] is True
-        for container in spec["containers"]:
-            assert container["securityContext"]["readOnlyRootFilesystem"] is True
 
 
 def test_proxy_exposes_two_paths_and_health():

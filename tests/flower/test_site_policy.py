@@ -105,6 +105,7 @@ def test_hours_end_like_request_to_leave(site: Path):
     now = datetime(2026, 11, 25, 5, 59, 50, tzinfo=UTC).timestamp()
     policy = policy_of(site, '[hours]\nopen = ["20:00-06:00"]\n', now)
     assert (policy.closes_s(), policy.opens_s()) == (10.0, 10.0 + 14 * 3600)
+    assert policy.windows()[:2] == ((0.0, 10.0), (10.0 + 14 * 3600, 10.0 + 24 * 3600))
     assert Departure(20.0, closes_s=policy.closes_s).left_s == 10.0
     assert not Departure(5.0, closes_s=policy.closes_s).asked
     closed = policy_of(site, '[hours]\nopen = ["20:00-06:00"]\n', now + 10)

@@ -9,10 +9,11 @@ from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed
 from fedgc.flower.json_lines import Lines
 from fedgc.flower.sink import Live
-from fedgc.flower.store_sink import StoreSink
+from fedgc.flower.store_sink import AUDITED, StoreSink
 from fedgc.history import BestModel, RoundRow, Score
 from fedgc.store.database import Store
 from fedgc.store.liveness import SERVER, lost, this_process
+from fedgc.store.reading import HOURS
 from fedgc.store.writer import Keeper
 
 
@@ -62,6 +63,19 @@ def test_times_of_live_state_are_stored_as_wall_clock(path: str, tmp_path: Path)
     with Store.open(path) as store:
         present = store.run("r").present
     assert (present["since"], present["until"]) == (1005.0, 1009.0)
+
+
+def test_hours_of_client_are_stored_as_wall_clock(path: str, tmp_path: Path):
+    keeper = Keeper(lambda: Store.open(path), tmp_path / "aside.jsonl", lambda _: None)
+    sink = StoreSink(keeper, "r", time.time, 1000.0, Lines("", lambda _: None))
+    with sink.recorded(RunConfig(work="coded")):
+        for _ in range(AUDITED + 5):
+            sink.has_hours(1, "a", ((5.0, 3605.0),))
+    with Store.open(path) as store:
+        found = store.decisions("r", what=HOURS)
+    assert len(found) == AUDITED, "no client floods the store"
+    assert found[0].basis == {"client": "a", HOURS: [[1005.0, 4605.0]]}
+    assert found[0].reason == "client a may train 1 h a week"
 
 
 ROW = {

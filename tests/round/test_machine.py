@@ -610,7 +610,7 @@ def test_block_count_at_stop_depends_on_waiting_cost():
     for plan, blocks in ((slow, 3), (quick, 1)):
         machine, clients = begun(plan)
         finish_working(machine, clients)
-        assert machine.aggregator.result(2.0).solution.blocks == blocks
+        assert machine.collecting.aggregator.result(2.0).solution.blocks == blocks
         send_all(machine, clients)
         np.testing.assert_allclose(clients.total, clients.plain, rtol=1e-9)
 

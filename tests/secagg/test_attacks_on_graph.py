@@ -392,7 +392,7 @@ def test_secret_needs_enough_of_its_own_holders(agreed):
     assert done.lacking[SITE] == 0
 
 
-def test_stranger_is_no_member_of_graph(kit):
+def test_unknown_identity_is_refused_with_graph(kit):
     with pytest.raises(NotAdmitted, match="needed a member's"):
         Client.start(kit.federation(COUNT, threshold=THRESHOLD, graph=GRAPH),
                      Identity(hashlib.sha256(b"stranger").digest()), {})  # fmt: skip

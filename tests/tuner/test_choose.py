@@ -19,8 +19,8 @@ from fedgc.tuner import (
     Question,
     Setting,
     advise,
-    advise_for,
     choose,
+    clients_wanted,
     due,
     nothing,
     remember,
@@ -253,11 +253,29 @@ def test_history_of_other_clients_is_refused() -> None:
 
 def test_advice_estimates_uncoded_work_and_additional_client() -> None:
     scenario = MODELS["bimodal"](8, 12, np.random.default_rng(1))
-    advice = advise_for(question(8, 4), scenario, rng())
+    history, links = remember(scenario, pieces=4)
+    advice = advise(question(8, 4), links, rng(), history=history)
     assert advice.over_uncoded < 0.7
     assert advice.over_fluid >= 1.0
     assert min(round_s for _, round_s in advice.one_more) < advice.choice.predicted_s
     assert sum(advice.loads) == 32 * advice.choice.setting.replicas
+
+
+def test_clients_are_wanted_until_they_gain_too_little() -> None:
+    past, links = remember(MODELS["homogeneous"](4, 12, rng()), pieces=16)
+    asked = question(4, 16, replicas=1)
+    wanted = [clients_wanted(asked, past, links, rng(), share) for share in (0.3, 0.1, 0.01)]
+    assert wanted == sorted(set(wanted))
+    assert wanted[0] < 4 < wanted[1]
+    assert wanted[2] == 15, "the largest size below four times the present one"
+
+
+def test_nothing_is_wanted_without_history_or_free_data() -> None:
+    past, links = remember(MODELS["homogeneous"](2, 8, rng()))
+    asked = question(2, 2)
+    assert clients_wanted(asked, nothing(asked.clients), Speeds(), rng()) is None
+    fleet = replace(asked.fleet, holds={"client 0": frozenset({0, 1}), "client 1": frozenset({2, 3})})
+    assert clients_wanted(replace(asked, fleet=fleet), past, links, rng()) is None
 
 
 def test_finer_cut_is_same_work_on_same_data() -> None:
@@ -266,7 +284,8 @@ def test_finer_cut_is_same_work_on_same_data() -> None:
     assert [chunk.number for chunk in finer.chunks] == list(range(24))
     assert finer.holds["client 0"] == frozenset(range(24))
     scenario = MODELS["bimodal"](4, 12, np.random.default_rng(1))
-    cuts = advise_for(replace(question(4, 2), steps=4), scenario, rng()).cuts
+    history, links = remember(scenario, pieces=2)
+    cuts = advise(replace(question(4, 2), steps=4), links, rng(), history=history).cuts
     assert [(cut.chunks, cut.steps) for cut in cuts] == [(8, 4), (16, 2), (32, 1)]
     assert cuts[-1].round_s < cuts[0].round_s
 

@@ -2,8 +2,10 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from fedgc.store.records import Begun, Decided, Present, Scored
+from fedgc.config import RunConfig
+from fedgc.store.records import Begun, Decided, Present, Scored, Seen
 from fedgc.web.metrics import exposition
+from fedgc.web.next_plan import WantedClients
 from tests.web.run_of_four import NAMES, START
 
 
@@ -15,7 +17,7 @@ def samples(said: bytes) -> dict[tuple[str, frozenset], float]:
 
 
 def test_counters_are_totals_of_run(told):
-    found, rounds = samples(exposition(told, "latest")), told.rounds("spring")
+    found, rounds = samples(exposition(told, "latest", WantedClients())), told.rounds("spring")
     run = ("run", "spring")
     for outcome in ("synced", "skipped"):
         count = sum(each.row.outcome == outcome for each in rounds)
@@ -30,7 +32,7 @@ def test_counters_are_totals_of_run(told):
 
 
 def test_every_client_has_step_and_failure_metrics(told):
-    found = samples(exposition(told, "spring"))
+    found = samples(exposition(told, "spring", WantedClients()))
     for pace in told.paces("digits"):
         words = {"client": pace.client.client, "name": NAMES[pace.client.client], "site": "north"}
         at = frozenset(words.items())
@@ -41,12 +43,33 @@ def test_every_client_has_step_and_failure_metrics(told):
 
 def test_state_of_other_version_does_not_stop_metrics(told):
     told.write(Present(START + 99, "spring", {"clients": ["aa", {"name": "x"}]}))
-    assert samples(exposition(told, "spring"))["fedgc_clients_present", frozenset({("run", "spring")})] == 0
+    assert (
+        samples(exposition(told, "spring", WantedClients()))[
+            "fedgc_clients_present", frozenset({("run", "spring")})
+        ]
+        == 0
+    )
+
+
+def test_wanted_clients_are_computed_once_per_minute(told, monkeypatch):
+    wanted, run = WantedClients(), frozenset({("run", "spring")})
+    first = samples(exposition(told, "spring", wanted))["fedgc_clients_wanted", run]
+    assert first > 3, "16 chunks of 2 replicas are work for more than the three that are there"
+    monkeypatch.setattr("fedgc.web.next_plan.clients_wanted", lambda *_: 1)
+    assert samples(exposition(told, "spring", wanted))["fedgc_clients_wanted", run] == first
+    assert samples(exposition(told, "spring", WantedClients()))["fedgc_clients_wanted", run] == 1
+
+
+def test_local_work_wants_no_clients(empty):
+    empty.write(Begun(START, "new", RunConfig(task="digits").table()))
+    empty.write(Seen(START, "aa", "quick"))
+    names = {name for name, _ in samples(exposition(empty, "new", WantedClients()))}
+    assert "fedgc_clients_wanted" not in names
 
 
 def test_run_without_rounds_has_metrics(empty):
     empty.write(Begun(START, "new", {"task": "digits"}))
-    found = samples(exposition(empty, "new"))
+    found = samples(exposition(empty, "new", WantedClients()))
     words = {"run": "new", "task": "digits", "state": "running"}
     assert found["fedgc_run_info", frozenset(words.items())] == 1
 
@@ -56,7 +79,7 @@ def test_figures_of_clients_and_best_model_are_metrics(told):
     told.write(Scored(START, "spring", 3, client, 10, {"accuracy": 0.7}))
     basis = {"figure": "accuracy", "version": 3, "round": 3, "value": 0.7}
     told.write(Decided(START, "spring", 3, "best", basis))
-    found = samples(exposition(told, "spring"))
+    found = samples(exposition(told, "spring", WantedClients()))
     words = {"run": "spring", "client": client, "name": name, "site": "north", "measure": "accuracy"}
     assert found["fedgc_client_measure", frozenset(words.items())] == 0.7
     assert found["fedgc_best_model_version", frozenset({("run", "spring")})] == 3

@@ -8,6 +8,7 @@ The scheduler decides the work and the waiting, as without masks. The difference
 *   The server learns no losses, and of norms only what the gate needs.
 """
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final
@@ -22,6 +23,7 @@ from fedgc.round.masked.key_agreement import MaskedExchange
 from fedgc.round.plan import Plan
 from fedgc.round.scheduler import WorkSummary
 
+ENDING: Final = (State.AGREEING, State.UNMASKING)
 TOO_FEW: Final = "too few sites are left to unmask the sum"
 
 
@@ -37,6 +39,7 @@ class MaskedRound(Round):
     ) -> None:
         super().__init__(plan, assignment, decide)
         self._exchange = exchange
+        self._ends_at = math.inf  # when the answers of this state are too late
         self._masked = MaskedAggregator(self._roster, self.scheduler, exchange)
 
     @property
@@ -58,19 +61,23 @@ class MaskedRound(Round):
         self._masked.collect()
         return self._masked
 
-    def _complete(self, now: float) -> list[Command]:
+    def _complete(self, aggregator: Aggregator, now: float) -> list[Command]:  # noqa: ARG002  it is `_masked`
         """Fix the set of survivors once all vectors are in; abort the exchange if they are too few."""
         try:
             commands = self._masked.agree()
         except NotRecoverable as error:
             return self._abort(str(error), now)
         self._enter(State.AGREEING)
-        self.next_tick = now + self.plan.upload_deadline_s
+        self._ends_at = now + self.plan.upload_deadline_s
         return self._can_still(now) or list(commands)
 
+    @property
+    def next_tick(self) -> float:
+        """When the round next needs a `Tick`."""
+        return self._ends_at if self.state in ENDING else super().next_tick
+
     def _awaited(self) -> Collection[int]:
-        ends = self.state in (State.AGREEING, State.UNMASKING)
-        return self._masked.unanswered if ends else super()._awaited()
+        return self._masked.unanswered if self.state in ENDING else super()._awaited()
 
     # ---- agreeing and unmasking
 
@@ -85,7 +92,7 @@ class MaskedRound(Round):
         if not masked.can_open(self._roster.live):  # after the request, this model cannot be masked again
             return self._abort(TOO_FEW, event.now)
         self._enter(State.UNMASKING)
-        self.next_tick = event.now + self.plan.upload_deadline_s
+        self._ends_at = event.now + self.plan.upload_deadline_s
         return list(masked.unlock())
 
     def _shared(self, event: Shares) -> list[Command]:
@@ -100,7 +107,7 @@ class MaskedRound(Round):
             masks = masked.uncover()
         except NotRecoverable as error:
             return self._abort(str(error), event.now)
-        return [masks, *super()._complete(event.now)]
+        return [masks, *super()._complete(masked, event.now)]
 
     def _back(self, event: Joined) -> Sequence[Command]:
         entered = self._roster.enter(event.client, live=event.live)
@@ -108,13 +115,13 @@ class MaskedRound(Round):
 
     def _away(self, event: Lost) -> list[Command]:
         """Keep a vector that is in the sum; abort if too few sites are left to unmask it."""
-        return [] if self._remove(event) is None else self._can_still(event.now)
+        return [] if self._dropouts.lost(event) is None else self._can_still(event.now)
 
     def _failed_last(self, event: Failed) -> list[Command]:
         """Note that a client will not answer; a failure of named chunks concerns only its work."""
         if not event.chunks and not self._roster.here(event):
             self._masked.cannot(self._roster.w[event.client])
-        why_not = self._strike(event)
+        why_not = self._dropouts.failed(event)
         refused = self._roster.refuse(event, why_not) if why_not else []
         return [*refused, *self._can_still(event.now)]
 

@@ -12,15 +12,14 @@ speed: a run has millions of them.
 """
 
 import heapq
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
+from heapq import nsmallest
+from itertools import chain, count
 from typing import Any, Final
 
 import numpy as np
 
-from fedgc.codecs import share_of
 from fedgc.errors import FedgcError
 from fedgc.messages import (
     Close,
@@ -48,20 +47,19 @@ from fedgc.sim.clock.interfaces import (
     Failure,
     Machine,
     Observer,
-    Span,
     Terms,
 )
 from fedgc.sim.clock.kinds import ARRIVES, CHUNK_ENDS, DIES, GRACE_ENDS, HEARS, RETURNS, SAYS
 from fedgc.sim.clock.reference_client import WHOLE, ReferenceClient, Reported, failed
 from fedgc.sim.clock.server_link import Pipe
-
-Stretch = tuple[int, int, float, float, bool]  # client, chunk, begin, end, finished
+from fedgc.sim.clock.span_record import SpanRecord
+from fedgc.sim.clock.uploads import Uploads
 
 
 class VirtualClock:
     """Owns the clock and the state of every client."""
 
-    _sizes: dict[str, int]  # samples by chunk name, of chunks that all clients can load
+    _sizes: dict[str, int]  # samples by chunk name
     _samples: dict[int, int]  # samples by the machine's chunk number
 
     def __init__(
@@ -71,26 +69,29 @@ class VirtualClock:
         terms: Terms,
         holds: Sequence[Held] = (),
         witness: Observer | None = None,
+        owned: Sequence[Sequence[Held]] = (),
     ) -> None:
+        """All clients can load the chunks `holds`, or each its own of `owned`."""
         clients_w = len(clients)
-        self.now, self.sent, self.longest = 0.0, 0.0, 0.0  # sent, longest: in whole updates
-        self.computed, self.uploads = 0, 0  # computed: chunks taken to their target
+        self.now = 0.0
+        self.computed = 0  # chunks taken to their target
         self._clients = tuple(clients)
         self._index = {client: w for w, client in enumerate(clients)}
-        self._client_model, self._terms, self._holds = client_model, terms, [tuple(holds)] * clients_w
+        self._client_model, self._terms = client_model, terms
+        self._holds = [tuple(each) for each in owned] or [tuple(holds)] * clients_w
         self._witness = witness
-        self._sizes, self._samples = {held.name: held.samples for held in holds}, {}
+        every = chain(holds, *owned)
+        self._sizes, self._samples = {held.name: held.samples for held in every}, {}
         self.asked: dict[tuple[str, int], Reveal | Repair] = {}  # by client and attempt, in this round
         self._heed: Callable[[Any], object] = lambda _: None
         self._heap: list[tuple[Any, ...]] = []
         self._order = count()
-        self._up, self._down = Pipe(terms.line), Pipe(replace(terms.line, slots=None))  # slots are of uploads
-        self._uploading: dict[int, tuple[int, Reveal | Repair, float, float]] = {}
-        self._to_send: list[deque[int]] = [deque() for _ in clients]  # the first is in transit
+        self.uploads = Uploads(clients_w, terms.line, client_model.up_s)
+        self._up = self.uploads.pipe
+        self._down = Pipe(replace(terms.line, slots=None))  # slots are of uploads
         self._loading: dict[int, tuple[Work, float]] = {}  # and since when
         self._behind: list[list[Skip | Take]] = [[] for _ in clients]  # received while the model was loading
-        self._stretches: list[Stretch] = []
-        self._mixed: set[tuple[int, int]] = set()  # client and chunk of sent vectors
+        self.watched = SpanRecord(self._clients)
         self._number, self._alive = -1, [True] * clients_w
         self._fleet = [ReferenceClient(client, steered=terms.steered) for client in clients]
         self._versions = [-1] * clients_w  # of the model of each client
@@ -99,15 +100,6 @@ class VirtualClock:
         self._runs = [False] * clients_w  # the end of a chunk is on the heap
 
     # ---- the clock
-
-    def spans(self) -> tuple[Span, ...]:
-        """Return and clear the spans of all clients, if they are watched."""
-        stretches, self._stretches = self._stretches, []
-        mixed, self._mixed = self._mixed, set()
-        return tuple(
-            Span(self._clients[w], chunk, begin, end, finished, finished and (w, chunk) in mixed)
-            for w, chunk, begin, end, finished in stretches
-        )
 
     def joined(self, w: int, now: float, *, live: bool = True) -> Joined:
         """Return the event with which a client joins."""
@@ -178,7 +170,7 @@ class VirtualClock:
             return
         self.computed += reported.chunk != WHOLE
         if self._terms.watch:
-            self._stretches.append((w, reported.chunk, begun, self.now, True))
+            self.watched.add(w, reported.chunk, begun, self.now, finished=True)
 
     def _say(self, w: int, said: Reported | Failed) -> None:
         self._push(self.now + self._control_s[w], SAYS, w, said)
@@ -203,16 +195,14 @@ class VirtualClock:
             for w in self._down.ended(now):
                 self._loaded(w, now)
             return None
-        for flow in self._up.ended(now):
-            w, command, size, began = self._uploading.pop(flow)
-            self._to_send[w].popleft()
-            self._send_next(w)
+        for upload in self.uploads.ended(now):
+            w, command = upload.w, upload.command
             if self._terms.watch and command.mix:
-                self._mixed.update((w, chunk) for chunk in command.mix.chunks)
+                self.watched.mixed(w, command.mix.chunks)
             heard = now if command.mix else now + self._control_s[w]  # after the client's report
-            size_bytes = round(size * self._terms.update_bytes)
+            size_bytes = round(upload.size * self._terms.update_bytes)
             client, number, attempt = self._clients[w], command.round, command.attempt
-            said = Codeword(heard, client, number, attempt, now - began, size_bytes)
+            said = Codeword(heard, client, number, attempt, now - upload.began, size_bytes)
             self._push(heard, ARRIVES, w, said)
         return None
 
@@ -242,7 +232,7 @@ class VirtualClock:
         self._down.drop(self.now, w)
         self._loading.pop(w, None)
         self._behind[w].clear()
-        self._withdraw(w)
+        self.uploads.withdraw(self.now, w)
         if not failure.keeps:
             self._versions[w] = -1
             if self._witness:
@@ -256,6 +246,21 @@ class VirtualClock:
         w = self._index[client]
         if self._alive[w]:
             self._stop(w, Failure(0.0, pause_s, keeps=True), 0.0)
+
+    def forecast(self, most: int) -> list[tuple[str, int]]:
+        """Return the clients that report local work next, and the steps, if no command changes it."""
+        reports = (each for each in self._heap if each[2] in (CHUNK_ENDS, SAYS))
+        found = [
+            (self._clients[w], self._reports(what, w, of)) for _, _, what, w, of in nsmallest(most, reports)
+        ]
+        return [(client, steps) for client, steps in found if steps]
+
+    def _reports(self, what: int, w: int, of: Any) -> int:  # noqa: ANN401  the entry of the heap
+        """Return the steps of local work that this entry of the heap reports; 0 if it reports none."""
+        if what == SAYS:
+            return of.reached if isinstance(of, Reported) and of.chunk == WHOLE else 0
+        client = self._fleet[w]
+        return int(client.goal) if of == self._turn[w] and client.local else 0
 
     def up_s(self, client: str) -> float:
         """Return the seconds for a whole update on a client's uplink."""
@@ -299,16 +304,9 @@ class VirtualClock:
         if self._alive[w] and (self._fleet[w].round >= 0 or isinstance(command, Work)):
             _OBEYS[type(command)](self, w, command)
 
-    def _carry_out(self, w: int, command: Any) -> Reported | Failed | None:  # noqa: ANN401 - one of _OBEYS
-        """Let a client follow a command; return its immediate answer."""
-        try:
-            return self._fleet[w].handle(command)
-        except FedgcError as error:
-            return failed(self.now, command, error)
-
     def _steer(self, w: int, command: Any) -> None:  # noqa: ANN401 - one of _OBEYS
         """Let a client follow a command and continue its work."""
-        said = self._carry_out(w, command)
+        said = _answer(self._fleet[w], command, self.now)
         if said is not None:
             self._say(w, said)
         self._go_on(w)
@@ -371,7 +369,7 @@ class VirtualClock:
     def _send(self, w: int, command: Reveal | Repair) -> None:
         if self._fleet[w].local:
             self._leave(w)  # the answer stops it
-        said = self._carry_out(w, command)
+        said = _answer(self._fleet[w], command, self.now)
         if isinstance(said, Reported) and not self._terms.partial and said.reached < self._fleet[w].target:
             said = said._replace(reached=0)
         if said is not None:
@@ -381,43 +379,17 @@ class VirtualClock:
             self._queue_vector(w, command)
 
     def _queue_vector(self, w: int, command: Reveal | Repair) -> None:
-        size = share_of(command.wire) / (command.mix.blocks if command.mix else 1)
-        flow = self.uploads
         self.asked[command.client, command.attempt] = command
-        self.uploads += 1
-        self.sent += size
-        self.longest = max(self.longest, size)
-        self._uploading[flow] = (w, command, size, self.now)
-        self._to_send[w].append(flow)
-        sends = self._client_model.up_s(w) < NEVER
-        if sends and command.mix is None:  # only rounds of local work look at offers
+        if command.mix is None and self._client_model.up_s(w) < NEVER:  # only local work looks at offers
             heard = self.now + self._control_s[w]
             self._push(heard, ARRIVES, w, Offered(heard, command.client, command.round, command.attempt))
-        if len(self._to_send[w]) == 1:
-            self._send_next(w)
-
-    def _send_next(self, w: int) -> None:
-        if self._to_send[w] and self._client_model.up_s(w) < NEVER:
-            flow = self._to_send[w][0]
-            _, command, size, _ = self._uploading[flow]
-            self._uploading[flow] = (w, command, size, self.now)
-            self._up.begin(self.now, flow, size, self._client_model.up_s(w))
-
-    def _withdraw(self, w: int, until: float = NEVER) -> None:
-        """Cancel the uploads of rounds up to this one."""
-        gone = [flow for flow in self._to_send[w] if self._uploading[flow][1].round <= until]
-        for flow in gone:
-            self._to_send[w].remove(flow)
-            self._up.drop(self.now, flow)
-            del self._uploading[flow]
-        if gone:
-            self._send_next(w)
+        self.uploads.ask(self.now, w, command)
 
     def _close(self, w: int, command: Close) -> None:
         if w in self._loading and self._loading[w][0].round == command.round:
             self._down.drop(self.now, w)
             del self._loading[w]
-        self._withdraw(w, command.round)
+        self.uploads.withdraw(self.now, w, command.round)
         if command.round == self._fleet[w].round:
             self._leave(w)
             self._fleet[w].handle(command)
@@ -454,7 +426,15 @@ class VirtualClock:
         self._runs[w] = False
         self._turn[w] += 1
         if self._terms.watch and client.current is not None:
-            self._stretches.append((w, client.current, begun, self.now, False))
+            self.watched.add(w, client.current, begun, self.now, finished=False)
+
+
+def _answer(client: ReferenceClient, command: Any, now: float) -> Reported | Failed | None:  # noqa: ANN401
+    """Let a client follow a command; return its immediate answer."""
+    try:
+        return client.handle(command)
+    except FedgcError as error:
+        return failed(now, command, error)
 
 
 _HAPPENS: Final[Mapping[int, Callable[[VirtualClock, int, Any], Event | None]]] = {

@@ -5,14 +5,19 @@ package need it installed.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadTask
-from fedgc.training.tasks.partition import Indices, iid
+from fedgc.training.tasks.partition import Indices, Role, Values, partition
 from fedgc.training.tasks.task import ChunkSource, Task
+
+PLACES: Final[Mapping[Role, int]] = {"label": 1, "owner": 2}  # of a column in a tuple: inputs come first
+NAMES: Final[Mapping[Role, tuple[str, ...]]] = {
+    "label": ("label", "labels", "targets"), "owner": ("owner", "owners"),
+}  # fmt: skip
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -30,14 +35,20 @@ def over(
 ) -> Task:
     """Make a task from one dataset that every client can read.
 
-    The dataset is shuffled with `config.seed` and cut into `config.chunks` chunks. The chunks are shared data
-    (`may_move=True`): clients can replicate each other's chunks. The data of a site is in chunks already.
+    The dataset is divided into `config.chunks` chunks as `config.partition` says: by default it is shuffled
+    with `config.seed` and cut into equal ones. The chunks are shared data (`may_move=True`): clients can
+    replicate each other's chunks. The data of a site is in chunks already.
+
+    A partition by label or owner needs that of every sample. It is the second or third array of a tuple, the
+    column or attribute `label`, `labels` or `targets`, or `owner` or `owners`, or the one that the setting
+    names (`owner:writer`, or `dirichlet:0.3:3` for the fourth array); for labels also the second part of a
+    dataset's items.
 
     Args:
         dataset: A tuple of tensors or arrays of equal length, a map-style dataset of torch, a dataset of
             Hugging Face's `datasets`, or `fedgc.site_data`. With the third, a batch is a mapping from column
             names to tensors.
-        config: Settings of the run; `chunks` and `seed` are used.
+        config: Settings of the run; `chunks`, `partition` and `seed` are used.
         model: Makes a new module.
         loss: (module, batch) -> scalar tensor, the mean over the batch.
         evaluate: Module -> figures by name, run on the server.
@@ -47,8 +58,8 @@ def over(
         The task, to be given to `server_app` and `client_app` or named by the setting `task`.
 
     Raises:
-        BadTask: The dataset has no length or no items, its arrays differ in length, or it has fewer samples
-            than `config.chunks`.
+        BadTask: The dataset has no length or no items, its arrays differ in length, it has fewer samples than
+            `config.chunks`, or the partition leaves a chunk empty.
 
     Example:
         >>> import fedgc
@@ -69,7 +80,7 @@ def over(
             source=dataset,
         )
     samples = _length(dataset)
-    pieces = iid(samples, config.chunks, np.random.default_rng(config.seed))
+    pieces = partition(samples, config, lambda role, name: _column(dataset, role, name))
     rows = {f"chunk-{number:04}-of-{config.chunks:04}": piece for number, piece in enumerate(pieces)}
 
     def load(chunk: str) -> object:
@@ -102,6 +113,34 @@ def _length(dataset: Any) -> int:  # noqa: ANN401  a user's dataset
     if len(lengths) != 1:
         raise BadTask(f"task: saw arrays of {sorted(lengths)} rows, needed one length for all")
     return lengths.pop()
+
+
+def _column(dataset: Any, role: Role, name: str) -> Values:  # noqa: ANN401  the same
+    """Return the label or owner of every sample, as `over` describes it."""
+    try:
+        values = np.asarray(_found(dataset, role, name))
+    except (LookupError, TypeError, ValueError):  # its items are no pairs, or of several types
+        values = np.empty(0)
+    if values.shape != (_length(dataset),):
+        where = f"column {name!r}" if name else f"the {role}"
+        raise BadTask(
+            f"partition: saw no {where} of every sample in the dataset, needed that to divide it by"
+        )
+    return values
+
+
+def _found(dataset: Any, role: Role, name: str) -> Any:  # noqa: ANN401  the same
+    arrays = dataset if isinstance(dataset, tuple) else getattr(dataset, "tensors", ())
+    if arrays:
+        return arrays[int(name) if name else PLACES[role]]
+    names = (name,) if name else NAMES[role]
+    if hasattr(dataset, "column_names"):
+        (known, *_) = [each for each in names if each in dataset.column_names]
+        return dataset.with_format("numpy")[known][:]
+    for known in names:
+        if hasattr(dataset, known):
+            return getattr(dataset, known)
+    return [dataset[at][1] for at in range(len(dataset))] if role == "label" and not name else ()
 
 
 def _some(dataset: Any, rows: Indices) -> object:  # noqa: ANN401  the same

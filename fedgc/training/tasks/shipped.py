@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadTask
-from fedgc.training.tasks.partition import Indices, iid
+from fedgc.training.tasks.partition import Indices, Role, Values, partition
 from fedgc.training.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -44,17 +44,23 @@ def numbers(name: str, heads: int = 0) -> NDArray[np.float64]:
 
 
 def classification(
-    name: str, config: RunConfig, read: Callable[[], Table], model: Callable[[], "nn.Module"]
+    task: str, config: RunConfig, read: Callable[[], Table], model: Callable[[], "nn.Module"]
 ) -> Task:
     """Return the task of classifying the rows of a table that every machine can read."""
     table = read()
     trained, held_out = split(table.labels)
-    pieces = iid(len(trained), config.chunks, np.random.default_rng(config.seed))
-    rows = {f"{name}-{i:04}-of-{config.chunks:04}": trained[piece] for i, piece in enumerate(pieces)}
+
+    def column(role: Role, name: str) -> Values:
+        if role != "label" or name:
+            raise BadTask(f"partition {config.partition}: task {task} has labels and no other column")
+        return table.labels[trained]
+
+    pieces = partition(len(trained), config, column)
+    rows = {f"{task}-{i:04}-of-{config.chunks:04}": trained[piece] for i, piece in enumerate(pieces)}
 
     def load(chunk: str) -> tuple["Tensor", "Tensor"]:
         if chunk not in rows:
-            raise BadTask(f"task {name}: saw chunk {chunk!r}, needed one of {config.chunks} made by this run")
+            raise BadTask(f"task {task}: saw chunk {chunk!r}, needed one of {config.chunks} made by this run")
         return table.rows(rows[chunk])
 
     def evaluate(module: "nn.Module") -> Mapping[str, float]:

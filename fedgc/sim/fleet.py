@@ -1,0 +1,222 @@
+"""Local work of simulated clients: each has a trajectory, and a few models in worker processes train all.
+
+A client's trajectory from a common model depends only on the model, its data and the indices of its steps.
+So a stretch of it can be trained before the virtual clock asks for the result: the clock forecasts the next
+reports, and the workers are always busy. A forecast that a command overtakes costs time and changes nothing,
+as a stretch always begins where the last one that the clock asked for has ended. The numbers are therefore
+the same for any number of workers.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from fedgc.codecs import EXACT, make_codec
+from fedgc.errors import EdgeFailed
+from fedgc.messages import Continue, Repair, Reveal, Work
+from fedgc.sim.clock import Finding
+from fedgc.sim.workers import Alone, Order, Workers
+from fedgc.training import Vector
+from fedgc.training.client_file import Extent, Extents, mapped, write
+from fedgc.training.local_update import Residual, with_error_feedback
+from fedgc.training.simulated import STATES, Stretch, Trained, model_file, vector_in
+from fedgc.training.update import update_of
+
+if TYPE_CHECKING:
+    from fedgc.sim.training import Job
+
+MODELS_KEPT: Final = 4  # common models from which a client with latency may begin
+ROOM: Final = 65_536  # bytes of a state beside its vector, as far as is known at first
+MOST_AHEAD: Final = 64  # stretches
+SHARE_AHEAD: Final = 50  # one client in so many is trained ahead
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """One client's trajectory since its common model."""
+
+    work: Work
+    samples: int
+    kept: Extent | None  # where its state is
+    reached: int = 0
+    losses: float = 0.0
+    led: float = 0.0
+    squared_norm: float = 0.0
+    ordered: Order | None = None  # its next stretch
+
+
+class Fleet:
+    """The clients of one simulation; an observer of the clock, and the source of updates."""
+
+    def __init__(self, job: "Job", folder: Path) -> None:
+        self._folder, self._file, self._config = folder, folder / STATES, job.config
+        self._file.touch()
+        self._sizes, self._keeps_own = job.task.sizes(), bool(job.task.private)
+        self._workers: Alone | Workers = (
+            Alone(job.task, job.config, folder)
+            if job.workers == 1 or job.make is None
+            else Workers(job.make, job.config, folder, job.workers)
+        )
+        self.forecast: Callable[[int], Iterable[tuple[str, int]]] = lambda _: ()
+        self._extents, self._room = Extents(), 0
+        self._models: dict[int, Vector] = {}
+        self._trajectories: dict[str, Trajectory] = {}
+        self._ahead: set[str] = set()  # clients whose next stretch is ordered
+        self._given_up: list[Order] = []  # whose room a process may still write to
+        self._rests: dict[str, tuple[tuple[int, int, str] | None, Extent]] = {}  # residuals of lossy codecs
+
+    # ---- what clients are told
+
+    def begin(self, work: Work) -> None:
+        """Begin a trajectory, unless it has begun already."""
+        known = self._trajectories.get(work.client)
+        if known is not None and _origin(known.work) == _origin(work):
+            known.work = work
+            return
+        kept = self._dropped(work.client)
+        samples = sum(self._sizes[name] for _, name in work.names)
+        self._trajectories[work.client] = Trajectory(work, samples, kept)
+
+    def carry_on(self, work: Continue) -> None:
+        """Do nothing: the trajectory goes on."""
+
+    def lost(self, client: str) -> None:
+        """Discard the client's trajectory and residual; its private tensors are on its disk."""
+        if client in self._rests:
+            self._extents.release(self._rests.pop(client)[1])
+        if client in self._trajectories:
+            work, samples = self._trajectories[client].work, self._trajectories[client].samples
+            self._trajectories[client] = Trajectory(work, samples, self._dropped(client))
+
+    def load(self, version: int, model: Vector) -> None:
+        """Store the new common model and a few earlier ones."""
+        model.tofile(model_file(self._folder, version))
+        begun = {path.work.version for path in self._trajectories.values()}
+        needed = begun | {each - 1 for each in begun}  # with shared momentum
+        for old in [each for each in self._models if each <= version - MODELS_KEPT and each not in needed]:
+            del self._models[old]
+            model_file(self._folder, old).unlink(missing_ok=True)
+        self._models[version] = model
+
+    # ---- what they have done
+
+    def finding(self, chunk: int, target: int) -> Finding:
+        """Raise: local work does not train single chunks."""
+        raise EdgeFailed(f"training: chunk {chunk} was taken to {target} steps, needed local work")
+
+    def reached(self, client: str, steps: int) -> Finding:
+        """Return the finding of the client after so many local steps; train them if they are not done."""
+        path = self._trajectories[client]
+        if not steps:
+            return Finding(path.samples, 0.0)
+        if path.reached != steps:
+            self._order(client, steps)
+            self._order_ahead()
+            self._take(client, path)
+        return Finding(path.samples, path.squared_norm, path.losses / steps)
+
+    def sent(self, command: Reveal | Repair) -> Vector:
+        """Return the client's update as decoded by the server."""
+        client = command.client
+        path = self._trajectories.get(client)
+        if isinstance(command, Repair) or path is None or path.kept is None or not path.reached:
+            raise EdgeFailed(f"training: {client} was asked for work that it has not done")
+        model = self._models[path.work.version]
+        update = update_of(model, vector_in(mapped(self._file, path.kept), model.size), 1)
+        if command.wire == EXACT:
+            return update
+        codec, stamp = make_codec(command.wire), (command.round, command.attempt, client)
+        data, rest = with_error_feedback(update, codec, stamp, self._rest(client, model.size))
+        self._put_rest(client, rest)
+        return codec.decode(data, model.size)
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self._workers.close()
+
+    # ---- stretches
+
+    def _order(self, client: str, steps: int) -> None:
+        """Have a client's trajectory trained to this step."""
+        path = self._trajectories[client]
+        if path.ordered is not None and path.ordered.stretch.last == steps:
+            return
+        self._cancel(client, path)
+        for order in [each for each in self._given_up if each.future.done()]:
+            self._given_up.remove(order)
+            self._extents.release(order.stretch.room)
+        room = self._extents.reserve(self._room or 4 * next(iter(self._models.values())).size + ROOM)
+        stretch = Stretch(path.work, path.reached, steps, path.kept, room, path.losses, path.led)
+        path.ordered = self._workers.order(stretch)
+        self._ahead.add(client)
+
+    def _order_ahead(self) -> None:
+        """Have the clients trained that report next."""
+        most = self._workers.ahead and min(
+            MOST_AHEAD, max(self._workers.ahead, len(self._trajectories) // SHARE_AHEAD)
+        )
+        if 2 * len(self._ahead) > most + self._workers.ahead:
+            return
+        for client, steps in self.forecast(most):
+            path = self._trajectories.get(client)
+            if path is not None and path.ordered is None and path.reached < steps:
+                self._order(client, steps)
+
+    def _take(self, client: str, path: Trajectory) -> None:
+        """Wait for the stretch that was ordered, and let the trajectory end there."""
+        if path.ordered is None:
+            raise EdgeFailed(f"training: {client} was asked for steps that no round ordered")
+        stretch, trained = path.ordered.stretch, self._workers.result(path.ordered)
+        kept = self._stored(trained)
+        if path.kept is not None:
+            self._extents.release(path.kept)
+        path.ordered, path.kept, path.reached = None, kept, stretch.last
+        path.losses, path.led, path.squared_norm = trained.losses, trained.led, trained.squared_norm
+        self._ahead.discard(client)
+
+    def _stored(self, trained: Trained) -> Extent:
+        if not trained.spilled:
+            return trained.kept
+        self._extents.release(trained.kept)
+        self._room = len(trained.spilled) + ROOM
+        return write(self._file, self._extents.reserve(self._room), trained.spilled)
+
+    def _cancel(self, client: str, path: Trajectory) -> None:
+        """Give up the stretch that was ordered; its room serves again once nobody writes to it."""
+        if path.ordered is not None:
+            path.ordered.future.cancel()
+            self._given_up.append(path.ordered)
+            path.ordered = None
+            self._ahead.discard(client)
+
+    def _dropped(self, client: str) -> Extent | None:
+        """Discard a trajectory; return where the client's private tensors are, if it has any."""
+        path = self._trajectories.pop(client, None)
+        if path is None:
+            return None
+        self._cancel(client, path)
+        if path.kept is not None and not self._keeps_own:
+            self._extents.release(path.kept)
+            return None
+        return path.kept
+
+    # ---- error feedback
+
+    def _rest(self, client: str, size: int) -> Residual | None:
+        if client not in self._rests:
+            return None
+        stamp, extent = self._rests[client]
+        after, *before = mapped(self._file, extent).view("float32").reshape(-1, size)
+        return Residual(stamp, before[0] if before else None, after)
+
+    def _put_rest(self, client: str, rest: Residual) -> None:
+        data = rest.after.tobytes() + (b"" if rest.before is None else rest.before.tobytes())
+        extent = write(self._file, self._extents.reserve(len(data)), data)
+        if client in self._rests:
+            self._extents.release(self._rests[client][1])
+        self._rests[client] = rest.stamp, extent
+
+
+def _origin(work: Work) -> tuple[object, ...]:
+    return work.version, work.names, work.pool, work.first_step

@@ -1,0 +1,73 @@
+"""The file in which simulated clients keep their states: one file for all, in extents that serve again.
+
+A simulation has few models in memory and many clients, so what a client keeps lies in a file. Processes that
+train read and write it at the same time; the one that owns `Extents` decides where.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgc.errors import EdgeFailed
+
+PAGE: Final = 4096
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A part of the file: `room` bytes, of which `size` are in use."""
+
+    offset: int
+    room: int
+    size: int = 0
+
+
+class Extents:
+    """Gives out parts of a file.
+
+    >>> extents = Extents()
+    >>> first, second = extents.reserve(5), extents.reserve(5)
+    >>> extents.release(first)
+    >>> first.room, second.offset, extents.reserve(9) == first
+    (4096, 4096, True)
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[int]] = {}  # offsets by room
+        self._end = 0
+
+    def reserve(self, size: int) -> Extent:
+        """Return a part with room for this many bytes."""
+        needed = max(PAGE, -(-size // PAGE) * PAGE)
+        room = min((room for room, offsets in self._free.items() if offsets and room >= needed), default=0)
+        if room:
+            return Extent(self._free[room].pop(), room)
+        self._end += needed
+        return Extent(self._end - needed, needed)
+
+    def release(self, extent: Extent) -> None:
+        """Let a part serve again."""
+        self._free.setdefault(extent.room, []).append(extent.offset)
+
+
+def write(path: Path, extent: Extent, data: bytes | memoryview) -> Extent:
+    """Write to an extent, which has room for the data; return it with its size."""
+    try:
+        with path.open("r+b") as file:
+            file.seek(extent.offset)
+            file.write(data)
+    except OSError as error:
+        raise EdgeFailed(f"training: the states of clients cannot be written: {error}") from error
+    return Extent(extent.offset, extent.room, len(data))
+
+
+def mapped(path: Path, extent: Extent) -> Bytes:
+    """Return the bytes of an extent, mapped to memory; do not write to them."""
+    try:
+        return np.memmap(path, np.uint8, "r", extent.offset, (extent.size,))
+    except (OSError, ValueError) as error:
+        raise EdgeFailed(f"training: the states of clients cannot be read: {error}") from error

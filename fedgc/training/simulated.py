@@ -1,0 +1,147 @@
+"""Training of simulated clients in one process: a single model serves all of them, one after the other.
+
+A `Stretch` is some local steps of one client's trajectory. The result depends only on the stretch and on what
+the client keeps (`client_file`), so it is the same in any process and in any order of clients. The state of a
+client is its model's vector, then its optimizer, the buffers outside the vector, and its private tensors.
+"""
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgc.config import RunConfig
+from fedgc.errors import EdgeFailed, FedgcError
+from fedgc.messages import Work
+from fedgc.training.cache import Saved
+from fedgc.training.client_file import Extent, mapped, write
+from fedgc.training.flat import Vector
+from fedgc.training.local_loop import Begin
+from fedgc.training.pace import Pace
+from fedgc.training.shared_momentum import lead_of, squared_distance
+from fedgc.training.task_loop import TaskLoop
+from fedgc.training.tasks import Task
+from fedgc.training.trainer import Trainer
+
+STATES: Final = "clients"  # the file in the folder of a simulation
+LOADED: Final = 16  # clients whose samples stay in memory
+STILL: Final = Pace(float, lambda _: None)  # a virtual clock measures the time
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Local steps of a client from step `first` to step `last` since the common model."""
+
+    work: Work
+    first: int
+    last: int
+    kept: Extent | None  # what the client keeps: its private tensors, and if `first` is not 0 its trajectory
+    room: Extent  # where to write what it keeps afterwards
+    losses: float = 0.0  # sums over the steps before `first`
+    led: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The result of a stretch; `spilled` holds the state if `kept` had no room for it."""
+
+    losses: float
+    led: float
+    squared_norm: float
+    kept: Extent
+    spilled: bytes = b""
+
+
+class ClientTrainer:
+    """Trains stretches; common models and states are files in `folder`."""
+
+    def __init__(self, task: Task, config: RunConfig, folder: Path) -> None:
+        self._config, self._folder = config, folder
+        self._trainer = Trainer(task, config)
+        self._loop = TaskLoop(self._trainer, STILL)
+        self._own = self._trainer.flat.read_private()  # as every client makes them
+        self._models: dict[int, Vector] = {}
+        self._lead: tuple[tuple[int, int, float], Vector | None] = (-1, 0, 0.0), None
+
+    def train(self, stretch: Stretch) -> Trained:
+        """Do the steps; raise EdgeFailed if the task's code fails."""
+        try:
+            return self._trained(stretch)
+        except EdgeFailed:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            text = str(error).strip().split("\n")[0]
+            what = text if isinstance(error, FedgcError) else f"{type(error).__name__}: {text}"
+            raise EdgeFailed(
+                f"training: {stretch.work.client}, round {stretch.work.round}: {what}"
+            ) from error
+
+    def _trained(self, stretch: Stretch) -> Trained:
+        work, reached, losses, led = stretch.work, stretch.first, stretch.losses, stretch.led
+        flat, model, lead = self._trainer.flat, self._model(work.version), self._lead_of(work)
+        saved, own = self._kept(stretch)
+        if flat.private:
+            flat.write_private(own)
+        chunks = tuple(name for _, name in sorted(work.names))
+        self._trainer.unload(LOADED)
+        self._loop.begin(Begin(work, chunks, model, lead, saved, reached))
+        while reached < stretch.last:
+            done = self._loop.advance(reached, stretch.last)
+            if done is not None:
+                reached, losses, led = reached + done.steps, losses + done.losses, led + done.led
+        end, squared_norm = self._loop.saved(), self._loop.squared_gradient
+        if self._config.measure != "gradient":
+            squared_norm = squared_distance(model[: flat.parameters], end.vector, lead, led)
+        return self._written(stretch, end, Trained(losses, led, squared_norm, stretch.room))
+
+    def _written(self, stretch: Stretch, end: Saved, trained: Trained) -> Trained:
+        rest = io.BytesIO()
+        torch.save([end.unsent, dict(end.optimizer), self._trainer.flat.read_private()], rest)
+        state, room = end.vector.tobytes() + rest.getvalue(), stretch.room
+        if len(state) > room.room:
+            return Trained(trained.losses, trained.led, trained.squared_norm, room, state)
+        kept = write(self._folder / STATES, room, state)
+        return Trained(trained.losses, trained.led, trained.squared_norm, kept)
+
+    def _kept(self, stretch: Stretch) -> tuple[Saved | None, Mapping[str, Tensor]]:
+        """Return the trajectory so far, and the private tensors."""
+        if stretch.kept is None:
+            return None, self._own
+        state, ends = mapped(self._folder / STATES, stretch.kept), 4 * self._trainer.flat.size
+        unsent, optimizer, own = torch.load(io.BytesIO(state[ends:].tobytes()), weights_only=True)
+        vector = vector_in(state, self._trainer.flat.size)
+        return (Saved(vector, unsent, optimizer) if stretch.first else None), own
+
+    def _model(self, version: int) -> Vector:
+        """Return a common model, mapped from its file."""
+        if version not in self._models:
+            known = {old: model for old, model in self._models.items() if abs(old - version) == 1}
+            path = model_file(self._folder, version)
+            self._models = {**known, version: np.memmap(path, np.float32, "r")}
+        return self._models[version]
+
+    def _lead_of(self, work: Work) -> Vector | None:
+        """Return the lead of shared momentum, which all clients of a version have in common."""
+        origin = work.version, work.first_step, work.common_steps
+        if self._lead[0] != origin:
+            if work.common_steps and self._config.alpha < 1.0:
+                self._model(work.version - 1)
+            steps, parameters = (work.first_step, work.common_steps), self._trainer.flat.parameters
+            self._lead = origin, lead_of(self._config, self._models, work.version, parameters, steps)
+        return self._lead[1]
+
+
+def model_file(folder: Path, version: int) -> Path:
+    """Return the file of a common model."""
+    return folder / f"model-{version}"
+
+
+def vector_in(state: np.ndarray, size: int) -> Vector:
+    """Return the vector at the beginning of a client's state."""
+    vector: Vector = state[: 4 * size].view(np.float32)
+    return vector

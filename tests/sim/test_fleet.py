@@ -1,0 +1,123 @@
+"""Test training of simulated clients: the same numbers for any number of processes, and any model."""
+
+import os
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from torch import nn
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting, EdgeFailed
+from fedgc.sim import workers
+from fedgc.sim.clock import working
+from fedgc.sim.fleet import Fleet
+from fedgc.sim.training import Job, train
+from fedgc.training.tasks import Task, over
+
+CLIENTS = 6
+ROUNDS = 5
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+
+
+def loss(module, batch):
+    return nn.functional.cross_entropy(module(batch[0]), batch[1])
+
+
+def settings(**changes) -> RunConfig:
+    values = {
+        "work": "local", "rounds": ROUNDS, "local_steps": 4, "batch_size": 8, "min_clients": CLIENTS,
+        "chunks": CLIENTS, "device": "cpu", "threads": 1, "gate": "every", "gate_period": 2,
+    }  # fmt: skip
+    return RunConfig(**{**values, **changes})
+
+
+def make() -> Task:
+    rng = np.random.default_rng(0)
+    inputs, labels = rng.normal(size=(180, 8)).astype(np.float32), rng.integers(0, 3, 180)
+    made = over((inputs, labels), settings(), model=network, loss=loss)
+    return replace(made, private=("4.*",))
+
+
+def uneven():
+    """Two clients are slow, one of which dies in the third round and comes back."""
+    calm = working([[1.0], [1.1], [1.2], [1.3], [3.7], [2.9]], control_s=0.01, up_s=0.1)
+    dies_s_w, returns_s_w = np.full(CLIENTS, np.inf), np.full(CLIENTS, np.inf)
+    dies_s_w[4], returns_s_w[4] = 0.6, 0.9
+    gone = replace(calm, dies_s_w=dies_s_w, returns_s_w=returns_s_w)
+    return tuple(gone if at == 2 else calm for at in range(ROUNDS))
+
+
+def job(**changes) -> Job:
+    return Job(make(), settings(**changes), uneven(), make=make, owned=True)
+
+
+def rows(trained):
+    return [
+        (point.row.outcome, point.row.loss, [(each.steps, each.counted) for each in point.row.clients])
+        for point in trained.points
+    ]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return train(job(codec="int8"))
+
+
+@pytest.mark.contract
+@pytest.mark.slow
+def test_numbers_do_not_depend_on_number_of_processes(alone):
+    assert any(0 < each.steps < 4 for point in alone.points for each in point.row.clients), "partial work"
+    several = train(replace(job(codec="int8"), workers=2))
+    assert np.array_equal(several.model, alone.model)
+    assert rows(several) == rows(alone)
+
+
+@pytest.mark.contract
+@pytest.mark.slow
+def test_numbers_do_not_depend_on_killed_processes(alone, monkeypatch):
+    killed = []
+
+    class Killing(workers.Workers):
+        def order(self, stretch):
+            if len(killed) < stretch.work.round // 2:
+                killed.append(next(iter(self._pool._processes)))
+                os.kill(killed[-1], signal.SIGKILL)
+            return super().order(stretch)
+
+    monkeypatch.setattr("fedgc.sim.fleet.Workers", Killing)
+    several = train(replace(job(codec="int8"), workers=2))
+    assert len(killed) == 2
+    assert np.array_equal(several.model, alone.model)
+    assert rows(several) == rows(alone)
+
+
+def test_client_keeps_its_private_layers(tmp_path):
+    done = job()
+    fleet = Fleet(done, tmp_path)
+    before = fleet._workers._trainer._own
+    train(replace(done, engines=lambda *_: fleet))
+    kept = {client: each.kept for client, each in fleet._trajectories.items()}
+    assert set(before) == {"4.weight", "4.bias"}
+    assert all(kept.values())
+    places = {each.offset for each in kept.values()}
+    assert len(places) == CLIENTS
+    assert (tmp_path / "clients").stat().st_size <= 3 * CLIENTS * max(each.room for each in kept.values())
+
+
+def test_failure_of_task_names_client_and_round():
+    def broken(module, batch):
+        raise ValueError("no batch")
+
+    failing = replace(job(), task=replace(make(), loss=broken))
+    with pytest.raises(EdgeFailed, match=r"training: client \d, round 1: ValueError: no batch"):
+        train(failing)
+
+
+def test_processes_need_function_that_makes_task():
+    with pytest.raises(BadSetting, match="needed a function that makes the task"):
+        Job(make(), settings(), uneven(), workers=2)
