@@ -26,10 +26,10 @@ hypergeometric distribution, P[at least x of k draws are among b of N].
   q = C(V, checked) / C(T, checked), V = (n + c) / 2, independently of others; the release of a secret needs
   `shares` of its holders, of which c' collude:
   (R - c) sum over c' of P[c'] P[Bin(holders - c', q) >= shares - c'].
-- Twice: two sums of one model are unmasked. A member that has released shares for one of them masks this model
-  no more, so the members X that released for the first do not sign the second. If X has more than half of the
-  honest members, the second has at most (n + c) / 2 valid signatures: see above. A smaller X would have to hold
-  enough shares of each of the Q - c honest survivors, its own among them; with h = n - c,
+- Twice: two sums of one model are unmasked. A member that has released shares for one of them masks this
+  model no more, so the members X that released for the first do not sign the second. If X has more than half
+  of the honest members, the second has at most (n + c) / 2 valid signatures: see above. A smaller X would
+  have to hold enough shares of each of the Q - c honest survivors, its own among them; with h = n - c,
   C(h, h / 2) C(h, Q - c) H(n - 1, h / 2 + c, holders - 1, shares - 1)^(Q - c).
 
 The first three fall as R grows, except for V; so R is the quorum Q, and V that of all n members.
@@ -172,9 +172,13 @@ def _fewest_neighbors(members: int, quorum: int, colluders: int, lost: int) -> t
 def _fewest_holders(members: int, quorum: int, colluders: int, lost: int, at_least: int) -> tuple[int, int]:
     for holders in range(at_least, min(POINTS, quorum - 1) + 1):
         shares = holders // 2 + 1
-        while shares <= holders and _EVENT < max(
-            _split(quorum, colluders, holders, shares),
-            _twice(members, quorum, colluders, holders, shares),
+        while (
+            shares <= holders
+            and max(
+                _split(quorum, colluders, holders, shares),
+                _twice(members, quorum, colluders, holders, shares),
+            )
+            > _EVENT
         ):
             shares += 1
         if shares <= holders and _survives(members, lost, holders - 1, shares):  # a lost one holds its own
