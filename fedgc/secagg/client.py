@@ -22,7 +22,7 @@ is on disk before the shares leave.
 Protocol: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (2017), the
 variant for a malicious server, with keys for many exchanges agreed at once. A mask key serves one exchange,
 so rebuilding it after a dropout reveals nothing about other exchanges. In a large federation a member has a
-few neighbors and holders, which it draws itself (`graph`).
+few neighbors and holders, which it draws (`graph`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -325,8 +325,7 @@ class Client:
             raise BadMessage(
                 f"begin: saw members {sorted(missing)} whose shares never came, needed them at first"
             )
-        own = state.drew[state.sources.index(self.number)]
-        if reason := rules.absence(self.federation, self.number, own, frozenset(members)):
+        if reason := state.absence(self.federation, members, of=(self.number,)):
             raise BadMessage(f"begin: {reason}")
 
     def _check_unspent(self, model: bytes) -> None:
