@@ -211,7 +211,7 @@ def bench_hostile(as_json: AsJson = False, quick: Quick = False, save: Save = Fa
 
 @app.command("privacy")
 def bench_privacy(as_json: AsJson = False, quick: Quick = False, save: Save = False) -> None:
-    """Accuracy with client-level privacy, beside Flower's at equal epsilon; the accountant's error.
+    """Accuracy with client-level privacy, beside Flower's at equal epsilon; accountant's error; an attack.
 
     Example: python -m benchmarks privacy --json
     """

@@ -29,12 +29,18 @@ from fedgc.secagg import (
     packets,  # fmt: skip
 )
 from fedgc.secagg.federation import least_threshold, member_list
+from fedgc.secagg.graph import Graph
 
 Float = NDArray[np.float32]
 Entropy = Callable[[int], bytes]
 
 EXCHANGES: Final = 32  # exchanges of one set-up, which share its cost
 _NOW: Final = 0.0
+
+
+def staying(count: int) -> int:
+    """Return how many of a large federation's sites sign the survivors of an exchange."""
+    return count - count // 10
 
 
 class Watch:
@@ -55,11 +61,14 @@ class Watch:
 class Consortium:
     """Sites and a server, with the keys of one epoch."""
 
-    def __init__(self, count: int, quantizer: Quantizer, entropy: Entropy, watch: Watch) -> None:
-        """Set up the epoch and record its cost."""
+    def __init__(
+        self, count: int, quantizer: Quantizer, entropy: Entropy, watch: Watch, graph: Graph | None = None
+    ) -> None:
+        """Set up the epoch and record its cost; with a graph all but a tenth of the sites must stay."""
         identities = [Identity(entropy(32)) for _ in range(count)]
         members = member_list([(f"site {at:03}", each.public) for at, each in enumerate(identities)])
-        self._pinned = Federation(members, least_threshold(count), 3, EXCHANGES, quantizer)
+        threshold = least_threshold(count) if graph is None else staying(count)
+        self._pinned = Federation(members, threshold, 3, EXCHANGES, quantizer, graph=graph)
         self._entropy = entropy
         made = [Client.start(self._pinned, each, {}) for each in identities]
         self._clients = sorted(made, key=lambda client: client.number)
@@ -77,8 +86,9 @@ class Consortium:
         with watch.on("server packets"):
             exchange, begun = self._epoch.begin(self._number, range(count), Terms(update.size, b"", model))
         for member, packet in begun.items():
+            sent = packet.pack()
             with watch.on("client packets"):
-                step = self._clients[member].begin(packet, model)
+                step = self._clients[member].begin(packets.Begin.unpack(sent), model)
             self._done(member, step)
             self._epoch = self._epoch.supply(member)
         total = RingSum(self._pinned.quantizer, update.size)
@@ -107,9 +117,10 @@ class Consortium:
                 setup = setup.admit(packets.Advert.unpack(advert), _NOW)
         with watch.on("server"):
             setup, roster = setup.roster()
+        sent = roster.pack()
         for member in numbers:
             with watch.on("client"):
-                step = self._clients[member].join(roster, _NOW, self._entropy(32))
+                step = self._clients[member].join(packets.Roster.unpack(sent), _NOW, self._entropy(32))
             deal = self._said(member, step, watch)
             with watch.on("server"):
                 setup = setup.receive(packets.Deal.unpack(deal))
@@ -127,16 +138,19 @@ class Consortium:
 
     def _unlocked(self, exchange: Exchange, survivors: Sequence[int], watch: Watch) -> Exchange:
         exchange, agree = exchange.agree(survivors)
+        sent = agree.pack()
         for member in survivors:
             with watch.on("client packets"):
-                step = self._clients[member].agree(agree)
+                step = self._clients[member].agree(packets.Agree.unpack(sent))
             signature = self._said(member, step, watch)
             with watch.on("server packets"):
                 exchange = exchange.sign(member, signature)
-        unlock = exchange.unlock()
+        sent = exchange.unlock().pack()
         for member in survivors:
             with watch.on("client packets"):
-                step = self._clients[member].unlock(unlock)
+                packet = packets.Unlock.unpack(sent)
+                self._done(member, self._clients[member].note(packet))
+                step = self._clients[member].unlock(packet)
             opened = self._said(member, step, watch)
             with watch.on("server packets"):
                 exchange = exchange.open(packets.Opened.unpack(opened))

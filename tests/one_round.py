@@ -112,7 +112,9 @@ def replay(
     clock = VirtualClock(clients, OneByOne(own), terms)
     clock.play(machine, [model.live for model in own], now)
     seconds = machine.closed_at - now
-    return Replayed(machine, seconds, clock.spans(), clock.uploads, clock.sent, clock.computed)
+    return Replayed(
+        machine, seconds, clock.watched.spans(), clock.uploads.count, clock.uploads.sent, clock.computed
+    )
 
 
 def discarded(replayed: Replayed) -> int:

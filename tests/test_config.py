@@ -95,6 +95,7 @@ def test_choice_is_accepted_and_refusal_lists_all_choices(name):
     for choice in choices(name):
         others: dict[str, object] = {"work": "local", "min-clients": 3, "federation": "all.fed"}
         others |= {"gate-budget": 0.5} if name == "gate_budget_unit" else {}
+        others |= {"privacy-noise": 1.0, "gate": "every"} if name == "privacy_unit" else {}
         assert getattr(read(others | {name: choice}), name) == choice
     if not takes(name, str):
         said = refused({name: "no such choice"})
@@ -288,7 +289,12 @@ WORDS = {
 }  # fmt: skip
 
 
-OF_FEW_RUNS = ("fragments", "privacy_epsilon", "privacy_noise")  # they need many other settings
+OF_FEW_RUNS = (
+    "fragments",
+    "privacy_epsilon",
+    "privacy_noise",
+    "privacy_unit",
+)  # they need many other settings
 
 
 def _make_validation_fit(values: dict[str, Any]) -> None:

@@ -116,7 +116,7 @@ def test_bug_in_answer_does_not_end_grid_loop(link) -> None:
     house.message_server._emit = Faulty(house.events.append)
     house.answers(packet)
     assert house.turn() == []
-    assert house.message_server.refused == {"Unexpected KeyError": 1}
+    assert house.message_server.refusals.counts == {"Unexpected KeyError": 1}
     (again,) = house.turn()
     house.answers(again)
     house.turn(0.05)

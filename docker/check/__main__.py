@@ -3,11 +3,11 @@
 Needs root (namespaces), buildah, debootstrap and iproute2; wheels in docker/wheels are used. The argument is
 the folder in which images are kept between calls. The steps: build images, make keys, register clients; bad
 input of every kind is refused in one line (refused.py); train a run; repeat it with one client cut off in the
-middle of a round and another killed, which must give the same model; do a run with a closed session port. The
-exit code is 0 if all steps passed.
+middle of a round and another killed, which must give the same model; do a run with a closed session port, and
+one of two sites. The exit code is 0 if all steps passed.
 
 Modules, each of which may import those before it and fedgc.flower: compose, network, images; fleet; stage;
-refused; story.
+refused, sites; story.
 """
 
 import fcntl

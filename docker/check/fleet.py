@@ -33,6 +33,7 @@ class Container:
     entry: tuple[str, ...]  # the image's
     given: Mapping[str, str]  # environment in addition to the compose file's
     fleet: "Fleet"
+    at: str = ""  # the host on whose network and volumes it is; empty: its own
     identity: str = ""
     beside: str = ""  # another container of its image and folders, which loses its mounts when this one ends
     supervisor: "subprocess.Popen[bytes] | None" = None
@@ -49,7 +50,11 @@ class Container:
     def place(self, mount: Mount) -> Path:
         """Return the folder behind a mount: a named volume belongs to this host."""
         own = mount.source.startswith((".", "/"))
-        return Path(mount.source) if own else self.fleet.folder / "volumes" / self.host / mount.source
+        return (
+            Path(mount.source)
+            if own
+            else self.fleet.folder / "volumes" / (self.at or self.host) / mount.source
+        )
 
     def seen(self, target: str) -> Path:
         """Return the host's folder behind a mount point."""
@@ -79,7 +84,7 @@ class Container:
         mounts += [(self.fleet.folder / "tmp" / self.host, target, False) for target in self.service.tmpfs]
         options += [f"--volume={here}:{there}:{'ro' if fixed else 'rw'}" for here, there, fixed in mounts]
         run = ["run", "--isolation", "chroot", "--user", f"{USER}:{USER}", "--cap-drop", "all", *options]
-        inside = ["ip", "netns", "exec", self.fleet.network.space(self.host)]
+        inside = ["ip", "netns", "exec", self.fleet.network.space(self.at or self.host)]
         return [*inside, *self.fleet.images.buildah(*run, identity or self.beside, "--", *command)]
 
     def ask(self, *command: str, timeout_s: float = 90.0) -> "subprocess.CompletedProcess[str]":
@@ -152,10 +157,11 @@ class Fleet:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def add(self, host: str, service: Service, image: str, given: Mapping[str, str]) -> Container:
+    def add(self, host: str, service: Service, given: Mapping[str, str], at: str = "") -> Container:
         """Make a container, with its folders owned by its user."""
+        image = f"localhost/{service.image.partition(':')[0]}"
         entry = ("/usr/local/bin/start",) if service.name == "proxy" else ("fedgc",)
-        made = Container(host, service, entry, given, self)
+        made = Container(host, service, entry, given, self, at)
         made.identity, made.beside = self.images.container(image), self.images.container(image)
         self.containers[host] = made
         folders = [made.place(mount) for mount in service.mounts] + [self.folder / "tmp" / host]

@@ -12,6 +12,7 @@ import subprocess
 from dataclasses import dataclass, field
 
 OUTSIDE, INSIDE = "10.77.0", "10.78.0"
+LOOPBACK = "127.0.0.1"
 PROXY, SERVER = f"{OUTSIDE}.1", f"{INSIDE}.2"
 
 

@@ -53,27 +53,39 @@ class Stage:
         """The proxy before it."""
         return self.fleet.containers["proxy"]
 
-    def serve(self, host: str, name: str, keys: Path, **environment: str) -> Container:
-        """Start one of the services of the server's file on a host."""
-        return self._add(
-            host, name, {"FEDGC_ADVERTISE": ADDRESS, "FEDGC_KEYS_FOLDER": str(keys)}, environment
-        )
+    def serve(self, host: str, name: str, keys: Path, at: str = "", **environment: str) -> Container:
+        """Make one of the services of the server's file on a host."""
+        given = {"FEDGC_ADVERTISE": ADDRESS, "FEDGC_KEYS_FOLDER": str(keys)}
+        return self._add(host, "server", name, given, environment, at)
 
-    def client(self, host: str, address: str = ADDRESS, **environment: str) -> Container:
-        """Start a client on the host with its name."""
+    def gateway(self, site: str, keys: Path) -> Container:
+        """Make the gateway of a site, beside the server on the host with its name."""
+        given = {"FEDGC_CONSORTIUM": ADDRESS, "FEDGC_SITE": site, "FEDGC_KEYS_FOLDER": str(keys)}
+        plain = service(self._file("site"), "gateway", given).environment["FEDGC_NODE_CONFIG"]
+        beside = {"FEDGC_NODE_CONFIG": plain.replace('"server"', '"local"')}  # no names on this network
+        return self._add(f"{site}-gateway", "site", "gateway", given, beside, site)
+
+    def client(
+        self, host: str, address: str = ADDRESS, keys: Path | None = None, **environment: str
+    ) -> Container:
+        """Make a client on the host with its name."""
         given = {
             "FEDGC_SERVER": address,
             "FEDGC_NAME": host,
             "FEDGC_NODE_CONFIG": f"pace-s={PACE_S}",
-            "FEDGC_KEYS_FOLDER": str(self.ring.folder / "clients" / host),
+            "FEDGC_KEYS_FOLDER": str((keys or self.ring.folder) / "clients" / host),
             "FEDGC_DATA_FOLDER": str(self.folder / "data"),
         }
-        return self._add(host, "client", given, environment)
+        return self._add(host, "client", "client", given, environment)
 
-    def _add(self, host: str, name: str, given: Mapping[str, str], more: Mapping[str, str]) -> Container:
-        file = self._repository / "docker" / f"compose.{'client' if name == 'client' else 'server'}.yaml"
+    def _file(self, kind: str) -> Path:
+        return self._repository / "docker" / f"compose.{kind}.yaml"
+
+    def _add(
+        self, host: str, kind: str, name: str, given: Mapping[str, str], more: Mapping[str, str], at: str = ""
+    ) -> Container:
         given = {**given, "FEDGC_TASKS_FOLDER": str(self.folder / "tasks" / host)}
-        return self.fleet.add(host, service(file, name, given), f"localhost/fedgc-{name}", more)
+        return self.fleet.add(host, service(self._file(kind), name, given), more, at)
 
     def of(self, *hosts: str) -> list[Container]:
         """Return the containers of these hosts."""
@@ -86,9 +98,9 @@ class Stage:
         done = subprocess.run([program, *words], env=environment, capture_output=True, text=True, check=False)
         self.require(done.returncode == 0, f"fedgc {' '.join(words)}: {done.stderr.strip()}")
 
-    def register(self, name: str) -> None:
-        """Register a client."""
-        done = self.server.ask("fedgc", "keys", "client", name, "--register")
+    def register(self, name: str, server: Container | None = None) -> None:
+        """Register a client, by default with the server that clients know."""
+        done = (server or self.server).ask("fedgc", "keys", "client", name, "--register")
         self.require(done.returncode == 0, f"{name} was not registered: {done.stderr.strip()}")
         self.report(f"{name} registered", done.stdout.strip().partition(", ")[2])
 

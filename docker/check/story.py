@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import refused
+import sites
 from fleet import Container, Fleet, own
 from images import Images, megabytes, uncompiled
 from network import PROXY, SERVER, Network
@@ -45,6 +46,16 @@ SHUT: dict[str, str | int | float] = {
     "links.connect-s": 5.0,
     "links.advertise": f"{PROXY}:9",
 }  # addresses without a host
+SITES: dict[str, str | int | float] = {
+    "work": "local",
+    "code.replicas": "auto",
+    "code.blocks": "auto",
+    "rounds": 3,
+    "min-clients": 2,
+    "gate.name": "every",
+    "history.evaluate-every": 1,
+    "timing.late-s": 60.0,
+}
 MIDDLE_S = 0.5  # into a round
 SAME = 5e-3  # relative: the same updates summed in another order, rounded, and trained on
 RUN_S = 900.0
@@ -82,6 +93,7 @@ class Story:
                 self._compare()
                 self._say("a key is revoked")
                 refused.revoked(self._stage)
+                self._sites()
             except Failed:
                 self._stage.show_logs()
                 raise
@@ -196,6 +208,19 @@ class Story:
         reasons = {line for line in log_text.splitlines() if "could not be reached" in line}
         self._stage.require(bool(reasons), "no log line says what could not be reached")
         self._stage.report("and why", sorted(reasons)[0].partition("a session ended: ")[2])
+
+    def _sites(self) -> None:
+        self._say("two sites with fleets of their own, in place of the clients")
+        for container in self._stage.of(*CLIENTS):
+            container.kill()
+        sites.opened(self._stage)
+        with self._run("sites", SITES) as log:
+            self._stage.wait("the run ends", RUN_S, lambda: not self._runs())
+        done = rounds(log)
+        self._stage.require(done == SITES["rounds"], f"{log.name}: {done} of {SITES['rounds']} rounds")
+        for name in sites.SITES:
+            self._stage.require(joined(log, name) > 0, f"the gateway of {name} has not joined")
+        self._stage.report("rounds of two sites", str(done))
 
     @contextmanager
     def _run(self, name: str, changes: Mapping[str, str | int | float] | None = None) -> Iterator[Path]:

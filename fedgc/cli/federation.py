@@ -11,11 +11,12 @@ from typing import Final
 from fedgc.errors import BadSetting, Unusable
 from fedgc.secagg import Descriptor, Federation, Privacy, Quantizer, guarantees, limits
 from fedgc.secagg.federation import least_threshold, member_list
-from fedgc.secagg.privacy import UNITS
+from fedgc.secagg.graph import Graph, graph_for
 from fedgc.store.descriptor import read_descriptor, write_descriptor
 from fedgc.store.engine import default_path
 from fedgc.store.vault import PASSPHRASE_IN, Vault, secret_of
 
+SHARE_LOST: Final = 20  # one member in so many is lost in an exchange, by default
 _SHOWN: Final = 16  # digits of a descriptor's hash for comparison by people
 
 
@@ -57,33 +58,40 @@ class Pinned:
     n_min: int
     exchanges: int
     numbers: Numbers
-    clips: tuple[float | None, float | None]  # of a record, of a site's update
+    site_clip: float | None
     privacy: tuple[float | None, int, float]  # noise, releases, delta
+    sparse: tuple[int | None, int | None]  # members that collude, members lost in an exchange
 
     def federation(self) -> Federation:
         """Return the federation, or raise for the first invalid value."""
         members = member_list([_member(word) for word in self.members])
         numbers = self.numbers
+        threshold = self.threshold if self.threshold is not None else least_threshold(len(members))
         return Federation(
             members,
-            self.threshold if self.threshold is not None else least_threshold(len(members)),
+            threshold,
             self.n_min,
             self.exchanges,
             Quantizer(numbers.clip, numbers.bits, numbers.ring, numbers.w_max),
             self._privacy(),
+            self._graph(len(members), threshold),
         )
+
+    def _graph(self, members: int, threshold: int) -> Graph | None:
+        """Return the graph of a large federation, None for the complete one."""
+        colluders, lost = self.sparse
+        if colluders is None:
+            return None
+        lost = members // SHARE_LOST if lost is None else lost
+        return graph_for(members, threshold, max(threshold, self.n_min), colluders, lost)
 
     def _privacy(self) -> Privacy | None:
         noise, releases, delta = self.privacy
-        clips = [(clip, unit) for clip, unit in zip(self.clips, UNITS, strict=True) if clip is not None]
-        if not clips and noise is None:
+        if self.site_clip is None and noise is None:
             return None
-        if len(clips) != 1 or noise is None:
-            raise BadSetting(
-                "privacy: needed --noise with one of --record-clip and --site-clip, or none of the three"
-            )
-        ((clip, unit),) = clips
-        return Privacy(clip, noise, releases, delta, unit)
+        if self.site_clip is None or noise is None:
+            raise BadSetting("privacy: needed --noise with --site-clip, or none of the two")
+        return Privacy(self.site_clip, noise, releases, delta)
 
 
 def show_public(opener: Opener) -> None:

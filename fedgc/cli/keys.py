@@ -94,18 +94,22 @@ def federation(  # noqa: PLR0913, PLR0917  one for each option
     ] = None,
     n_min: Annotated[int, typer.Option(help="Fewest sites in any sum.")] = 3,
     exchanges: Annotated[int, typer.Option(help="Exchanges per set-up of keys.")] = 32,
+    colluders: Annotated[
+        int | None,
+        typer.Option(help="Large federations: sites that may collude; each site then masks with few others."),
+    ] = None,
+    lost: Annotated[
+        int | None,
+        typer.Option(help="With --colluders: sites lost in an exchange that succeeds; else a twentieth."),
+    ] = None,
     clip: Annotated[float, typer.Option(help="Largest value of an update; beyond it, values are cut.")] = 1.0,
     bits: Annotated[int, typer.Option(help="Bits of a value.")] = 20,
     ring: Annotated[int, typer.Option(help="Bits of a sum: 32, 16 or 8; as many travel.")] = 32,
     largest_weight: Annotated[
         int, typer.Option(help="Largest weight of a site, in samples; more count as this many.")
     ] = 10_000,
-    record_clip: Annotated[
-        float | None, typer.Option(help="Privacy: the largest norm of one record's gradient.")
-    ] = None,
     site_clip: Annotated[
-        float | None,
-        typer.Option(help="Privacy of sites in place of records: the largest norm of an update."),
+        float | None, typer.Option(help="Privacy of sites: the largest norm of an update.")
     ] = None,
     noise: Annotated[
         float | None, typer.Option(help="Privacy: noise of the sum, as a multiple of that norm.")
@@ -126,8 +130,11 @@ def federation(  # noqa: PLR0913, PLR0917  one for each option
         sign(opener, path)
         return
     numbers = Numbers(clip, bits, ring, largest_weight)
-    clips, privacy = (record_clip, site_clip), (noise, releases, delta)
-    write(opener, path, Pinned(tuple(member), threshold, n_min, exchanges, numbers, clips, privacy))
+    privacy = (noise, releases, delta)
+    pinned = Pinned(
+        tuple(member), threshold, n_min, exchanges, numbers, site_clip, privacy, (colluders, lost)
+    )
+    write(opener, path, pinned)
 
 
 @keys.command("check")

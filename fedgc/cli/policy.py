@@ -53,7 +53,7 @@ def check_file(file: Path) -> None:
     totals = AuditLog(policy.log_file, zone_of(policy.zone), time.time).totals()
     today = totals.on(day_of(time.time(), zone_of(policy.zone)))
     spent = f"{today.bytes} bytes and {today.exchanges} exchanges today"
-    if totals.privacy:
+    if totals.privacy or totals.steps:
         spent += f", epsilon {totals.epsilon(policy.delta):.3g} in all runs"
     sys.stdout.write(
         f"{file}: {len(explained(policy)) - 1} rules, none contradicts another; spent: {spent}\n"

@@ -1,12 +1,13 @@
 """`fedgc sim`: its options and their help."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from click.core import ParameterSource
 
-from fedgc.cli.options import AsJson, runs_like
+from fedgc.cli.options import AsJson, Settings, runs_like
 from fedgc.errors import Unusable
 
 
@@ -61,12 +62,32 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
     as_json: AsJson = False,
     html: Annotated[Path | None, typer.Option(help="Write a page with the timeline of a round.")] = None,
     png: Annotated[Path | None, typer.Option(help="Write that timeline as a picture.")] = None,
+    train: Annotated[
+        str | None,
+        typer.Option(help="Train this task on the simulated clients: a shipped task, or module:attribute."),
+    ] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(
+            help="With --train, how data are divided among clients: iid, dirichlet:ALPHA, quantity:ALPHA, "
+            "shards:COUNT or owner."
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(help="With --train, how many train; by default one for each core.", min=1),
+    ] = None,
+    settings: Settings = None,
 ) -> None:
     """Predict a round's time, bytes and wasted work on simulated clients, under a virtual clock.
+
+    With --train, the clients train: the page and --json have the figures of the model over time and bytes.
 
     In --json, a time of null belongs to a round that never ends because a client it waits for has died.
 
     Example: fedgc sim --clients 200 --model-mb 50 --html out.html
+
+    Example: fedgc sim --train digits --clients 200 --partition dirichlet:0.3 --set learning-rate=0.05
     """
     if like is not None:
         from fedgc.cli.sim_like import run_like  # here, since help must not wait for sqlalchemy
@@ -86,7 +107,7 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
     request = Request(
         clients=clients,
         rounds=rounds,
-        replicas=replicas,
+        replicas=replicas if train is None else 1,
         pieces=chunks_each,
         blocks=blocks,
         model_mb=model_mb,
@@ -101,7 +122,17 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
         seed=seed,
         processes=2,
     )
-    run_sim(request, Wanted(as_json, html, png))
+    wanted = Wanted(as_json, html, png)
+    if train is None:
+        if partition or processes or settings:
+            raise Unusable("--partition, --processes, --set: saw one without --train, needed a task to train")
+        run_sim(request, wanted)
+        return
+    from fedgc.cli.settings import parse
+    from fedgc.cli.sim_train import Training, run_training
+
+    count = processes or os.cpu_count() or 1
+    run_training(Training(train, request, parse(settings or ()), partition, count), wanted)
 
 
 def _alone(context: typer.Context, *allowed: str) -> None:

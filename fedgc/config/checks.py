@@ -125,6 +125,27 @@ def check_privacy(config: PrivacySettings, gate: str, measure: Measure) -> None:
             )
 
 
+def check_records(config: PrivacySettings, gate: str, *, reads_losses: bool) -> None:
+    """Raise BadSetting if record-level differential privacy does not hold with these settings."""
+    if config.privacy_unit != "record":
+        return
+    if not config.protects_records:
+        raise BadSetting("setting privacy.unit: saw record, needed privacy.epsilon or privacy.noise with it")
+    for key, seen, is_possible, needed in (
+        ("work", config.work, config.work == "local", "local"),
+        ("script", config.script, not config.script, "a task, whose gradients fedgc computes,"),
+        ("client.app", config.client_app, config.client_app == "fedgc", "fedgc"),
+        ("data.placement", config.placement, config.placement == "private", "private"),
+        ("gate.name", gate, not reads_losses, "a gate that reads no losses, which have no noise,"),
+        ("gate.lockstep", config.lockstep, config.lockstep != "off", "on or auto"),
+        ("privacy.clip-quantile", config.privacy_clip_quantile, not config.privacy_clip_quantile, "0"),
+        ("validate.best", config.best, not config.best, "none (it would tell figures without noise)"),
+        ("site.gateway", config.site_gateway, not config.site_gateway, "none"),
+    ):
+        if not is_possible:
+            raise BadSetting(f"setting {key}: saw {seen}, needed {needed} with privacy.unit = record")
+
+
 def check_code(config: Settings) -> None:
     """Raise BadSetting if the code is unknown, or if no chunk has enough replicas for its blocks."""
     if config.code != FRAME:

@@ -1,6 +1,7 @@
-"""The settings of client-level differential privacy, the table `[privacy]`."""
+"""The settings of differential privacy, the table `[privacy]`."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from fedgc.config.fields import AUTO, Auto, not_negative, positive, setting
 from fedgc.config.settings import Settings
@@ -10,19 +11,27 @@ from fedgc.config.settings import Settings
 class PrivacySettings(Settings):
     """Every setting of a run: `Settings` and the table `[privacy]`."""
 
+    privacy_unit: Literal["client", "record"] = setting(
+        "privacy.unit",
+        "client",
+        "what is protected; client: all that the updates of a client say, by noise of the server; record: "
+        "each sample, by noise of its client in every local step",
+    )
     privacy_epsilon: float = setting(
         "privacy.epsilon",
         0.0,
-        "client-level differential privacy: the most that the run may spend; it ends before an exchange "
-        "would spend more (0: no limit, and no privacy unless privacy.noise is a number)",
+        "differential privacy: the most that the run may spend. It ends before an exchange would spend more; "
+        "with privacy.unit = record a client leaves it before a local step would (0: no limit, and no "
+        "privacy unless privacy.noise is a number)",
         not_negative,
         "0 or more",
     )
     privacy_noise: float | Auto = setting(
         "privacy.noise",
         AUTO,
-        "standard deviation of the noise in the sum of the clients' updates, as a multiple of the clip; "
-        "auto: the least with which the exchanges of the run spend privacy.epsilon",
+        "standard deviation of the noise in a sum, as a multiple of the clip: of the clients' updates, or of "
+        "the gradients of records; auto: the least with which the exchanges of the run, or the local steps "
+        "of a client, spend privacy.epsilon",
         positive,
         "above 0, or auto",
     )
@@ -32,8 +41,8 @@ class PrivacySettings(Settings):
     privacy_clip: float = setting(
         "privacy.clip",
         1.0,
-        "largest Euclidean norm with which the update of a client counts; with privacy.clip-quantile the "
-        "first one",
+        "largest Euclidean norm with which the update of a client, or the gradient of a record, counts; with "
+        "privacy.clip-quantile the first one",
         positive,
         "above 0",
     )
@@ -52,4 +61,13 @@ class PrivacySettings(Settings):
         >>> PrivacySettings().is_private, PrivacySettings(privacy_noise=1.0).is_private
         (False, True)
         """
+        return self.privacy_unit == "client" and self._has_noise
+
+    @property
+    def protects_records(self) -> bool:
+        """Whether the run has record-level differential privacy."""
+        return self.privacy_unit == "record" and self._has_noise
+
+    @property
+    def _has_noise(self) -> bool:
         return self.privacy_epsilon > 0 or self.privacy_noise != AUTO

@@ -80,6 +80,7 @@ class RunConfig(PrivacySettings):
         checks.check_mixed_ranks(self)
         checks.check_samples(self)
         checks.check_privacy(self, self.chosen_gate, self.measure)
+        checks.check_records(self, self.chosen_gate, reads_losses=self.reads_losses)
         checks.check_site(self, self.chosen_gate, always_syncs=self.new_gate().always_syncs)
         self.new_rule()
         make_codec(self.codec)
@@ -115,12 +116,13 @@ class RunConfig(PrivacySettings):
     def most_steps(self) -> int:
         """The most local steps from a common model without a decision of the gate (0: the client waits).
 
-        A masked update has the agreed number of steps or fewer, which bounds its size.
+        A masked update has the agreed number of steps or fewer, which bounds its size. With record-level
+        privacy each step costs.
 
         >>> RunConfig(work="local", local_steps=8, max_gap=4).most_steps
         32
         """
-        rests = self.measure == "gradient" or self.secrecy == "masked"
+        rests = self.measure == "gradient" or self.secrecy == "masked" or self.protects_records
         if self.work != "local" or self.lockstep == "on" or (self.lockstep == AUTO and rests):
             return 0
         return self.round_steps * (self.max_gap or self.rounds)

@@ -306,8 +306,8 @@ class Settings:
         "gate.lockstep",
         AUTO,
         "local work: on: a client that has done its steps waits for the gate's decision; off: it goes on "
-        "with local steps, for at most gate.max-gap rounds from the last exchange; auto: on with masks and "
-        "with a gate that weighs gradients, else off",
+        "with local steps, for at most gate.max-gap rounds from the last exchange; auto: on with masks, "
+        "with privacy of records and with a gate that weighs gradients, else off",
     )
     max_gap: int = setting(
         "gate.max-gap", 32, "rounds after which an exchange is forced (0: never)", not_negative, "0 or more"

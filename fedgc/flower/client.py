@@ -43,8 +43,8 @@ from fedgc.processes.available import available_memory
 from fedgc.training import CacheFiles, Engine, new_engine, new_script_engine
 from fedgc.training.devices import GPU_SHARE, limit_memory
 from fedgc.training.pace import Pace
+from fedgc.training.script.connection import ScriptFacts
 from fedgc.training.script.place import gateway_command
-from fedgc.training.script.script_loop import ScriptFacts
 from fedgc.training.tasks import Task, must_be_task, named
 
 KILOBYTE: Final = 1000
@@ -76,14 +76,17 @@ class _Client:
             about = (self.config, self.who.client, self.own, files.folder, self.pace_s)
             facts = ScriptFacts(*about, pinned=pinned, is_site=is_site)
             return new_script_engine(facts, rest, self.spill, files)
-        return new_engine(
-            self.task,
-            self.config,
-            Pace(time.monotonic, rest, self.pace_s),
-            self.spill,
-            files=files,
-            record_clip=self.site.record_clip if self.site else None,
-        )
+        pace = Pace(time.monotonic, rest, self.pace_s)
+        engine = new_engine(self.task, self.config, pace, self.spill, files=files, leave=self._leave)
+        if engine.records is not None:
+            if spent := engine.records.ending:
+                raise NotAllowed(spent, client=self.who.client)
+            self.policy.watch(engine.records)
+        return engine
+
+    def _leave(self, reason: str) -> None:
+        LOG.warning("%s leaves: %s", self.who.client, reason)
+        self.departure.ask()
 
     def cache(self, run: str) -> CacheFiles:
         return open_cache(self.caches, run, self.config, self.who.client, time.time())
@@ -212,6 +215,10 @@ def _opened(context: Context, task: Task | None, name: str, run: str) -> Iterato
     own = {key: each for key, each in node.items() if isinstance(each, str | int | float)}
     if own.get(SITE) and config.fragments > 1:
         raise BadSetting(f"node config site: saw links.fragments = {config.fragments}, needed 1 for a fleet")
+    if own.get(SITE) and config.protects_records:
+        raise BadSetting(
+            "node config site: saw privacy.unit = record, which a fleet cannot give; needed client"
+        )
     caches = Path(str(node["cache"])) if node.get("cache") else default_root(os.environ)
     with ExitStack() as open_things:
         who = open_things.enter_context(_identity(context))
@@ -219,10 +226,6 @@ def _opened(context: Context, task: Task | None, name: str, run: str) -> Iterato
         site = site_of(config, node, os.environ, time.time, os.urandom)
         if site is not None:
             open_things.enter_context(closing(site))
-            if site.record_clip is not None and own.get(SITE):
-                raise BadSetting(
-                    "node config site: the descriptor asks for privacy, which a fleet cannot give"
-                )
         policy = site_policy(config, node, who.client, run, site.federation if site else None)
         policy.admit()  # before the code of the run
         limit_memory(policy.gpu_share)

@@ -8,7 +8,6 @@ import queue
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -16,16 +15,19 @@ from logging import INFO, WARNING, Logger
 from typing import Final
 
 from fedgc.codecs.model_change import ModelChange
-from fedgc.errors import FedgcError, NotRecoverable, Refused
+from fedgc.errors import NotRecoverable, Refused
 from fedgc.flower.background import BackgroundQueue
+from fedgc.flower.checkpoint_writer import CheckpointWriter
+from fedgc.flower.evaluations import Evaluations
 from fedgc.flower.event_guard import EventGuard
-from fedgc.flower.job import Job, Save
+from fedgc.flower.job import Job
 from fedgc.flower.live import LiveState
 from fedgc.flower.privacy_account import PrivacyAccount
 from fedgc.flower.rollback import Rollback
 from fedgc.flower.round_line import line_of, with_traffic
 from fedgc.flower.site import NewModel, SiteState
-from fedgc.flower.validation import Pin, Validation
+from fedgc.flower.validation import Validation
+from fedgc.flower.warn_once import WarnOnce
 from fedgc.links import typed_json as typed
 from fedgc.links.links import Link
 from fedgc.links.pieces import Vector, digest_of, packed
@@ -105,13 +107,12 @@ class Driver:
         )
         self._ring: RingSum | None = None  # masked sum of the present round
         self._mean: Vector | None = None  # unmasked mean of a masked round
-        self._due: Checkpoint | None = None  # to be written once its round is in the history
         self._sum = RoundSum(job.config, self.common.size)
         self._privacy = PrivacyAccount(self._sum.private, job.federation, self.common, job.resume)
         self._background = BackgroundQueue(partial(log.log, WARNING, "%s"), self.model.nbytes)
-        self._evaluations: list[tuple[int, Future[Mapping[str, float]]]] = []
+        self._checkpoints = CheckpointWriter(job, self._background, log)
         self._shown, self._trimmed, self._live = 0.0, self._started, LiveState(job.config, self._started)
-        self._warned: set[str] = set()
+        self._warn_once = WarnOnce(log)
         self._faults, self._waits = ClientFaults(), FruitlessWaits()
         self.guard: Final = EventGuard(log, lambda: self._run.number)
         self._skipped = self._over = 0  # rounds
@@ -123,6 +124,9 @@ class Driver:
         }
         self._rollback = Rollback(job.config, job.sink, log)
         self._validation = self._new_validation(job)
+        self._evaluations = Evaluations(
+            job, self._background, self._validation, self._privacy, self._warn_once
+        )
         self.metrics: Final = self._validation.metrics
         self.finished: Finished | None = None
 
@@ -134,7 +138,7 @@ class Driver:
         return KeyAgreement(federation, terms, KEYS_S, time.time() - self._started, self._job.name)
 
     def _new_validation(self, job: Job) -> Validation:
-        pin = partial(self._keep_best, job.pin) if job.pin is not None else None
+        pin = self._checkpoints.write_best if job.pin is not None else None
         made = Validation(job.config, job.sink, self._log, pin, job.best, self._rollback.evaluated)
         made.begin(self._run.version, job.resume.round if job.resume else 0, self._first_checkpoint())
         return made
@@ -165,17 +169,17 @@ class Driver:
         self._publish(self._run.version, link)
         wants_first = self._job.evaluate is not None or self._job.config.best
         if wants_first and self._job.resume is None:
-            self._evaluate(0)
+            self._evaluations.begin(0, lambda: self.average)
         while self.finished is None:
             event = self._next_event()
             self._handle(event, link)
             self._hear_gateway(link)
-            self._collect_evaluations(wait=False)
+            self._evaluations.collect(wait=False)
             self._end_early(link)
             self._show(link)
         if self.finished.complete and self._job.federation is None:
             self._validate_last(link)
-        self._collect_evaluations(wait=True)
+        self._evaluations.collect(wait=True)
         self._validation.finish()
         self._background.close()
         self._shown = 0.0
@@ -244,7 +248,7 @@ class Driver:
             if isinstance(event, Lost | Failed):
                 awaited.discard(event.client)
             awaited &= self._validation.lacking(link.clients())
-            self._collect_evaluations(wait=False)
+            self._evaluations.collect(wait=False)
             self._show(link)
 
     def _hear_of_model(self, event: ModelEvent, link: Link) -> None:
@@ -342,13 +346,13 @@ class Driver:
             self.model, change = stepped
         self._publish(apply.version, link, change)
         if self._job.save:
-            self._due = self._checkpoint(apply.round, apply.version)
+            self._checkpoints.due = self._checkpoint(apply.round, apply.version)
         if self._validation.is_evaluated:
-            self._rollback.made(self._due or self._checkpoint(apply.round, apply.version))
-        self._validation.made(apply.version, apply.round, self._due)
+            self._rollback.made(self._checkpoints.due or self._checkpoint(apply.round, apply.version))
+        self._validation.made(apply.version, apply.round, self._checkpoints.due)
         every = self._job.config.evaluate_every
         if every and apply.round % every == 0:
-            self._evaluate(apply.round)
+            self._evaluations.begin(apply.round, lambda: self.average)
 
     def _stepped(self, apply: Apply) -> tuple[Vector, ModelChange | None] | None:
         """Return the model after the server's step, and its change; None without a finite mean update."""
@@ -365,17 +369,6 @@ class Driver:
             what = f"only {part:.1%} of its update counts: it is far from those of the others"
             self._job.sink.audited("outlier", client, f"round {round_}: {what}")
             self._warn_once(f"outlier {client}", round_, f"{self._live.names.get(client) or client}: {what}")
-
-    def _evaluate(self, round_: int) -> None:
-        """Evaluate the present model in the background, if there is an evaluation function."""
-        if self._job.evaluate is not None:
-            measure = partial(self._job.evaluate, round_, self.average)
-        elif self.common.evaluates:
-            measure = partial(self.common.evaluate, self.average)
-        else:
-            return
-        self._validation.evaluating(round_)
-        self._evaluations.append((round_, self._background.submit("evaluation", round_, measure)))
 
     def _taken_mean(self, weight: float) -> Vector | None:
         """Return the mean update of the round, if any, and reset the sum."""
@@ -397,12 +390,6 @@ class Driver:
         optimizer = self._optimizer.state()
         privacy = self._privacy.text()
         return Checkpoint(round_, version, self.model, optimizer, state, text, site, privacy, layout.shapes)
-
-    def _save(self, save: Save, checkpoint: Checkpoint) -> None:
-        try:
-            save(checkpoint)
-        except FedgcError as error:
-            self._log.log(WARNING, "round %d: %s", checkpoint.round, error)
 
     def _append(self, append: Append, link: Link) -> None:
         row = append.row
@@ -428,9 +415,7 @@ class Driver:
             link.exclude(excluded, why)
         if spent := self._privacy.released(row):
             self._job.sink.evaluated(row.round, spent)
-        if self._due is not None and self._job.save:
-            self._keep(self._job.save, self._due)
-        self._due = None
+        self._checkpoints.write_due()
 
     def _trim(self) -> None:
         """Give back the memory of the round's vectors, which the C library would keep for the next ones."""
@@ -439,42 +424,7 @@ class Driver:
             self._trimmed = now
             release_memory()
 
-    def _keep(self, save: Save, due: Checkpoint) -> None:
-        """Write a checkpoint: in the background; at once in a masked or private run, and if it is the first.
-
-        A site masks no second update from a model whose sum was revealed, so a masked run can only resume
-        from its latest checkpoint. A run that ends before its first one has made one model at most. With
-        privacy the checkpoint is written before a client gets the model: what is spent is never forgotten.
-        """
-        first = due.version == 1
-        if due.privacy:
-            save(due)
-        elif self._job.federation is not None or first:
-            self._save(save, due)
-        else:
-            self._background.submit("checkpoint", due.round, partial(self._save, save, due))
-
-    def _keep_best(self, pin: Pin, best: Checkpoint) -> None:
-        self._background.submit("best checkpoint", best.round, partial(self._save, pin, best))
-
-    def _collect_evaluations(self, *, wait: bool) -> None:
-        while self._evaluations and (wait or self._evaluations[0][1].done()):
-            round_, future = self._evaluations.pop(0)
-            found = None
-            try:
-                found = {**future.result(), **self._privacy.after(round_)}
-            except CancelledError:  # it was dropped, with a warning
-                pass
-            except FedgcError as error:
-                self._warn_once("evaluation", round_, str(error))
-            self._validation.evaluated(round_, found)
-
     # ---- log and live view
-
-    def _warn_once(self, about: str, round_: int, text: str) -> None:
-        if about not in self._warned:
-            self._warned.add(about)
-            self._log.log(WARNING, "round %d: %s", round_, text)
 
     def _by_name(self, text: str, link: Link) -> str:
         """Replace the identities of clients in a text by their names, except in the path of a log."""

@@ -97,12 +97,6 @@ class MaskedClient:
         self._background.shutdown()
         self._vault.close()
 
-    @property
-    def record_clip(self) -> float | None:
-        """The descriptor's bound on the change of an update by one record, if any."""
-        privacy = self.federation.privacy
-        return privacy.clip if privacy is not None and privacy.unit == "record" else None
-
     def packed_bytes(self, numbers: int) -> int:
         """Return the size of a masked update."""
         return self.federation.quantizer.ring // 8 * numbers
@@ -136,9 +130,9 @@ class MaskedClient:
                     0.0, client, round_, self._carry_out(machine.agree(packets.Agree.unpack(packet)))
                 )
             case Unmask(packet=packet):
-                return Shares(
-                    0.0, client, round_, self._carry_out(machine.unlock(packets.Unlock.unpack(packet)))
-                )
+                unlock = packets.Unlock.unpack(packet)
+                self._carry_out(machine.note(unlock))
+                return Shares(0.0, client, round_, self._carry_out(self._machine().unlock(unlock)))
 
     def _begin(self, client: Client, packet: packets.Begin, start: Start | None) -> None:
         """Bind the exchange to the start of the present work, after checking size and settings."""
@@ -289,6 +283,11 @@ def site_of(
         raise BadSetting(
             f"setting gate.name: saw {config.chosen_gate}, which weighs a {config.measure} of each client, "
             "needed one that weighs none: with privacy no norm may leave"
+        )
+    if federation.privacy is not None and config.protects_records:
+        raise BadSetting(
+            "setting privacy.unit: saw record, needed client under a descriptor with --site-clip, "
+            "which protects all records of a site"
         )
     passphrase = secret_of(Path(str(node[KEY])) if node.get(KEY) else None, environment)
     if passphrase is None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fedgc.config import RunConfig
 from fedgc.errors import NotAllowed
@@ -36,7 +36,11 @@ from fedgc.policy import (
 from fedgc.policy.digests import script_digest, task_digest
 from fedgc.policy.hours import zone_of
 from fedgc.secagg import Federation
+from fedgc.secagg.renyi import Release
 from fedgc.training.script.place import in_app, script_in
+
+if TYPE_CHECKING:
+    from fedgc.training.record_privacy import RecordPrivacy
 
 NOTHING: Final = Request("", "")
 
@@ -56,6 +60,7 @@ class SitePolicy:
         self._log = AuditLog(policy.log_file, zone_of(policy.zone), wall) if policy else None
         self._closes_at = 0.0  # when the present window closes; asked for in every turn of the client's loop
         self._unsettled = 0  # bytes that moved, and are not in the log yet
+        self._records: RecordPrivacy | None = None
         self._withheld: set[str] = set()  # rules that kept figures, each logged once
 
     # ---- joining and hours
@@ -96,6 +101,14 @@ class SitePolicy:
 
     # ---- what leaves
 
+    def watch(self, records: "RecordPrivacy") -> None:
+        """Enter what the steps of this run spend of the privacy of its records into the log."""
+        self._records = records
+
+    @property
+    def _steps(self) -> tuple[Release, ...]:
+        return self._records.undelivered if self._records is not None else ()
+
     def moved(self, amounts: Amounts) -> None:
         """Note bytes that the link has carried."""
         self._unsettled += amounts.up_bytes + amounts.down_bytes + amounts.control_bytes
@@ -108,12 +121,15 @@ class SitePolicy:
         if self._policy is None:
             return
         policy, noise = self._policy, self._request.noise if round_ else 0.0
-        exchange = Exchange(self._request.run, size_bytes, self._unsettled, noise)
+        steps = self._steps
+        exchange = Exchange(self._request.run, size_bytes, self._unsettled, noise, steps)
 
         def allowed(totals: Totals) -> None:
             self._allow(check_exchange(policy, exchange, totals, self._wall()), round_, logs=False)
 
-        entry = replace(self._entry("exchange", round_), bytes=size_bytes, exchanges=1, noise=noise)
+        entry = replace(
+            self._entry("exchange", round_), bytes=size_bytes, exchanges=1, noise=noise, steps=steps
+        )
         if not round_:
             entry = replace(entry, secrecy="open")
         try:
@@ -122,12 +138,19 @@ class SitePolicy:
             self._append(replace(self._entry("refused", round_), rule=str(refused)))
             raise
         self._unsettled -= size_bytes  # the link counts it too
+        self._delivered()
 
     def settle(self, round_: int) -> None:
-        """Log the bytes that moved in a round besides its updates."""
-        if self._policy is not None and self._unsettled > 0:
-            self._append(replace(self._entry("round", round_), bytes=self._unsettled))
-            self._unsettled = 0
+        """Log the bytes that moved in a round besides its updates, and steps of which nothing left."""
+        if self._policy is not None and (self._unsettled > 0 or self._steps):
+            moved = max(0, self._unsettled)
+            self._append(replace(self._entry("round", round_), bytes=moved, steps=self._steps))
+            self._unsettled -= moved
+            self._delivered()
+
+    def _delivered(self) -> None:
+        if self._records is not None:
+            self._records.deliver()
 
     def filtered(self, event: Any) -> Any:  # noqa: ANN401  an event of the same kind
         """Return an event without the figures that must not leave."""
@@ -215,6 +238,7 @@ def request_of(
         noise=privacy.noise if privacy else 0.0,
         releases=privacy.exchanges if privacy else 0,
         weighs_loss=config.reads_losses,
+        protects_records=config.protects_records,
     )
 
 

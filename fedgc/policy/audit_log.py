@@ -22,6 +22,7 @@ from zoneinfo import ZoneInfo
 
 from fedgc.errors import EdgeFailed, FedgcError
 from fedgc.policy.totals import Totals, day_of
+from fedgc.secagg.renyi import Release
 
 FIRST: Final = "0" * 64  # in place of the digest before the first line
 LONGEST_LINE: Final = 65_536  # bytes
@@ -42,6 +43,7 @@ class Entry:
     secrecy: str = ""
     noise: float = 0.0
     figures: tuple[str, ...] = ()  # names
+    steps: tuple[Release, ...] = ()  # local steps with noise for records, since the entry before
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Head:
         try:
             spent = self.totals.spent(
                 str(entry["day"]), str(entry["run"]), int(entry["bytes"]), int(entry["exchanges"]),
-                float(entry["noise"]),
+                float(entry["noise"]), [(float(n), float(q), int(k)) for n, q, k in entry.get("steps", ())],
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, OverflowError, OSError) as error:
             raise EdgeFailed(f"line {self.lines + 1}: saw no entry of this log ({error!r})") from error

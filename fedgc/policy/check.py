@@ -7,6 +7,7 @@ from typing import Final
 from fedgc.policy.hours import zone_of
 from fedgc.policy.policy import Policy
 from fedgc.policy.totals import Totals, day_of, midnight_s
+from fedgc.secagg.renyi import Release
 
 LOSS: Final = "loss"  # the name of the training loss among the figures
 NEVER: Final = float("inf")
@@ -25,8 +26,9 @@ class Request:
     masked: bool = False
     threshold: int = 0
     n_min: int = 0
-    noise: float = 0.0  # of each release, as a multiple of the record clip; 0: no differential privacy
+    noise: float = 0.0  # of each release, as a multiple of the site's clip; 0: no privacy of the site
     releases: int = 0  # that the run declares
+    protects_records: bool = False  # by noise in each local step
     weighs_loss: bool = False  # its gate needs the loss of each client
 
 
@@ -38,6 +40,7 @@ class Exchange:
     size_bytes: int = 0
     unsettled_bytes: int = 0
     noise: float = 0.0
+    steps: tuple[Release, ...] = ()  # local steps with noise for records, not in the totals yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +140,19 @@ def _secrecy(policy: Policy, request: Request) -> Iterator[Refusal]:
 
 
 def _privacy(policy: Policy, request: Request, totals: Totals) -> Iterator[Refusal]:
-    """Check that the budget lasts for all releases that the run declares."""
-    if policy.epsilon == NEVER or not request.masked:
+    """Check that the budget lasts for all releases that the run declares, or that something is left."""
+    if policy.epsilon == NEVER:
+        return
+    if request.protects_records:
+        if (spent := totals.epsilon(policy.delta)) >= policy.epsilon:
+            seen = f"saw {spent:.3g} spent by all runs, needed less than {policy.epsilon:g}"
+            yield _refusal(policy, "privacy.epsilon", seen)
         return
     if not request.noise:
         yield _refusal(
             policy,
             "privacy.epsilon",
-            "saw a run without differential privacy, needed noise in its descriptor",
+            "saw a run without differential privacy, needed privacy.unit = record, or noise in a descriptor",
         )
         return
     total = totals.epsilon(policy.delta, request.run, request.releases / request.noise**2)
@@ -158,10 +166,11 @@ def _privacy(policy: Policy, request: Request, totals: Totals) -> Iterator[Refus
 
 
 def _release(policy: Policy, exchange: Exchange, totals: Totals) -> Iterator[Refusal]:
-    if policy.epsilon == NEVER or not exchange.noise:
+    if policy.epsilon == NEVER or not (exchange.noise or exchange.steps):
         return
+    more = exchange.noise**-2 if exchange.noise else 0.0
     before = totals.privacy.get(exchange.run, 0.0)
-    total = totals.epsilon(policy.delta, exchange.run, before + exchange.noise**-2)
+    total = totals.epsilon(policy.delta, exchange.run, before + more, exchange.steps)
     if total > policy.epsilon:
         seen = f"saw {total:.3g} spent by all runs with this update, needed at most {policy.epsilon:g}"
         yield _refusal(policy, "privacy.epsilon", seen)

@@ -121,7 +121,7 @@ def _contradictions(policy: Policy, given: Mapping[str, object]) -> Iterator[tup
 
 def _about_secrecy(policy: Policy, given: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     masked = policy.least_secrecy == "masked"
-    for key in ("secrecy.threshold", "secrecy.n-min", "privacy.epsilon"):
+    for key in ("secrecy.threshold", "secrecy.n-min"):
         if RULES[key] in given and not masked:
             yield key, "saw it with secrecy.least = open, needed masked: only masked runs have it"
     if policy.threshold > policy.n_min > 0:

@@ -1,43 +1,67 @@
 """What a site has spent: bytes and exchanges of the present day, privacy of all runs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from fedgc.secagg.privacy import epsilon_of
+from fedgc.secagg.renyi import Release, epsilon_of_releases, with_release
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
     """Totals of an audit log. `day` is the date, in the site's zone, that bytes and exchanges belong to.
 
-    `privacy` has for each run the sum of 1 / noise^2 over its releases. Releases of the Gaussian mechanism
-    compose by that sum (Dong, Roth, Su 2022).
+    `privacy` has for each run the sum of 1 / noise^2 over its exchanges with noise. `steps` has for each run
+    its local steps with noise for records, as rows of noise, sampling rate and number.
     """
 
     day: str = ""
     bytes: int = 0
     exchanges: int = 0
     privacy: Mapping[str, float] = field(default_factory=dict)
+    steps: Mapping[str, list[list[float]]] = field(default_factory=dict)
 
     def on(self, day: str) -> "Totals":
         """Return the totals of this day: a new day begins at 0."""
         return self if self.day == day else replace(self, day=day, bytes=0, exchanges=0)
 
-    def spent(self, day: str, run: str, size_bytes: int, exchanges: int, noise: float) -> "Totals":
-        """Return the totals after so many bytes and exchanges of a run; `noise` 0: without privacy."""
+    def spent(
+        self,
+        day: str,
+        run: str,
+        size_bytes: int,
+        exchanges: int,
+        noise: float,
+        steps: Iterable[Release] = (),
+    ) -> "Totals":
+        """Return the totals after so many bytes, exchanges and steps of a run; `noise` 0: without privacy."""
         today = self.on(day)
         charged = self.privacy
         if exchanges and noise:
             charged = {**self.privacy, run: self.privacy.get(run, 0.0) + exchanges / noise**2}
-        return Totals(day, today.bytes + size_bytes, today.exchanges + exchanges, charged)
+        known = self.steps
+        for step in steps:
+            rows = with_release(map(_release, known.get(run, ())), step)
+            known = {**known, run: [list(row) for row in rows]}
+        return Totals(day, today.bytes + size_bytes, today.exchanges + exchanges, charged, known)
 
-    def epsilon(self, delta: float, run: str = "", more: float = 0.0) -> float:
-        """Return the epsilon of all runs, of which `run` spends `more` in total, if it has not spent more."""
+    def epsilon(self, delta: float, run: str = "", more: float = 0.0, steps: Iterable[Release] = ()) -> float:
+        """Return the epsilon of all runs and of these steps.
+
+        `run` spends `more` in total by its exchanges, if it has not spent more.
+        """
         before = self.privacy.get(run, 0.0)
         total = sum(self.privacy.values()) - before + max(before, more)
-        return epsilon_of(total, delta)
+        exchanges = [(total**-0.5, 1.0, 1)] if total else []
+        kept = [_release(row) for rows in self.steps.values() for row in rows]
+        return epsilon_of_releases([*exchanges, *kept, *steps], delta)
+
+
+def _release(row: Sequence[float]) -> Release:
+    """Return a row of steps, as JSON has it."""
+    noise, rate, count = row
+    return noise, rate, int(count)
 
 
 def day_of(now: float, zone: ZoneInfo) -> str:

@@ -6,6 +6,7 @@
     quantizer   float32 to the ring and back  keystream   masks
     shamir      secret sharing                keys        signatures, key agreement, sealing
     privacy     noise and its accounting      canonical   canonical encoding of values
+    graph       neighbors in a large federation
 
 The package has no disk, network, clock or randomness; fresh secret bytes are arguments.
 """

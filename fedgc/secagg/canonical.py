@@ -18,6 +18,7 @@ LARGEST: Final = 2**64 - 1
 _DEEPEST: Final = 6  # depth of nested tuples; deeper input is an attack on the stack
 _COUNT: Final = struct.Struct(">I")
 _NUMBER: Final = struct.Struct(">Q")
+_NUMBER_BYTES: Final = 1 + _NUMBER.size
 _FLOAT: Final = struct.Struct(">d")
 
 
@@ -45,8 +46,8 @@ def unpack(data: bytes) -> tuple[Value, ...]:
     return value
 
 
-def read(data: bytes, label: str, *kinds: type) -> tuple[Any, ...]:
-    """Return the fields of a labelled tuple, of these kinds in this order.
+def read(data: bytes, label: str, *kinds: type, has_rest: bool = False) -> tuple[Any, ...]:
+    """Return the fields of a labelled tuple, of these kinds in this order; the last may be `with_rest`.
 
     >>> read(pack("greeting", 3), "greeting", int)
     (3,)
@@ -54,7 +55,19 @@ def read(data: bytes, label: str, *kinds: type) -> tuple[Any, ...]:
     name, *values = unpack(data) or ("nothing",)
     if name != label:
         raise BadMessage(f"saw a packet {str(name)[:40]!r}, needed {label!r}")
-    return typed(tuple(values), label, *kinds)
+    fields = tuple(values)
+    return typed(with_rest(fields, len(kinds)) if has_rest else fields, label, *kinds)
+
+
+def with_rest(values: tuple[Value, ...], count: int) -> tuple[Value, ...]:
+    """Return `count` values, of which the last, a tuple, is left out of the encoding when it is empty.
+
+    >>> with_rest((1, 2), 3), with_rest((1, 2, (3,)), 3)
+    ((1, 2, ()), (1, 2, (3,)))
+    """
+    if values[count - 1 :] == ((),):
+        raise BadMessage("saw an empty tuple at the end, needed it left out")
+    return (*values, ()) if len(values) == count - 1 else values
 
 
 def typed(values: Value, what: str, *kinds: type) -> tuple[Any, ...]:
@@ -86,8 +99,18 @@ def _pack(value: Value) -> bytes:
             text = value.encode()
             return b"s" + _COUNT.pack(len(text)) + text
         case tuple():
-            return b"t" + _COUNT.pack(len(value)) + b"".join(map(_pack, value))
+            return b"t" + _COUNT.pack(len(value)) + (_pack_numbers(value) or b"".join(map(_pack, value)))
     raise BadMessage(f"saw {value!r}, needed a number of 0 to 2^64 - 1, finite float, bytes, text or tuple")
+
+
+def _pack_numbers(values: tuple[Value, ...]) -> bytes:
+    """Return the encoding of whole numbers at once, since a large federation has long lists of members."""
+    if set(map(type, values)) != {int}:
+        return b""
+    try:
+        return b"".join([b"i" + _NUMBER.pack(value) for value in values])
+    except struct.error:
+        return b""  # out of range, which the caller refuses
 
 
 def _unpack(data: memoryview, at: int, depth: int) -> tuple[Value, int]:
@@ -108,6 +131,9 @@ def _unpack(data: memoryview, at: int, depth: int) -> tuple[Value, int]:
 def _unpack_tuple(data: memoryview, at: int, count: int, depth: int) -> tuple[Value, int]:
     if depth > _DEEPEST or count > len(data):
         raise BadMessage(f"byte {at}: saw {count} values at depth {depth}, needed fewer")
+    numbers, size = bytes(data[at : at + count * _NUMBER_BYTES]), count * _NUMBER_BYTES
+    if count and numbers[::_NUMBER_BYTES] == b"i" * count and len(numbers) == size:
+        return struct.unpack(f">{'xQ' * count}", numbers), at + size
     values = []
     for _ in range(count):
         value, at = _unpack(data, at, depth)

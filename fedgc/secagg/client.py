@@ -7,11 +7,12 @@ fresh secret bytes (`entropy`) are arguments.
 
     enrol(...)                                    signed proof of this member's presence
     open(Open)     -> Persist, Reply(Advert)      keys of an epoch
-    join(Roster)   -> Persist, Reply(Deal)        its secrets, shared among all members
+    join(Roster)   -> Persist, Reply(Deal)        its secrets, shared among all members, or its holders
     begin(Begin)   -> Persist                     binds an exchange to one context
     pad()                                         masks, expanded while training runs
     upload(...)    -> Persist, Reply(vector)      uses the exchange; erases its own secrets
     agree(Agree)   -> Persist, Reply(signature)   one set of survivors for each exchange
+    note(Unlock)   -> Persist                     one set of signatures for each exchange (sparse only)
     unlock(Unlock) -> Persist, Reply(Opened)      releases shares; erases all others of this exchange
 
 After it has released shares for a sum, the machine masks no other update made from the same model, in any
@@ -20,7 +21,8 @@ is on disk before the shares leave.
 
 Protocol: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (2017), the
 variant for a malicious server, with keys for many exchanges agreed at once. A mask key serves one exchange,
-so rebuilding it after a dropout reveals nothing about other exchanges.
+so rebuilding it after a dropout reveals nothing about other exchanges. In a large federation a member has a
+few neighbors and holders, which it draws itself (`graph`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,17 +32,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgc.errors import BadMessage, BadVector, NotAdmitted
+from fedgc.errors import BadMessage, BadSetting, BadVector, NotAdmitted
 from fedgc.messages import Persist
 from fedgc.secagg import packets, rules
 from fedgc.secagg.federation import Federation
+from fedgc.secagg.graph import draw, drawn
 from fedgc.secagg.keys import (
     KEY_BYTES,
     Identity,
     derive,
     digest,
     loaded,
-    public_of,
     same,
     seal,
     unseal,
@@ -48,7 +50,7 @@ from fedgc.secagg.keys import (
 )
 from fedgc.secagg.keystream import Strand, Words, expand, keystream
 from fedgc.secagg.packets import SHARE_BYTES
-from fedgc.secagg.privacy import Gaussian
+from fedgc.secagg.privacy import DiscreteGaussian
 from fedgc.secagg.rules import PAIR_BYTES, Known
 from fedgc.secagg.shamir import split
 from fedgc.secagg.state import State, Turn, changes, restore
@@ -117,7 +119,9 @@ class Client:
         stream = keystream(derive(entropy, packet.fid, "keys", packet.epoch), KEY_BYTES + PAIR_BYTES * count)
         secret, pairs = stream[:KEY_BYTES], _cut(stream[KEY_BYTES:], PAIR_BYTES)
         own = dict(enumerate(pairs, start=1))
-        advert = self._advert(packet.epoch, round(now), secret, own).pack()
+        unsigned = rules.unsigned(packet.fid, packet.epoch, self.number, round(now), secret, own)
+        signed = unsigned.head if self.federation.graph else unsigned
+        advert = replace(unsigned, signature=self.identity.sign(signed.statement)).pack()
         after = State(packet.epoch, state.released, advert, secret, own, spent=state.spent)
         return self._keep(after, Reply(advert))
 
@@ -135,14 +139,20 @@ class Client:
             return self, (Reply(state.deal),)
         self._check_roster(roster, now)
         known = Known.of(roster)
-        points = [member + 1 for member in known.members]
+        holders, neighbors = known.members, tuple[int, ...]()
+        if self.federation.graph is not None:
+            others = [member for member in known.members if member != self.number]
+            chosen, neighbors = draw(self.federation.graph, others, derive(entropy, known.rho, "graph"))
+            self._check_signed(known, chosen)
+            holders = tuple(sorted((*chosen, self.number)))
+        points = {member: rules.point(self.federation, holders, member) for member in holders}
         secret = b"".join(state.own[exchange] for exchange in sorted(state.own))
         chance = derive(entropy, known.rho, "shares")
-        shares = split(secret, self.federation.threshold, points, chance)
-        parcels = tuple(self._parcel(known, member, shares[member + 1]) for member in known.members)
-        deal = packets.Deal(state.epoch, self.number, parcels).pack()
-        mine = dict(enumerate(_cut(shares[self.number + 1], PAIR_BYTES), start=1))
-        after = replace(state, known=known, deal=deal, sources=(self.number,), held=mine)
+        shares = split(secret, self.federation.shares, list(points.values()), chance)
+        parcels = tuple(self._parcel(known, member, neighbors, shares[at]) for member, at in points.items())
+        deal = packets.Deal(state.epoch, self.number, parcels, neighbors).pack()
+        mine = dict(enumerate(_cut(shares[points[self.number]], PAIR_BYTES), start=1))
+        after = replace(state, known=known, deal=deal, sources=(self.number,), drew=(neighbors,), held=mine)
         return self._keep(after, Reply(deal))
 
     # ---- an exchange
@@ -161,19 +171,15 @@ class Client:
             return self._begin_again(state.turn, bound)
         self._check_begin(packet)
         self._check_unspent(model)
-        held, sources = state.held, state.sources
-        if sources == (self.number,):
-            held, sources = self._opened_parcels(known, packet)
-        if not set(packet.members) <= set(sources):
-            missing = sorted(set(packet.members) - set(sources))
-            raise BadMessage(f"begin: saw members {missing} whose shares never came, needed them at first")
+        if state.sources == (self.number,):
+            state = self._supplied(known, packet)
+        self._check_supplied(state, packet.members)
         after = replace(
             state,
             channel=b"",  # all blobs are read, and cannot be read again
             deal=b"",
             own={at: pair for at, pair in state.own.items() if at >= packet.exchange},
-            sources=sources,
-            held={at: shares for at, shares in held.items() if at >= packet.exchange},
+            held={at: shares for at, shares in state.held.items() if at >= packet.exchange},
             start=rules.start(model, packet.settings),
             turn=Turn(packet.exchange, bound, packet.members, packet.size, model),
         )
@@ -234,23 +240,39 @@ class Client:
         if self.number not in survivors:
             raise BadMessage(f"survivors: saw {survivors}, needed {self.number} (this site) in it")
         rules.check_quorum(self.federation, len(survivors), "survivors")
+        if reason := self.state.absence(self.federation, survivors):
+            raise BadMessage(f"survivors: {reason}")
         signature = self.identity.sign(rules.agreement(self.federation.fid, turn.context, survivors))
         agreed = replace(turn, survivors=survivors, signature=signature, vector=None)
         return self._keep(replace(self.state, turn=agreed), Reply(signature))
 
+    def note(self, packet: packets.Unlock) -> "Step":
+        """Take the only packet that may unlock this exchange, before some of its signatures are verified.
+
+        Otherwise a server could repeat false signatures until only true ones happen to be verified.
+        """
+        turn = self._turn_used(packet.epoch, packet.exchange)
+        name = packet.name
+        if turn.unlocked_by and not same(name, turn.unlocked_by):
+            raise BadMessage("unlock: saw a second one, needed one an exchange")
+        if turn.unlocked_by or self.federation.graph is None:
+            return self, ()
+        return self._keep(replace(self.state, turn=replace(turn, unlocked_by=name)))
+
     def unlock(self, packet: packets.Unlock) -> "Step":
         """Release the shares that unmask the sum, once enough members signed the same survivors."""
         turn = self._turn_used(packet.epoch, packet.exchange)
-        name = digest("unlock", packet.pack())
+        name = packet.name
+        if (turn.opened or self.federation.graph) and not same(name, turn.unlocked_by):
+            raise BadMessage("unlock: saw a second one, needed one an exchange")
         if turn.opened:
-            if not same(name, turn.unlocked_by):
-                raise BadMessage("unlock: saw a second one, needed one an exchange")
             return self, (Reply(turn.opened),)
-        self._check_signatures(turn, packet.signatures)
+        self._check_signatures(turn, packet.signatures, name)
         pairs = dict(zip(self.state.sources, _cut(self.state.held[turn.exchange], PAIR_BYTES), strict=True))
         given = tuple(
             (m, pairs[m][SHARE_BYTES:] if m in turn.survivors else pairs[m][:SHARE_BYTES])
             for m in turn.members
+            if m in pairs
         )
         opened = packets.Opened(packet.epoch, turn.exchange, self.number, given).pack()
         after = replace(
@@ -264,12 +286,27 @@ class Client:
     # ---- checks of each step
 
     def _check_roster(self, roster: packets.Roster, now: float) -> None:
+        mine = packets.Advert.unpack(self.state.advert) if self.state.advert else None
+        own = mine.head if mine and self.federation.graph else mine
+        kind = packets.Head if self.federation.graph else packets.Advert
         for advert in roster.adverts:
-            rules.check_advert(self.federation, advert, roster.epoch, now)
+            if not isinstance(advert, kind):
+                raise BadMessage(
+                    f"roster: saw {type(advert).__name__}, needed {kind.__name__} of each member"
+                )
+            if isinstance(advert, packets.Advert):
+                rules.check_advert(self.federation, advert, roster.epoch, now)
+            else:  # signatures of those that this site draws, or that drew it, are verified then
+                rules.check_claim(self.federation, advert, now)
         rules.check_keys_differ(roster.adverts)
-        if self.state.advert not in [advert.pack() for advert in roster.adverts]:
+        if own not in roster.adverts:
             raise BadMessage("roster: saw another advert of this site or none, needed its own")
         rules.check_quorum(self.federation, len(roster.adverts), "roster")
+
+    def _check_signed(self, known: Known, members: Sequence[int]) -> None:
+        """Verify the adverts of members of whom a sparse roster has brought only heads, unverified."""
+        for member in members:
+            rules.check_signed(self.federation, known.advert(member), known.roster.epoch)
 
     def _check_epoch(self, epoch: int) -> Known:
         if epoch != self.state.epoch or self.state.known is None:
@@ -292,6 +329,24 @@ class Client:
                 f"privacy: saw {self.state.released} exchanges done, needed fewer than {privacy.exchanges}: "
                 "the agreed epsilon is spent"
             )
+        try:
+            self.federation.check_noise(packet.size)
+        except BadSetting as error:
+            raise BadMessage(f"begin: {error}") from error
+
+    def _check_supplied(self, state: State, members: tuple[int, ...]) -> None:
+        """Raise unless this site has what it needs of these members."""
+        if self.federation.graph is None:
+            missing = set(members) - set(state.sources)
+        else:
+            missing = state.near(self.number).intersection(members) - set(state.peers)
+        if missing:
+            raise BadMessage(
+                f"begin: saw members {sorted(missing)} whose shares never came, needed them at first"
+            )
+        own = state.drew[state.sources.index(self.number)]
+        if reason := rules.absence(self.federation, self.number, own, frozenset(members)):
+            raise BadMessage(f"begin: {reason}")
 
     def _check_unspent(self, model: bytes) -> None:
         if model in self.state.spent:
@@ -301,17 +356,23 @@ class Client:
                 "newest model, or begin with another seed"
             )
 
-    def _check_signatures(self, turn: Turn, signatures: Sequence[tuple[int, bytes]]) -> None:
+    def _check_signatures(self, turn: Turn, signatures: Sequence[tuple[int, bytes]], name: bytes) -> None:
+        """Verify all signatures, or a secret choice of those in the packet of this name."""
         if not turn.survivors:
             raise BadMessage("unlock: saw it before any survivors, needed them agreed on first")
         statement = rules.agreement(self.federation.fid, turn.context, turn.survivors)
-        for member, signature in signatures:
-            if member not in turn.survivors:
-                raise BadMessage(f"unlock: saw a signature of {member}, needed those of survivors")
-            who = self.federation.members[member]
-            verify(who.public, signature, statement, f"unlock: {who.name}")
+        strangers = {member for member, _ in signatures} - set(turn.survivors)
+        if strangers:
+            raise BadMessage(f"unlock: saw a signature of {min(strangers)}, needed those of survivors")
         if len(signatures) < self.federation.threshold:
             raise BadMessage(f"unlock: saw {len(signatures)} signatures, needed {self.federation.threshold}")
+        graph, chosen = self.federation.graph, tuple(range(len(signatures)))
+        if graph is not None:
+            chance = derive(self.identity.secret, turn.context, "checked", name)
+            chosen = drawn(chosen, graph.checked, chance)
+        for member, signature in (signatures[at] for at in chosen):
+            who = self.federation.members[member]
+            verify(who.public, signature, statement, f"unlock: {who.name}")
 
     def _turn_unused(self) -> Turn:
         turn = self.state.turn
@@ -343,50 +404,50 @@ class Client:
             )
         return self, (Reply(turn.vector),)
 
-    def _advert(self, epoch: int, made: int, secret: bytes, own: Mapping[int, bytes]) -> packets.Advert:
-        fid = self.federation.fid
-        unsigned = packets.Advert(
-            fid,
-            epoch,
-            self.number,
-            made,
-            public_of(secret),
-            tuple(public_of(pair[:KEY_BYTES]) for pair in own.values()),
-            tuple(
-                rules.commitment(fid, epoch, self.number, exchange, pair[KEY_BYTES:])
-                for exchange, pair in own.items()
-            ),
-        )
-        return replace(unsigned, signature=self.identity.sign(unsigned.statement))
-
-    def _parcel(self, known: Known, target: int, shares: bytes) -> packets.Parcel:
+    def _parcel(self, known: Known, target: int, neighbors: tuple[int, ...], shares: bytes) -> packets.Parcel:
         tags = rules.tags(known.rho, self.number, target, list(enumerate(_cut(shares, PAIR_BYTES), 1)))
         if target == self.number:
             return packets.Parcel(self.number, target, b"", tags)
         key = rules.channel(
             loaded(self.state.channel), known.advert(target).channel, known.rho, self.number, target
         )
-        bound = rules.blob_context(self.federation.fid, self.state.epoch, known.rho, self.number, target)
+        bound = rules.blob_context(
+            self.federation.fid, self.state.epoch, known.rho, self.number, target, neighbors
+        )
         return packets.Parcel(self.number, target, seal(key, shares, bound), tags)
 
-    def _opened_parcels(
-        self, known: Known, packet: packets.Begin
-    ) -> tuple[dict[int, bytes], tuple[int, ...]]:
-        """Return the shares of every source for this site, by exchange."""
+    def _supplied(self, known: Known, packet: packets.Begin) -> State:
+        """Return the state with the shares of every source for this site, and the keys of its neighbors."""
+        state = self.state
         found = {delivery.source: self._opened_parcel(known, delivery) for delivery in packet.deliveries}
-        found[self.number] = [self.state.held[at] for at in sorted(self.state.held)]
+        found[self.number] = [state.held[at] for at in sorted(state.held)]
+        drew = {delivery.source: delivery.neighbors for delivery in packet.deliveries}
+        drew[self.number] = state.drew[0]
         sources = tuple(sorted(found))
         together = zip(*(found[source] for source in sources), strict=True)
-        return {at: b"".join(pairs) for at, pairs in enumerate(together, start=1)}, sources
+        held = {at: b"".join(pairs) for at, pairs in enumerate(together, start=1)}
+        after = replace(state, sources=sources, held=held, drew=tuple(drew[source] for source in sources))
+        near = after.near(self.number)
+        for member, keys in packet.keys:
+            head = known.advert(member) if member in near else None
+            if not isinstance(head, packets.Head):
+                raise BadMessage(
+                    f"begin: saw keys of {self.federation.name(member)}, needed those of neighbors"
+                )
+            rules.check_keys(self.federation, head, keys)
+        return replace(after, peers=dict(packet.keys))
 
     def _opened_parcel(self, known: Known, delivery: packets.Delivery) -> list[bytes]:
         source, who = delivery.source, self.federation.name(delivery.source)
         if source not in known.members or source == self.number:
             raise BadMessage(f"begin: saw shares of {who}, needed those of others in the epoch")
+        self._check_signed(known, (source,) if self.federation.graph else ())
         key = rules.channel(
             loaded(self.state.channel), known.advert(source).channel, known.rho, source, self.number
         )
-        bound = rules.blob_context(self.federation.fid, self.state.epoch, known.rho, source, self.number)
+        bound = rules.blob_context(
+            self.federation.fid, self.state.epoch, known.rho, source, self.number, delivery.neighbors
+        )
         pairs = _cut(unseal(key, delivery.blob, bound, f"shares of {who}"), PAIR_BYTES)
         if [len(pair) for pair in pairs] != [PAIR_BYTES] * self.federation.exchanges:
             raise BadMessage(f"shares of {who}: saw {len(pairs)}, needed {self.federation.exchanges} whole")
@@ -399,20 +460,27 @@ class Client:
         known = self._check_epoch(self.state.epoch)
         pair = self.state.own[turn.exchange]
         secret, seed = loaded(pair[:KEY_BYTES]), pair[KEY_BYTES:]
+        others = known.members if self.federation.graph is None else self.state.near(self.number)
         masks = [
-            rules.pair_mask(secret, known.advert(m).masks[turn.exchange - 1], turn.context, self.number, m)
+            rules.pair_mask(secret, self._mask_key(known, m, turn.exchange), turn.context, self.number, m)
             for m in turn.members
-            if m != self.number
+            if m in others and m != self.number
         ]
         return [rules.self_mask(seed, turn.context, self.number), *masks]
 
-    def _noise(self, weight: int, chance: bytes) -> Gaussian | None:
+    def _mask_key(self, known: Known, member: int, exchange: int) -> bytes:
+        advert = known.advert(member)
+        if isinstance(advert, packets.Advert):
+            return advert.masks[exchange - 1]
+        return self.state.peers[member][(exchange - 1) * KEY_BYTES : exchange * KEY_BYTES]
+
+    def _noise(self, weight: int, chance: bytes) -> DiscreteGaussian | None:
         privacy, w_max = self.federation.privacy, self.federation.quantizer.w_max
         if privacy is None:
             return None
         if weight != w_max:
             raise BadVector(f"weight: saw {weight}, needed w_max ({w_max}): another would tell of data")
-        return Gaussian(privacy.own_noise(self.federation.n_min), chance)
+        return DiscreteGaussian(self.federation.noise_steps(self._turn_unused().size), chance)
 
     def _keep(self, after: State, *replies: Reply) -> "Step":
         exchange = after.turn.exchange if after.turn else 0

@@ -11,25 +11,26 @@ honest sites split), which can reveal a single update. T >= floor(2n/3) + 1 excl
 the minimum is three.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Final
 
 from fedgc.errors import BadMessage, BadSetting, NotAdmitted
 from fedgc.messages import LARGEST_PACKET
 from fedgc.secagg.canonical import Value, pack, read, rows, typed
+from fedgc.secagg.graph import RISK_BITS, Graph
 from fedgc.secagg.keys import KEY_BYTES, SIGNATURE_BYTES, Identity, digest, verify
-from fedgc.secagg.privacy import Privacy, Unit
+from fedgc.secagg.privacy import Privacy
 from fedgc.secagg.quantizer import LEAST_NOISE, Quantizer, fits, fits_with_noise
 from fedgc.secagg.shamir import POINTS
 
 PROTOCOL: Final = 1
 FEWEST: Final = 3
 MOST_EXCHANGES: Final = 64  # per epoch; T compromised sites reveal the rest of an epoch, so it is short
+_HEAD_BYTES: Final = 320
 _LABEL: Final = "fedgc federation"
 _SIGNED: Final = "fedgc endorsement"
-_CLIPPED: Final[Mapping[Unit, str]] = MappingProxyType({"record": "records", "site": "update"})
+_UNIT: Final = "site"  # what the noise of a descriptor protects
 
 
 def least_threshold(members: int) -> int:
@@ -65,11 +66,14 @@ class Federation:
     exchanges: int
     quantizer: Quantizer
     privacy: Privacy | None = None
+    graph: Graph | None = None
+    fid: bytes = field(init=False, repr=False, compare=False)  # the hash that identifies this descriptor
 
     def __post_init__(self) -> None:
         count = len(self.members)
-        if not FEWEST <= count <= POINTS:
-            raise BadSetting(f"federation: saw {count} members, needed {FEWEST} to {POINTS}")
+        if count < FEWEST or (count > POINTS and self.graph is None):
+            graph = ", or a sparse graph (--colluders)" if count > POINTS else ""
+            raise BadSetting(f"federation: saw {count} members, needed {FEWEST} to {POINTS}{graph}")
         if list(self.members) != sorted(self.members):
             raise BadSetting("federation: saw members out of order, needed them sorted by name")
         for what in ("name", "public"):
@@ -77,12 +81,15 @@ class Federation:
                 raise BadSetting(f"federation: saw two members with one {what}, needed each once")
         self._check_quorum(count)
         self._check_sums(count)
-        self._check_noise(count)
+        self.check_noise(1)
+        if self.graph is not None:
+            self.graph.check(count, self.threshold, self.quorum)
         if self.largest_packet > LARGEST_PACKET:
             raise BadSetting(
                 f"exchanges: saw {self.exchanges} an epoch of {count} members, whose packets have up to "
                 f"{self.largest_packet} bytes; needed at most {LARGEST_PACKET}: fewer exchanges"
             )
+        object.__setattr__(self, "fid", digest(_LABEL, self.pack()))
 
     def _check_quorum(self, count: int) -> None:
         least = least_threshold(count)
@@ -101,12 +108,22 @@ class Federation:
                 "needed fewer bits or a larger ring"
             )
 
-    def _check_noise(self, count: int) -> None:
-        """Raise if the noise is too small to hide rounding, or can wrap around in the ring."""
+    def noise_steps(self, numbers: int) -> float:
+        """Return the deviation of one site's noise for an update of so many numbers; 0 without privacy."""
+        if self.privacy is None:
+            return 0.0
+        return self.privacy.own_noise(self.quorum, self.quantizer.step, numbers)
+
+    def check_noise(self, numbers: int) -> None:
+        """Raise if the noise for so many numbers is too small, or can wrap around in the ring.
+
+        Raises:
+            BadSetting: It is.
+        """
         if self.privacy is None:
             return
-        bits, ring = self.quantizer.bits, self.quantizer.ring
-        steps = self.privacy.own_noise(self.n_min) / self.quantizer.step
+        count, bits, ring = len(self.members), self.quantizer.bits, self.quantizer.ring
+        steps = self.noise_steps(numbers)
         if not steps >= LEAST_NOISE:
             raise BadSetting(
                 f"noise: saw a deviation of {steps:.3g} steps for each site, needed {LEAST_NOISE:g}: "
@@ -114,8 +131,9 @@ class Federation:
             )
         if not fits_with_noise(count, bits, ring, steps):
             raise BadSetting(
-                f"noise: saw a deviation of {steps:.3g} steps for each of {count} members with {bits} bits, "
-                f"whose sum needs more than {ring} bits; needed a larger ring, fewer bits, or less noise"
+                f"noise: saw a deviation of {steps:.3g} steps for each of {count} members with {bits} bits "
+                f"for {numbers} numbers, whose sum needs more than {ring} bits; needed a larger ring, fewer "
+                "bits, or less noise"
             )
 
     @property
@@ -126,18 +144,24 @@ class Federation:
     @property
     def largest_packet(self) -> int:
         """Return the size limit of packets: a roster names all keys, a deal holds all shares."""
-        keys, parcel = 74 * self.exchanges + 256, 96 * self.exchanges + 64
-        return len(self.members) * max(keys, parcel) + 256
+        count, keys, parcel = len(self.members), 74 * self.exchanges + 256, 96 * self.exchanges + 64
+        if self.graph is None:
+            return count * max(keys, parcel) + 256
+        holders, neighbors = 3 * self.graph.holders, 3 * self.graph.neighbors  # others draw it as well
+        begun = holders * (parcel + 3 * neighbors) + neighbors * (32 * self.exchanges + 32)
+        return count * 9 + max(count * _HEAD_BYTES, begun) + 256
 
     @property
     def colluders(self) -> int:
         """Return how many sites may collude with the server while the other sites' updates stay hidden."""
+        if self.graph is not None:
+            return self.graph.colluders
         return min(2 * self.threshold - len(self.members) - 1, self.threshold - 1, self.quorum - 2)
 
     @property
-    def fid(self) -> bytes:
-        """Return the hash that identifies this descriptor."""
-        return digest(_LABEL, self.pack())
+    def shares(self) -> int:
+        """Return how many shares rebuild a secret."""
+        return self.threshold if self.graph is None else self.graph.shares
 
     def number(self, public: bytes) -> int:
         """Return the number of the member with this key."""
@@ -155,13 +179,12 @@ class Federation:
         quantizer, privacy = self.quantizer, self.privacy
         pinned: tuple[Value, ...] = ()
         if privacy is not None:
-            pinned = (privacy.clip, privacy.noise, privacy.exchanges, privacy.delta)
-            pinned += () if privacy.unit == "record" else (privacy.unit,)
+            pinned = (privacy.clip, privacy.noise, privacy.exchanges, privacy.delta, _UNIT)
         return pack(
             _LABEL,
             PROTOCOL,
             tuple((member.name, member.public) for member in self.members),
-            (self.threshold, self.n_min, self.exchanges),
+            (self.threshold, self.n_min, self.exchanges, *(astuple(self.graph) if self.graph else ())),
             (float(quantizer.clip), quantizer.bits, quantizer.ring, quantizer.w_max),
             pinned,
         )
@@ -172,7 +195,9 @@ class Federation:
         version, members, counts, numbers, pinned = read(data, _LABEL, int, tuple, tuple, tuple, tuple)
         if version != PROTOCOL:
             raise BadMessage(f"descriptor: saw protocol {version}, needed {PROTOCOL}")
-        threshold, n_min, exchanges = typed(counts, "descriptor", int, int, int)
+        threshold, n_min, exchanges, *drawn = typed(counts, "descriptor", *[int] * max(3, len(counts)))
+        if len(drawn) not in (0, len(fields(Graph))):
+            raise BadMessage(f"descriptor: saw a graph of {len(drawn)} numbers, needed {len(fields(Graph))}")
         return cls(
             tuple(Member(*row) for row in rows(members, "descriptor", str, bytes)),
             threshold,
@@ -180,6 +205,7 @@ class Federation:
             exchanges,
             Quantizer(*typed(numbers, "descriptor", float, int, int, int)),
             _privacy_of(pinned) if pinned else None,
+            Graph(*drawn) if drawn else None,
         )
 
 
@@ -232,9 +258,9 @@ def guarantees(federation: Federation) -> tuple[str, ...]:
         f"The server learns weighted sums over at least {federation.quorum} of them, and the sum of their "
         "weights; no update of one site, and not its weight.",
         f"That holds while at most {federation.colluders} of them work with the server, even if the server "
-        "lies in its messages.",
+        f"lies in its messages{_except(federation)}.",
         _drops(federation),
-        f"Any {federation.threshold} sites together can unmask; fewer can unmask nothing.",
+        _unmasking(federation),
         f"Keys serve one exchange each and are made anew every {federation.exchanges} exchanges; an attacker "
         f"who breaks into {federation.threshold} sites learns nothing of exchanges that are over.",
         f"Each site's own program clips its values to +-{quantizer.clip:g} and rounds them to steps "
@@ -247,8 +273,7 @@ def guarantees(federation: Federation) -> tuple[str, ...]:
         said.append(
             f"After {privacy.exchanges} exchanges the sums are "
             f"({privacy.spent(privacy.exchanges):.3f}, {privacy.delta:g})-differentially private for each "
-            f"{privacy.unit}, if every site clips its {_CLIPPED[privacy.unit]} to {privacy.clip:g} and adds "
-            "its noise."
+            f"site, if every site clips its update to {privacy.clip:g} and adds its noise."
         )
     return tuple(said)
 
@@ -271,7 +296,7 @@ def limits(federation: Federation) -> tuple[str, ...]:
         "It does not protect a site's own machine: a program that reads its memory reads its update.",
     ]
     if federation.privacy is not None:
-        share = max(0.0, 1 - max(1, colluders) / federation.n_min)
+        share = max(0.0, 1 - max(1, colluders) / federation.quorum)
         said.append(
             "The privacy figure is for an observer who adds no noise: against "
             f"{max(1, colluders)} colluding sites {share:.0%} of the noise variance is left."
@@ -280,12 +305,13 @@ def limits(federation: Federation) -> tuple[str, ...]:
 
 
 def _privacy_of(pinned: tuple[Value, ...]) -> Privacy:
-    """Decode the privacy parameters; those of records do not name their unit."""
-    numbers, unit = pinned[:4], pinned[4:]
-    if unit not in ((), ("site",)):
-        raise BadMessage(f"descriptor: saw privacy of {unit}, needed that of records or of a site")
-    clip, noise, exchanges, delta = typed(numbers, "descriptor", float, float, int, float)
-    return Privacy(clip, noise, exchanges, delta, "site" if unit else "record")
+    """Decode the privacy parameters."""
+    if pinned[4:] != (_UNIT,):
+        raise BadMessage(
+            f"descriptor: saw privacy of {pinned[4:] or 'records'}, needed that of a site; records are "
+            "protected by the setting privacy.unit = record"
+        )
+    return Privacy(*typed(pinned[:4], "descriptor", float, float, int, float))
 
 
 def _shares_of_a_sum(federation: Federation) -> str:
@@ -298,8 +324,30 @@ def _shares_of_a_sum(federation: Federation) -> str:
     )
 
 
+def _except(federation: Federation) -> str:
+    return (
+        "" if federation.graph is None else f", except with probability 2^-{RISK_BITS} for each set of keys"
+    )
+
+
+def _unmasking(federation: Federation) -> str:
+    if federation.graph is None:
+        return f"Any {federation.threshold} sites together can unmask; fewer can unmask nothing."
+    return (
+        f"The vector of a site is unmasked with any {federation.shares} of its {federation.graph.holders} "
+        f"holders, which it draws in secret; {federation.threshold} sites sign who is in the sum."
+    )
+
+
 def _drops(federation: Federation) -> str:
-    spare = len(federation.members) - federation.quorum
+    spare, graph = len(federation.members) - federation.quorum, federation.graph
+    if graph is not None:
+        return (
+            f"Up to {spare} of them may drop out at any point of an exchange, and for each site up to "
+            f"{graph.holders - graph.shares} of the {graph.holders} holders of its shares and "
+            f"{graph.neighbors - graph.present} of the {graph.neighbors} neighbors that it drew; the sum is "
+            "then that of the others."
+        )
     if spare == 0:
         return "Every site must stay to the end of an exchange: one dropout ends it without a sum."
     return (

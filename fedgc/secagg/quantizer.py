@@ -9,11 +9,9 @@ step at 22 bits, the maximum).
 The sum of n sites must fit the ring of K bits with its sign: n Q < 2^(K-1); otherwise sums would silently
 wrap around. This is checked when a federation is written, not during training.
 
-Noise z (`privacy`) is added after the clip and before the rounding: v = rint(F (s clip(x) + z)). With a
-standard deviation of at least 2 steps per site, the rounding error depends on the values by less than exp(-2
-pi^2 2^2) < 1e-34, so the sum is that of the clipped values and the noise plus something independent. The ring
-has room for 9 standard deviations of a sum's noise beside the values, so a value wraps around with
-probability below 1e-18. That would corrupt the value; it reveals nothing.
+Noise (`privacy`) is a number of steps, added after the rounding, so it is not clipped. The ring has room for
+9 standard deviations of a sum's noise beside the values, so a value wraps around with probability below
+1e-18. That would corrupt the value; it reveals nothing.
 
 Weights are part of the vector: site i sends w_i x_i / w_max, and w_i itself as digits of b - 1 bits, one ring
 word each, as few as w_max needs. Digits obey the same bound, so the sum of the weights is exact.
@@ -28,7 +26,7 @@ from numpy.typing import NDArray
 
 from fedgc.errors import BadSetting, BadVector, NotRecoverable
 from fedgc.secagg.keystream import BLOCK_WORDS, RING_TYPES, RandomBytes, Words
-from fedgc.secagg.privacy import NOISE_BLOCK, Gaussian, Numbers
+from fedgc.secagg.privacy import DiscreteGaussian
 
 Float = NDArray[np.float32]
 FEWEST_BITS: Final = 2
@@ -36,7 +34,7 @@ MOST_BITS: Final = 22
 _SHORT_BITS: Final = (
     8  # up to here the random part has 16 bits, so that its bias stays small relative to the step
 )
-LEAST_NOISE: Final = 2.0  # steps: with less, rounding reveals the values
+LEAST_NOISE: Final = 2.0  # steps: with less, a sum of discrete Gaussians is no discrete Gaussian
 _FAR: Final = 9.0  # standard deviations of the noise of a sum that must fit the ring
 _NEAR: Final = 0.999  # share of the clip below which clipping changes nothing
 
@@ -116,11 +114,11 @@ class Quantizer:
         return self.step * (1 << (self.ring - 1)) * self.w_max
 
     def add(
-        self, update: Float, weight: int, words: Words, chance: bytes, noise: Gaussian | None = None
+        self, update: Float, weight: int, words: Words, chance: bytes, noise: DiscreteGaussian | None = None
     ) -> None:
         """Add the quantized `weight * update / w_max`, and the weight, to the masks in `words`, in place.
 
-        `noise` is added after the clip. If BadVector is raised, `words` is partly written and must not be
+        `noise` is added after the rounding. If BadVector is raised, `words` is partly written and must not be
         used again.
         """
         if update.dtype != np.float32 or update.ndim != 1:
@@ -135,13 +133,11 @@ class Quantizer:
         rounding = RandomBytes(chance)
         work = _Work.empty()
         scale = np.float32(self._finer * self.top / self.clip * weight / self.w_max)
-        block = BLOCK_WORDS if noise is None else NOISE_BLOCK
-        for start in range(0, update.size, block):
-            part = update[start : start + block]
-            if noise is None:
-                steps = self._steps(part, scale, rounding, work)
-            else:
-                steps = self._noisy_steps(part, weight, noise.next(part.size), rounding)
+        for start in range(0, update.size, BLOCK_WORDS):
+            part = update[start : start + BLOCK_WORDS]
+            steps = self._steps(part, scale, rounding, work)
+            if noise is not None:
+                steps = (steps.view(np.int32) + noise.next(part.size)).view(np.uint64)
             target = words[start : start + part.size]
             np.add(target, steps.astype(target.dtype, copy=False), out=target)
         words[update.size :] += self._digits_of(weight)
@@ -189,15 +185,6 @@ class Quantizer:
         np.add(whole, extra, out=whole)
         np.right_shift(whole, self._finer.bit_length() - 1, out=whole)
         return whole.view(np.uint32)
-
-    def _noisy_steps(self, part: Float, weight: int, noise: Numbers, chance: RandomBytes) -> Words:
-        """Return the steps of one block with noise as words of 64 bits, since noise may exceed the clip."""
-        _finite(part)
-        values = np.clip(part.astype(np.float64), -self.clip, self.clip) * (weight / self.w_max)
-        fine = np.rint((values + noise) * (self._finer / self.step)).astype(np.int64)
-        np.add(fine, self._chance(chance, part.size), out=fine)
-        np.right_shift(fine, self._finer.bit_length() - 1, out=fine)
-        return fine.view(np.uint64)
 
     def _chance(self, chance: RandomBytes, count: int) -> NDArray[Any]:
         return chance.next(count) if self._finer == 256 else chance.next(2 * count).view("<u2")

@@ -7,7 +7,7 @@ different masks, and the sum is noise.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from fedgc.errors import BadMessage, NotAdmitted
 from fedgc.secagg.canonical import pack
 from fedgc.secagg.federation import Federation
-from fedgc.secagg.keys import KEY_BYTES, TAG_BYTES, agree, check_public, derive, digest, verify
+from fedgc.secagg.keys import KEY_BYTES, TAG_BYTES, agree, check_public, derive, digest, public_of, verify
 from fedgc.secagg.keystream import Strand
-from fedgc.secagg.packets import SHARE_BYTES, Advert, Begin, Roster
+from fedgc.secagg.packets import SHARE_BYTES, Advert, Begin, Head, Roster, keys_digest
 
 CLOCK_S: Final = 600  # maximum difference of two members' clocks, and lifetime of an advert
 PAIR_BYTES: Final = 2 * SHARE_BYTES  # mask key and self seed, or a share of both
@@ -31,24 +31,40 @@ class Known:
     roster: Roster
     packed: bytes
     rho: bytes
+    by_member: Mapping[int, Advert | Head]
 
     @classmethod
     def of(cls, roster: Roster) -> "Known":
         """Return the roster with its encoding and hash."""
-        return cls(roster, roster.pack(), roster.rho)
+        by_member = {advert.member: advert for advert in roster.adverts}
+        return cls(roster, roster.pack(), roster.rho, by_member)
 
     @property
     def members(self) -> tuple[int, ...]:
         """Return the members of the epoch."""
-        return tuple(advert.member for advert in self.roster.adverts)
+        return tuple(self.by_member)
 
-    def advert(self, member: int) -> Advert:
-        """Return the advert of a member."""
-        return self.roster.adverts[self.members.index(member)]
+    def advert(self, member: int) -> Advert | Head:
+        """Return the advert of a member, or its head."""
+        return self.by_member[member]
 
 
 def check_advert(federation: Federation, advert: Advert, epoch: int, now: float) -> None:
     """Raise unless the advert is this member's, for this descriptor and epoch, fresh, with usable keys."""
+    check_claim(federation, advert, now)
+    check_signed(federation, advert.head if federation.graph else advert, epoch)
+    who = federation.name(advert.member)
+    if len(advert.masks) != federation.exchanges:
+        raise BadMessage(
+            f"{who}: saw keys for epoch {advert.epoch}, {len(advert.masks)} exchanges; "
+            f"needed epoch {epoch}, {federation.exchanges}"
+        )
+    for key in advert.masks:
+        check_public(key, who)
+
+
+def check_claim(federation: Federation, advert: Advert | Head, now: float) -> None:
+    """Raise unless an advert names a member and this descriptor, and is fresh; verify no signature."""
     who = federation.name(advert.member)
     if advert.member >= len(federation.members):
         raise NotAdmitted(f"advert: saw member {who}, needed one of {len(federation.members)}")
@@ -57,14 +73,6 @@ def check_advert(federation: Federation, advert: Advert, epoch: int, now: float)
             f"{who} holds the descriptor {advert.fid.hex()[:16]}, needed {federation.fid.hex()[:16]}: "
             "compare the files"
         )
-    verify(federation.members[advert.member].public, advert.signature, advert.statement, who)
-    if advert.epoch != epoch or len(advert.masks) != federation.exchanges:
-        raise BadMessage(
-            f"{who}: saw keys for epoch {advert.epoch}, {len(advert.masks)} exchanges; "
-            f"needed epoch {epoch}, {federation.exchanges}"
-        )
-    for key in (advert.channel, *advert.masks):
-        check_public(key, who)
     if abs(advert.made - now) > CLOCK_S:
         raise NotAdmitted(
             f"{who}: saw keys made at {advert.made}, the clock here says {now:.0f}; needed at most "
@@ -72,16 +80,55 @@ def check_advert(federation: Federation, advert: Advert, epoch: int, now: float)
         )
 
 
-def check_keys_differ(adverts: Sequence[Advert]) -> None:
+def check_signed(federation: Federation, advert: Advert | Head, epoch: int) -> None:
+    """Raise unless the member signed this advert for this epoch, with a usable channel key."""
+    who = federation.name(advert.member)
+    verify(federation.members[advert.member].public, advert.signature, advert.statement, who)
+    if advert.epoch != epoch:
+        raise BadMessage(f"{who}: saw keys for epoch {advert.epoch}, needed epoch {epoch}")
+    check_public(advert.channel, who)
+
+
+def check_keys(federation: Federation, head: Head, keys: bytes) -> None:
+    """Raise unless these are the mask keys that a head names, all usable."""
+    who = federation.name(head.member)
+    if len(keys) != KEY_BYTES * federation.exchanges or keys_digest(keys) != head.keys_digest:
+        raise BadMessage(f"{who}: saw {len(keys)} bytes of mask keys, needed those that its head names")
+    for at in range(0, len(keys), KEY_BYTES):
+        check_public(keys[at : at + KEY_BYTES], who)
+
+
+def absence(federation: Federation, member: int, neighbors: Sequence[int], sites: frozenset[int]) -> str:
+    """Return why a sum of these sites could cut this member off: too few neighbors that it drew."""
+    count, needed = len(sites.intersection(neighbors)), federation.graph.present if federation.graph else 0
+    if count >= needed:
+        return ""
+    return (
+        f"{federation.name(member)}: saw {count} of {len(neighbors)} neighbors that it drew, needed {needed}"
+    )
+
+
+def point(federation: Federation, holders: Sequence[int], holder: int) -> int:
+    """Return the point of a holder's share: its number, or its place among the holders with a graph."""
+    return holders.index(holder) + 1 if federation.graph else holder + 1
+
+
+def check_keys_differ(adverts: Sequence[Advert | Head]) -> None:
     """Raise if a public key or commitment occurs twice in an epoch."""
     seen: dict[bytes, int] = {}
     for advert in adverts:
-        for key in (advert.channel, *advert.masks, *advert.commitments):
+        for key in _keys_of(advert):
             if key in seen:
                 raise BadMessage(
                     f"roster: saw one key of members {seen[key]} and {advert.member}, needed each key once"
                 )
             seen[key] = advert.member
+
+
+def _keys_of(advert: Advert | Head) -> tuple[bytes, ...]:
+    if isinstance(advert, Head):
+        return (advert.channel, advert.keys_digest, advert.commitments_digest)
+    return (advert.channel, *advert.masks, *advert.commitments)
 
 
 def check_quorum(federation: Federation, count: int, what: str) -> None:
@@ -103,6 +150,15 @@ def check_enrolment(federation: Federation, statement: bytes, member: int, signa
     if member >= len(federation.members):
         raise NotAdmitted(f"enrolment: saw member {member}, needed one of {len(federation.members)}")
     verify(federation.members[member].public, signature, statement, federation.name(member))
+
+
+def unsigned(
+    fid: bytes, epoch: int, member: int, made: int, secret: bytes, own: Mapping[int, bytes]
+) -> Advert:
+    """Return the advert of a channel key and of the mask keys and self seeds of exchanges, to be signed."""
+    keys = tuple(public_of(pair[:KEY_BYTES]) for pair in own.values())
+    promised = tuple(commitment(fid, epoch, member, at, pair[KEY_BYTES:]) for at, pair in own.items())
+    return Advert(fid, epoch, member, made, public_of(secret), keys, promised)
 
 
 def commitment(fid: bytes, epoch: int, member: int, exchange: int, seed: bytes) -> bytes:
@@ -129,9 +185,11 @@ def channel(secret: X25519PrivateKey, public: bytes, rho: bytes, source: int, ta
     return derive(agree(secret, public, f"channel {source}->{target}"), rho, "channel", source, target)
 
 
-def blob_context(fid: bytes, epoch: int, rho: bytes, source: int, target: int) -> bytes:
-    """Return the context that a blob is bound to."""
-    return pack("blob", fid, epoch, rho, source, target)
+def blob_context(
+    fid: bytes, epoch: int, rho: bytes, source: int, target: int, neighbors: tuple[int, ...] = ()
+) -> bytes:
+    """Return the context that a blob is bound to: its place, and the neighbors that its source drew."""
+    return pack("blob", fid, epoch, rho, source, target, *((neighbors,) if neighbors else ()))
 
 
 def context(federation: Federation, rho: bytes, begin: Begin, model: bytes) -> bytes:

@@ -10,7 +10,7 @@ the only large array. Input is checked on arrival, and a refusal names its sende
 result; the sites' secrecy does not depend on them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -61,7 +61,11 @@ class SetUp:
         count, needed = len(self.adverts), self.federation.quorum
         if count < needed:
             raise NotRecoverable(f"epoch {self.epoch}: saw {count} sites, needed {needed}")
-        roster = packets.Roster(self.epoch, tuple(self.adverts[member] for member in sorted(self.adverts)))
+        adverts = tuple(self.adverts[member] for member in sorted(self.adverts))
+        if self.federation.graph is None:
+            roster = packets.Roster(self.epoch, adverts)
+        else:
+            roster = packets.Roster(self.epoch, tuple(advert.head for advert in adverts))
         return replace(self, known=Known.of(roster)), roster
 
     def receive(self, deal: packets.Deal) -> "SetUp":
@@ -71,7 +75,7 @@ class SetUp:
             raise BadMessage(f"{who}: saw a deal of epoch {deal.epoch}, needed one of a member of the roster")
         if self.deals.get(deal.member, deal) != deal:
             raise BadMessage(f"{who}: saw a second deal, needed the first")
-        if tuple(parcel.target for parcel in deal.parcels) != self.known.members:
+        if not self._is_for_holders(deal):
             raise BadMessage(f"{who}: saw parcels for others, needed one for each of {self.known.members}")
         if not all(self._is_whole(parcel) for parcel in deal.parcels):
             raise BadMessage(f"{who}: saw parcels of other sizes, needed shares of every exchange")
@@ -82,7 +86,17 @@ class SetUp:
         count, needed = len(self.deals), self.federation.quorum
         if self.known is None or count < needed:
             raise NotRecoverable(f"epoch {self.epoch}: saw the shares of {count}, needed those of {needed}")
-        return Epoch(self.federation, self.known, self.deals)
+        return Epoch(self.federation, self.known, self.adverts, self.deals)
+
+    def _is_for_holders(self, deal: packets.Deal) -> bool:
+        """Return whether the parcels are for all members, or for itself and as many as a graph has."""
+        graph, members = self.federation.graph, self.known.members if self.known else ()
+        if graph is None:
+            return deal.holders == members and not deal.neighbors
+        others = set(deal.holders) - {deal.member}
+        numbers = len(deal.holders), len(others), len(deal.neighbors)
+        wanted = graph.holders, graph.holders - 1, graph.neighbors
+        return numbers == wanted and others <= set(members) and others >= set(deal.neighbors)
 
     def _is_whole(self, parcel: Parcel) -> bool:
         exchanges = self.federation.exchanges
@@ -109,6 +123,7 @@ class Epoch:
 
     federation: Federation
     known: Known
+    adverts: Mapping[int, packets.Advert]
     deals: Mapping[int, packets.Deal]
     supplied: frozenset[int] = frozenset()
 
@@ -120,6 +135,14 @@ class Epoch:
     def supply(self, member: int) -> "Epoch":
         """Record that a vector of this member arrived, so that it needs no more deliveries."""
         return replace(self, supplied=self.supplied | {member})
+
+    def can_begin(self, members: Collection[int]) -> bool:
+        """Return whether an exchange of these members has enough of them, and none cut off by absences."""
+        here = frozenset(members) & self.deals.keys()
+        if len(here) < self.federation.quorum:
+            return False
+        drew = ((member, self.deals[member].neighbors) for member in here)
+        return not any(rules.absence(self.federation, member, neighbors, here) for member, neighbors in drew)
 
     def begin(
         self, exchange: int, members: Sequence[int], terms: Terms
@@ -134,28 +157,53 @@ class Epoch:
             raise BadMessage(f"exchange: saw {exchange}, needed 1 to {self.federation.exchanges}")
         plain = packets.Begin(self.known.roster.epoch, exchange, taking, terms.size, terms.settings)
         bound = rules.context(self.federation, self.known.rho, plain, terms.model)
-        out = {member: replace(plain, deliveries=self._deliveries(member)) for member in taking}
-        return Exchange(self.federation, self.known, self.deals, exchange, taking, bound, terms.size), out
+        keys = {member: b"".join(self.adverts[member].masks) for member in self.members}
+        out = {member: self._supply(plain, member, keys) for member in taking}
+        holders = {member: self.deals[member].holders for member in taking}
+        held: dict[int, list[int]] = {member: [] for member in self.known.members}
+        for member in taking:
+            for holder in holders[member]:
+                held[holder].append(member)
+        begun = Exchange(
+            self.federation, self.known, self.adverts, self.deals, exchange, taking, bound, terms.size,
+            holders, held, dict.fromkeys(taking, self.federation.shares),
+        )  # fmt: skip
+        return begun, out
 
-    def _deliveries(self, target: int) -> tuple[packets.Delivery, ...]:
+    def _supply(self, plain: packets.Begin, target: int, keys: Mapping[int, bytes]) -> packets.Begin:
+        """Return the packet for a member, with the shares and keys that it lacks."""
         if target in self.supplied:
-            return ()
-        at = self.known.members.index(target)
-        parcels = [self.deals[source].parcels[at] for source in self.members if source != target]
-        return tuple(packets.Delivery(p.source, p.blob, digest("tags", p.tags)) for p in parcels)
+            return plain
+        deliveries = tuple(
+            packets.Delivery(source, parcel.blob, digest("tags", parcel.tags), deal.neighbors)
+            for source, deal in sorted(self.deals.items())
+            for parcel in deal.parcels
+            if parcel.target == target != source
+        )
+        near = set(self.deals[target].neighbors) & self.deals.keys()
+        near |= {each.source for each in deliveries if target in each.neighbors}
+        return replace(plain, deliveries=deliveries, keys=tuple((m, keys[m]) for m in sorted(near)))
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One exchange, from its beginning to the masks of its sum."""
+    """One exchange, from its beginning to the masks of its sum.
+
+    `holders` are those of each member's shares, `held` the members whose shares each holds, and `lacking`
+    how many shares of each member's secret have not arrived.
+    """
 
     federation: Federation
     known: Known
+    adverts: Mapping[int, packets.Advert]
     deals: Mapping[int, packets.Deal]
     number: int
     members: tuple[int, ...]
     context: bytes
     size: int
+    holders: Mapping[int, tuple[int, ...]]
+    held: Mapping[int, Sequence[int]]
+    lacking: Mapping[int, int]
     survivors: tuple[int, ...] = ()
     signatures: Mapping[int, bytes] = field(default_factory=dict)
     opened: Mapping[int, Mapping[int, bytes]] = field(default_factory=dict)
@@ -174,6 +222,11 @@ class Exchange:
             raise NotRecoverable(
                 f"exchange {self.number}: saw {len(chosen)} vectors, needed {self.federation.quorum}; aborted"
             )
+        for member in chosen if self.federation.graph else ():
+            if reason := rules.absence(
+                self.federation, member, self.deals[member].neighbors, frozenset(chosen)
+            ):
+                raise NotRecoverable(f"exchange {self.number}: {reason}; aborted")
         return replace(self, survivors=chosen), packets.Agree(self.epoch, self.number, chosen)
 
     def sign(self, member: int, signature: bytes) -> "Exchange":
@@ -198,46 +251,87 @@ class Exchange:
         who = self.federation.name(packet.member)
         if (packet.epoch, packet.exchange) != (self.epoch, self.number):
             raise BadMessage(f"{who}: saw shares of another exchange, needed those of {self.number}")
-        if packet.member not in self.survivors or tuple(m for m, _ in packet.shares) != self.members:
-            raise BadMessage(f"{who}: saw shares of others, needed a survivor's for each of {self.members}")
+        held = self.held.get(packet.member, ())
+        if packet.member not in self.survivors or [m for m, _ in packet.shares] != held:
+            raise BadMessage(f"{who}: saw shares of others, needed a survivor's for each of {held}")
         for source, share in packet.shares:
             if not same(self._tag(source, packet.member, share), self._promised(source, packet.member)):
                 dealer = self.federation.name(source)
                 raise BadMessage(f"{who}: saw a false share of what {dealer} dealt, needed the true one")
-        return replace(self, opened={**self.opened, packet.member: dict(packet.shares)})
+        if packet.member in self.opened:
+            return self
+        lacking = dict(self.lacking)
+        for source in held:
+            lacking[source] -= 1
+        return replace(self, opened={**self.opened, packet.member: dict(packet.shares)}, lacking=lacking)
+
+    def can_open(self, able: Collection[int]) -> bool:
+        """Return whether enough members could sign, and every secret be rebuilt, if these answer."""
+        there, needed = frozenset(able).intersection(self.survivors), self.federation.shares
+        if len(there) < self.federation.threshold:
+            return False
+        return self.federation.graph is None or all(
+            len(there.intersection(self.holders[member])) >= needed for member in self.members
+        )
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether enough shares of every secret have arrived."""
+        return max(self.lacking.values()) <= 0
 
     def masks(self) -> tuple[Strand, ...]:
-        """Return the masks left in the survivors' sum, rebuilt from T shares of each secret."""
-        threshold = self.federation.threshold
-        if len(self.opened) < threshold:
+        """Return the masks left in the survivors' sum, rebuilt from enough shares of each secret."""
+        if not self.is_open:
+            member, needed = max(self.lacking, key=self.lacking.__getitem__), self.federation.shares
             raise NotRecoverable(
-                f"exchange {self.number}: saw shares of {len(self.opened)}, needed {threshold}; aborted"
+                f"exchange {self.number}: saw shares of {needed - self.lacking[member]}, needed {needed} of "
+                f"what {self.federation.name(member)} dealt; aborted"
             )
-        joined = {m + 1: b"".join(shares[s] for s in self.members) for m, shares in self.opened.items()}
-        secrets = combine(joined, threshold)
+        secrets = self._secrets()
+        survivors = set(self.survivors)
         found: list[Strand] = []
-        for at, member in enumerate(self.members):
-            secret = secrets[at * SHARE_BYTES : (at + 1) * SHARE_BYTES]
-            found += (
-                self._self_mask(member, secret) if member in self.survivors else self._lost(member, secret)
-            )
+        for member in self.members:
+            unmasked = self._self_mask if member in survivors else self._lost
+            found += unmasked(member, secrets[member])
         return tuple(found)
 
     # ---- details
 
+    def _secrets(self) -> dict[int, bytes]:
+        """Return the secret of each member; those whose shares have the same points are rebuilt together."""
+        together: dict[tuple[tuple[int, int], ...], list[int]] = {}
+        for member in self.members:
+            holders = self.holders[member]
+            given = [holder for holder in holders if holder in self.opened][: self.federation.shares]
+            points = tuple((rules.point(self.federation, holders, holder), holder) for holder in given)
+            together.setdefault(points, []).append(member)
+        found: dict[int, bytes] = {}
+        for points, members in together.items():
+            joined = {at: b"".join(self.opened[holder][m] for m in members) for at, holder in points}
+            secrets = combine(joined, self.federation.shares)
+            found |= {m: secrets[at * SHARE_BYTES : (at + 1) * SHARE_BYTES] for at, m in enumerate(members)}
+        return found
+
     def _self_mask(self, member: int, seed: bytes) -> list[Strand]:
-        promised = self.known.advert(member).commitments[self.number - 1]
+        promised = self.adverts[member].commitments[self.number - 1]
         mine = rules.commitment(self.federation.fid, self.epoch, member, self.number, seed)
         self._check_secret(member, same(mine, promised))
         return [rules.self_mask(seed, self.context, member)]
 
     def _lost(self, member: int, secret: bytes) -> list[Strand]:
         """Return the masks that survivors added for a lost member: the opposites of its own."""
-        self._check_secret(member, same(public_of(secret), self.known.advert(member).masks[self.number - 1]))
-        publics = {m: self.known.advert(m).masks[self.number - 1] for m in self.survivors}
+        self._check_secret(member, same(public_of(secret), self.adverts[member].masks[self.number - 1]))
+        publics = {m: self.adverts[m].masks[self.number - 1] for m in self._near(member)}
         key = loaded(secret)
-        own = [rules.pair_mask(key, publics[m], self.context, member, m) for m in self.survivors]
+        own = [rules.pair_mask(key, public, self.context, member, m) for m, public in publics.items()]
         return [strand.opposite() for strand in own]
+
+    def _near(self, member: int) -> list[int]:
+        """Return the survivors that share a mask with a member."""
+        if self.federation.graph is None:
+            return list(self.survivors)
+        drew = set(self.deals[member].neighbors)
+        return [m for m in self.survivors if m in drew or member in self.deals[m].neighbors]
 
     def _check_secret(self, member: int, is_right: bool) -> None:
         if not is_right:
@@ -253,7 +347,7 @@ class Exchange:
         return both[TAG_BYTES:] if kind else both[:TAG_BYTES]
 
     def _promised(self, source: int, target: int) -> bytes:
-        tags = self.deals[source].parcels[self.known.members.index(target)].tags
+        tags = self.deals[source].parcels[self.holders[source].index(target)].tags
         at = 2 * (self.number - 1) + (source in self.survivors)
         return tags[at * TAG_BYTES : (at + 1) * TAG_BYTES]
 

@@ -6,15 +6,17 @@ state. Only the masked vector stays in memory: it is large, and after a restart 
 repeating it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from operator import is_
+from typing import Any, Final
 
 from fedgc.errors import BadMessage
 from fedgc.secagg.canonical import pack, read, rows, typed
+from fedgc.secagg.federation import Federation
 from fedgc.secagg.keystream import Words
 from fedgc.secagg.packets import Roster
-from fedgc.secagg.rules import Known
+from fedgc.secagg.rules import Known, absence
 
 _OWN: Final = "own/"
 _HELD: Final = "held/"
@@ -58,7 +60,8 @@ class Turn:
 class State:
     """The state of a site in a federation.
 
-    `own` holds mask key and self seed of each exchange to come; `held` the shares, in the order of `sources`.
+    `own` holds mask key and self seed of each exchange to come; `held` the shares, in the order of `sources`,
+    and `drew` the neighbors that each of these drew (none without a graph). `peers` are their mask keys.
     `released` counts masked vectors over all epochs. `start` identifies the state that the update of the
     present exchange must be made from. `spent` are the digests of the models for which this site released
     shares: it masks no second update of them, and they are kept forever.
@@ -72,26 +75,59 @@ class State:
     known: Known | None = field(default=None, repr=False)
     deal: bytes = field(default=b"", repr=False)
     sources: tuple[int, ...] = ()
+    drew: tuple[tuple[int, ...], ...] = ()
+    peers: Mapping[int, bytes] = field(default_factory=dict)
     held: Mapping[int, bytes] = field(default_factory=dict, repr=False)
     start: bytes = b""
     turn: Turn | None = None
     spent: frozenset[bytes] = frozenset()
 
+    def near(self, member: int) -> set[int]:
+        """Return the members that this site (`member`) drew as neighbors, or that drew it."""
+        found = set(self.drew[self.sources.index(member)])
+        return found.union(s for s, drew in zip(self.sources, self.drew, strict=True) if member in drew)
+
+    def absence(self, federation: Federation, sites: Collection[int]) -> str:
+        """Return which of these sites a sum of them could cut off, of those whose shares are held here."""
+        there = frozenset(sites)
+        drew = ((s, each) for s, each in zip(self.sources, self.drew, strict=True) if s in there)
+        return next(filter(None, (absence(federation, s, each, there) for s, each in drew)), "")
+
     def records(self) -> dict[str, bytes]:
         """Return the state as named records; empty fields have none."""
-        found = {
-            "epoch": pack("epoch", self.epoch, self.released, self.sources),
-            "advert": self.advert,
-            "channel": self.channel,
-            "roster": self.known.packed if self.known else b"",
-            "deal": self.deal,
-            "start": self.start,
-            "turn": self.turn.pack() if self.turn else b"",
+        return {name: _packed(name, *fields) for name, fields in self.fields().items()}
+
+    def fields(self) -> dict[str, tuple[object, ...]]:
+        """Return the fields of each record, by its name."""
+        found: dict[str, tuple[object, ...]] = {
+            "epoch": (self.epoch, self.released, self.sources),
+            "graph": (self.drew, self.peers) if any(self.drew) else (),
+            "advert": (self.advert,),
+            "channel": (self.channel,),
+            "roster": (self.known.packed,) if self.known else (),
+            "deal": (self.deal,),
+            "start": (self.start,),
+            "turn": (self.turn,),
         }
-        found |= {f"{_OWN}{exchange}": pair for exchange, pair in self.own.items()}
-        found |= {f"{_HELD}{exchange}": shares for exchange, shares in self.held.items()}
-        found |= {f"{_SPENT}{model.hex()}": _GIVEN for model in self.spent}
-        return {name: record for name, record in found.items() if record}
+        found |= {f"{_OWN}{exchange}": (pair,) for exchange, pair in self.own.items()}
+        found |= {f"{_HELD}{exchange}": (shares,) for exchange, shares in self.held.items()}
+        found |= {f"{_SPENT}{model.hex()}": (_GIVEN,) for model in self.spent}
+        return {name: fields for name, fields in found.items() if any(fields)}
+
+
+def _packed(name: str, *fields: Any) -> bytes:  # noqa: ANN401  of `State.fields`
+    match name:
+        case "epoch":
+            return pack("epoch", *fields)
+        case "graph":
+            drew, peers = fields
+            return pack("graph", drew, tuple(peers.items()))
+        case "turn":
+            (turn,) = fields
+            packed: bytes = turn.pack()
+            return packed
+    (record,) = fields
+    return bytes(record)
 
 
 def restore(records: Mapping[str, bytes]) -> State:
@@ -101,7 +137,8 @@ def restore(records: Mapping[str, bytes]) -> State:
     if "epoch" not in records:
         raise BadMessage(f"vault: saw records {sorted(records)}, needed the one of the epoch")
     epoch, released, sources = read(records["epoch"], "epoch", int, int, tuple)
-    roster, turn = records.get("roster"), records.get("turn")
+    roster, turn, graph = records.get("roster"), records.get("turn"), records.get("graph")
+    drew, peers = read(graph, "graph", tuple, tuple) if graph else (((),) * len(sources), ())
     return State(
         epoch,
         released,
@@ -111,6 +148,8 @@ def restore(records: Mapping[str, bytes]) -> State:
         Known.of(Roster.unpack(roster)) if roster else None,
         records.get("deal", b""),
         sources,
+        drew,
+        dict(peers),
         _numbered(records, _HELD),
         records.get("start", b""),
         Turn.unpack(turn) if turn else None,
@@ -144,7 +183,14 @@ class Changes:
 
 
 def changes(before: State, after: State) -> Changes:
-    """Return the difference of two states."""
-    old, new = before.records(), after.records()
-    puts = tuple((name, record) for name, record in new.items() if old.get(name) != record)
+    """Return the difference of two states; only fields that were replaced are packed."""
+    old, new = before.fields(), after.fields()
+    puts = tuple(
+        (name, _packed(name, *fields)) for name, fields in new.items() if not _are(fields, old.get(name, ()))
+    )
     return Changes(puts, tuple(name for name in old if name not in new))
+
+
+def _are(fields: tuple[object, ...], others: tuple[object, ...]) -> bool:
+    """Return whether these are the same objects, not only equal ones."""
+    return len(fields) == len(others) and all(map(is_, fields, others))

@@ -142,14 +142,14 @@ class Simulation:
 
     def _settle(self, row: RoundRow) -> None:
         clock, pieces = self._clock, self._policy.pieces
-        sent, computed = clock.sent - self._before[0], clock.computed - self._before[1]
-        self._before = (clock.sent, clock.computed)
-        size, clock.longest = clock.longest, 0.0
+        sent, computed = clock.uploads.sent - self._before[0], clock.computed - self._before[1]
+        self._before = (clock.uploads.sent, clock.computed)
+        size, clock.uploads.longest = clock.uploads.longest, 0.0
         seconds = row.working_s + row.collecting_s
         missing = len(row.short) / row.chunks
         counted = sum(client.counted for client in row.clients) / pieces
         result = Result(seconds, row.working_s, sent, computed / pieces, counted, missing, size)
-        self.rounds.append((result, shifted(clock.spans(), row.started)))
+        self.rounds.append((result, shifted(clock.watched.spans(), row.started)))
 
 
 def _parts(scenario: Scenario) -> tuple[Scenario, ...]:

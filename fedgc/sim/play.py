@@ -72,7 +72,7 @@ def play(
         else:
             given += run.handle(clock.joined(w, 0.0))
     clock.run(run, given, lambda: bool(ended) or len(rows) >= rounds, heed)
-    return Played(tuple(rows[:rounds]), clock.sent, clock.loads, "".join(ended))
+    return Played(tuple(rows[:rounds]), clock.uploads.sent, clock.loads, "".join(ended))
 
 
 def seconds_of(row: RoundRow) -> float:

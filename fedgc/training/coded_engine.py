@@ -14,7 +14,7 @@ import numpy as np
 from fedgc.errors import BadMessage, EdgeFailed, NotHere
 from fedgc.messages import Continue, Failed, Held, Layout, Mix, Progress, Repair, Reveal, Skip, Take, Work
 from fedgc.training.cache import Saved
-from fedgc.training.engine import Answer, Engine
+from fedgc.training.engine import Answer, Engine, failed
 from fedgc.training.flat import Vector
 from fedgc.training.pace import Pace
 from fedgc.training.randomness import key
@@ -149,7 +149,7 @@ class CodedEngine(Engine):
     def _take(self, chunk: int, work: Work) -> None:
         if chunk not in self._names:
             reason = f"chunk {chunk} is not among the {len(self._names)} chunks of the work"
-            self._fail(chunk, work, reason)
+            self._pending_events.append(failed(chunk, work, reason))
         elif self._trajectories.reached(chunk) == work.target:
             self._again.append(chunk)
         elif chunk != self._current:

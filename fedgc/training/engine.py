@@ -41,9 +41,11 @@ from fedgc.messages import (
     Work,
 )
 from fedgc.training.cache import Saved
+from fedgc.training.common_models import CommonModels
 from fedgc.training.figures import UNNAMED
 from fedgc.training.flat import Vector, check_shape, check_vector
 from fedgc.training.local_update import LOCAL_TRAJECTORY
+from fedgc.training.record_privacy import RecordPrivacy
 from fedgc.training.shared_momentum import lead_of
 from fedgc.training.trajectories import Origin, Trajectories
 
@@ -87,8 +89,8 @@ class Engine(ABC):
 
     def __init__(self, config: RunConfig, trajectories: Trajectories) -> None:
         self._config, self._trajectories = config, trajectories
-        self._models: dict[int, Vector] = {}
-        self._changed: Changed | None = None  # where the last model differs from an earlier one
+        self.records: RecordPrivacy | None = None  # if the client's records are protected
+        self._models = CommonModels()
         self._work: Work | None = None  # with the round and target of the last Continue
         self._lead: Vector | None = None  # the common part of every step
         self._names: dict[int, str] = {}
@@ -135,8 +137,8 @@ class Engine(ABC):
             self._work = None
         working = self._work.version if self._work else version
         needed = {working, version - 1} if self._config.alpha < 1 else {working}
-        self._models = {old: model for old, model in self._models.items() if old in needed}
-        self._models[version], self._changed = vector, changed
+        self._models.keep(needed)
+        self._models.put(version, vector, changed)
 
     def handle(self, command: Order) -> None:
         """Carry out a command; raise BadMessage if it does not fit the present work."""
@@ -150,7 +152,7 @@ class Engine(ABC):
             case Close():
                 self._close(command)
             case Validate():
-                if not self._validate(command.version, self._model(command)):
+                if not self._validate(command.version, self._models.of(command)):
                     self._pending_events.append(Scored(0.0, UNNAMED, command.version, 1, (), NO_VALIDATE))
 
     # ---- steps and answers
@@ -262,7 +264,7 @@ class Engine(ABC):
     # ---- commands
 
     def _begin(self, work: Work) -> None:
-        model = self._model(work)
+        model = self._models.of(work)
         lead = self._lead_of(work)
         before = self._models.get(work.version - 1) if lead is not None else None
         origin = Origin(work.version, work.seed, work.first_step, work.common_steps)
@@ -270,7 +272,7 @@ class Engine(ABC):
         self._lead = lead
         self._trajectories.set_origin(origin, before)
         oldest = work.version - (self._config.alpha < 1)
-        self._models = {version: model for version, model in self._models.items() if version >= oldest}
+        self._models.keep([version for version in self._models if version >= oldest])
         self._names = self._named(work)
         self._trajectories.restrict(self._names, work.target)
         self._work = work
@@ -304,16 +306,6 @@ class Engine(ABC):
         """Make room for another trajectory, before the next command is taken in."""
         self._save_current()
 
-    def _model(self, command: Work | Validate) -> Vector:
-        model = self._models.get(command.version)
-        if model is None:
-            here = f"only {sorted(self._models)}" if self._models else "none"
-            what = "work" if isinstance(command, Work) else "validation"
-            raise BadMessage(
-                f"{what} of round {command.round}: needed model version {command.version}, saw {here}"
-            )
-        return model
-
     def _lead_of(self, work: Work) -> Vector | None:
         layout = self.layout
         if layout is None:
@@ -343,7 +335,7 @@ class Engine(ABC):
         self._current = None
         for chunk, reason in lost.items():
             self._unqueue(chunk)
-            self._fail(chunk, self._work, reason)
+            self._pending_events.append(failed(chunk, self._work, reason))
 
     def _clear(self) -> None:
         self._current = None
@@ -361,13 +353,11 @@ class Engine(ABC):
         self._unqueue(chunk)
         self._trajectories.drop(chunk)
         where = "local work" if chunk == LOCAL_TRAJECTORY else f"chunk {chunk} ({self._names[chunk]})"
-        return _failed(chunk, work, f"{where}, step {step}: {what}")
-
-    def _fail(self, chunk: int, work: Work, reason: str) -> None:
-        self._pending_events.append(_failed(chunk, work, reason))
+        return failed(chunk, work, f"{where}, step {step}: {what}")
 
 
-def _failed(chunk: int, work: Work, reason: str) -> Failed:
+def failed(chunk: int, work: Work, reason: str) -> Failed:
+    """Return the event of a failed trajectory."""
     return Failed(0.0, work.client, work.round, reason[:LONGEST_REASON], _named(chunk))
 
 

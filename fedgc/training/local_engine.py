@@ -5,14 +5,13 @@ What trains is a `LocalLoop`: that of a task, or a training script. There is one
 reports again and waits. A request for the update stops the loop at the end of its present step.
 """
 
-import math
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
 from fedgc.codecs import EXACT, make_codec
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, EdgeFailed, FedgcError, TaskFailed
+from fedgc.errors import BadMessage, EdgeFailed, FedgcError
 from fedgc.fragments import fragment_of
 from fedgc.large_vectors import Readable
 from fedgc.messages import (
@@ -34,6 +33,7 @@ from fedgc.training.engine import LONGEST_REASON, Answer, Engine, EngineEvent
 from fedgc.training.figures import UNNAMED
 from fedgc.training.flat import Vector, check_parts
 from fedgc.training.local_loop import Begin, LocalLoop
+from fedgc.training.local_progress import LocalProgress, Mark, Place
 from fedgc.training.local_update import (
     LOCAL_TRAJECTORY,
     Residuals,
@@ -41,8 +41,7 @@ from fedgc.training.local_update import (
     trajectory_name,
     with_error_feedback,
 )
-from fedgc.training.shared_momentum import squared_distance
-from fedgc.training.trajectories import Origin, Trajectories, Trajectory
+from fedgc.training.trajectories import Origin, Trajectories
 from fedgc.training.update import MeanUpdate
 
 KINDS: Final = ("local", "masked")
@@ -54,15 +53,16 @@ class LocalEngine(Engine):
     def __init__(self, loop: LocalLoop, config: RunConfig, trajectories: Trajectories) -> None:
         super().__init__(config, trajectories)
         self._loop, self._fragments = loop, config.fragments
+        self.records = loop.records
+        self._progress = LocalProgress(loop, config, trajectories)
         self._residuals = Residuals(trajectories.residual())
         self._queued = False  # there is work to do
         self._ahead = False  # it has reported at the target and continues
         self._asked: Reveal | None = None  # for the update, which the loop has yet to hand in
         self._leaves = False  # it has yet to report what it has, for the last time
         self._awaits_score = False
-        self._measured: tuple[int, int, float] | None = None  # version, steps and squared norm
         self._scoring = 0  # the version that the loop was told to score last
-        self._sent: tuple[int, float, float] | None = None  # of the fragment sent: steps, seconds, losses
+        self._sent: Mark | None = None  # where the fragment was read that was sent
 
     @property
     def layout(self) -> Layout | None:
@@ -108,7 +108,7 @@ class LocalEngine(Engine):
     @property
     def has_work(self) -> bool:
         """Whether a step was done."""
-        return self._work is not None and self._trajectories.reached(LOCAL_TRAJECTORY) > 0
+        return self._work is not None and self._progress.reached > 0
 
     def keep(self) -> tuple[Report | Failed, ...]:
         """Write to the client cache; return the report of unfinished work, and failures."""
@@ -136,34 +136,33 @@ class LocalEngine(Engine):
 
     def _goes_on_with(self, work: Work) -> bool:
         """Go on from the present trajectory, if only parts of the model have changed since its own."""
-        changed, before = self._changed, self._work
+        changed, before = self._models.changed, self._work
         if self._fragments == 1 or changed is None or before is None or before.version == work.version:
             return False
         same = changed.since == before.version and (before.names, before.pool) == (work.names, work.pool)
         if not same or LOCAL_TRAJECTORY not in self._trajectories:
             return False
         if self._current is None:  # it was put aside to score a model
-            self._open(before, self._trajectories.reached(LOCAL_TRAJECTORY))
+            self._open(before, self._progress.reached)
         try:
             if self._loop.hand_in(wait=True) is None:
                 return False
         except FedgcError:
             return False
-        self._count_steps(self._trajectories.reached(LOCAL_TRAJECTORY))
+        self._progress.count()
         self._merge(work, changed.parts)
         return True
 
     def _merge(self, work: Work, parts: Sequence[slice]) -> None:
         """Enter a new common model into the trajectory; steps that were handed in no longer count."""
-        trajectory, model = self._trajectories[LOCAL_TRAJECTORY], self._model(work)
-        steps, seconds, losses = self._sent or (0, 0.0, 0.0)
-        own = self._config.fragment_mixing if trajectory.reached > steps else 0.0
-        trajectory.reached -= steps
-        trajectory.seconds, trajectory.losses = trajectory.seconds - seconds, trajectory.losses - losses
+        sent, model = self._sent or Mark(), self._models.of(work)
+        own = self._config.fragment_mixing if self._progress.reached > sent.reached else 0.0
+        self._progress.count_from(sent)
         self._trajectories.move(Origin(work.version, work.seed, work.first_step, work.common_steps))
-        self._models, self._work = {work.version: model}, work
-        names = chunk_names(trajectory.name)
-        self._loop.merge(Begin(work, names, model, None, None, trajectory.reached), parts, own)
+        self._models.keep([work.version])
+        self._work = work
+        names = chunk_names(self._trajectories[LOCAL_TRAJECTORY].name)
+        self._loop.merge(Begin(work, names, model, None, None, self._progress.reached), parts, own)
         self._start_round(work, work.order)
         self._validate_due(work, model)
 
@@ -249,12 +248,12 @@ class LocalEngine(Engine):
         self._awaits_score = self._awaits_score and not scores
 
     def _advance(self, work: Work) -> Report | None:
-        reached = self._trajectories.reached(LOCAL_TRAJECTORY)
-        if self._current is None and reached < self._goal(work):
+        reached, goal = self._progress.reached, work.most_steps if self._ahead else work.target
+        if self._current is None and reached < goal:
             self._open(work, reached)
-        if reached < self._goal(work) and not self._count_steps(self._goal(work)):
+        if reached < goal and not self._progress.count(goal):
             return None
-        if self._trajectories.reached(LOCAL_TRAJECTORY) < self._goal(work):
+        if self._progress.reached < goal:
             return None
         if self._sent is not None:  # nothing more is wanted before the next model
             self._queued = False
@@ -262,7 +261,7 @@ class LocalEngine(Engine):
         report = self._report(work)
         if self._loop.is_costly:
             self._write()
-        self._queued = self._ahead = self._trajectories.reached(LOCAL_TRAJECTORY) < work.most_steps
+        self._queued = self._ahead = self._progress.reached < work.most_steps
         return report
 
     def _write(self) -> None:
@@ -273,30 +272,14 @@ class LocalEngine(Engine):
             with suppress(EdgeFailed):  # a full disk: a later process trains it anew
                 self._trajectories.write(LOCAL_TRAJECTORY, self._models[work.version])
 
-    def _goal(self, work: Work) -> int:
-        return work.most_steps if self._ahead else work.target
-
     def _open(self, work: Work, reached: int) -> None:
         name = self._names[LOCAL_TRAJECTORY]
-        saved, self._measured = self._trajectories.take(LOCAL_TRAJECTORY), None
+        saved = self._trajectories.take(LOCAL_TRAJECTORY)
         self._loop.begin(
             Begin(work, chunk_names(name), self._models[work.version], self._lead, saved, reached)
         )
-        if saved is None:
-            self._trajectories.start(LOCAL_TRAJECTORY, name, self._samples(name))
+        self._progress.start(name, is_new=saved is None)
         self._current = LOCAL_TRAJECTORY
-
-    def _count_steps(self, goal: int) -> bool:
-        """Enter the steps that the loop has done; return whether there were any."""
-        trajectory = self._trajectories[LOCAL_TRAJECTORY]
-        advance = self._loop.advance(trajectory.reached, goal)
-        if advance is None:
-            return False
-        trajectory.reached += advance.steps
-        trajectory.seconds += advance.seconds
-        trajectory.losses += advance.losses
-        trajectory.led += advance.led
-        return advance.steps > 0
 
     # ---- what is handed in
 
@@ -304,26 +287,23 @@ class LocalEngine(Engine):
         work = self._require_round(command)
         vector = None
         if LOCAL_TRAJECTORY in self._trajectories:
-            vector = self._ended()
+            try:
+                vector = self._end()
+            except FedgcError:
+                self._asked = None
+                raise
             if vector is None:
                 return None
         self._asked = None
         report = self._report(work, vector)
-        if self._fragments > 1:
-            self._note_sent(work)
+        if self._fragments > 1:  # train on while the fragment travels, unless the client waits or leaves
+            self._sent = self._progress.mark()
+            self._queued = self._ahead = self._queued and self._sent.reached < work.most_steps
         if not report.steps or vector is None:
             if command.kind == "masked":
                 raise BadMessage("update: saw no local step since the common model, needed at least one")
             return Answer(command, report, None)
         return self._answered(command, work, report, vector)
-
-    def _ended(self) -> Readable | None:
-        """End the steps under way, and return the trained model; None until they have ended."""
-        try:
-            return self._end()
-        except FedgcError:
-            self._asked = None
-            raise
 
     def _answered(self, command: Reveal, work: Work, report: Report, vector: Readable) -> Answer:
         """Return the update, or of its fragment a copy, so that training can go on."""
@@ -340,13 +320,6 @@ class LocalEngine(Engine):
         self._residuals.put(part, rest)
         return Answer(command, report, None, encoded=data)
 
-    def _note_sent(self, work: Work) -> None:
-        """Train on while the fragment travels, unless the client waits or leaves."""
-        known = self._trajectories
-        at = known[LOCAL_TRAJECTORY] if LOCAL_TRAJECTORY in known else Trajectory("", 0)
-        self._sent = at.reached, at.seconds, at.losses
-        self._queued = self._ahead = self._queued and at.reached < work.most_steps
-
     def _last_report(self, work: Work) -> Report | None:
         """Return the report of a client that leaves, once the loop is at the end of its step."""
         vector = self._end()
@@ -362,7 +335,7 @@ class LocalEngine(Engine):
         vector = self._loop.hand_in()
         if vector is None:
             return None
-        self._count_steps(self._trajectories.reached(LOCAL_TRAJECTORY))
+        self._progress.count()
         check_parts(vector, self.size)
         if self._loop.is_costly:
             self._write()
@@ -375,37 +348,11 @@ class LocalEngine(Engine):
         if vector is None:
             self._trajectories.drop(LOCAL_TRAJECTORY)
             return None
-        self._count_steps(self._trajectories.reached(LOCAL_TRAJECTORY))
+        self._progress.count()
         return self._loop.saved()
 
     def _report(self, work: Work, vector: Readable | None = None) -> Report:
         """Return the progress of training, with the measure of the gate."""
-        known, name = self._trajectories, self._names[LOCAL_TRAJECTORY]
-        at = known[LOCAL_TRAJECTORY] if LOCAL_TRAJECTORY in known else Trajectory(name, 0)
-        squared_norm = self._squared_norm(at, work, vector)
-        if not math.isfinite(squared_norm):
-            raise TaskFailed(f"the squared norm is {squared_norm}, needed a finite number")
-        loss = at.losses / at.reached if at.reached else 0.0
-        samples = self._samples(name)
-        return Report(0.0, work.client, work.round, at.reached, samples, at.seconds, squared_norm, loss)
-
-    def _squared_norm(self, at: Trajectory, work: Work, vector: Readable | None) -> float:
-        layout = self.layout
-        if not at.reached or self._config.measure == "gradient" or layout is None:
-            return self._loop.squared_gradient
-        if self._measured is not None and self._measured[:2] == (work.version, at.reached):
-            return self._measured[2]  # nothing was trained since
-        if vector is None:
-            vector = (
-                self._trajectories.vector(LOCAL_TRAJECTORY) if self._current is None else self._loop.vector()
-            )
-        if vector is None:
-            return 0.0
-        size = layout.parameter_size
-        found = squared_distance(self._models[work.version][:size], vector, self._lead, at.led)
-        if at.reached == work.target:  # beyond it, a script's model is that of an earlier step
-            self._measured = (work.version, at.reached, found)
-        return found
-
-    def _samples(self, name: str) -> int:
-        return sum(self._loop.sizes[each] for each in chunk_names(name))
+        name, start = self._names[LOCAL_TRAJECTORY], self._models[work.version]
+        place = Place(name, start, self._lead, in_loop=self._current is not None)
+        return self._progress.report(work, place, vector)

@@ -12,6 +12,7 @@ from fedgc.large_vectors import Readable
 from fedgc.messages import Held, Layout, Scored, Work
 from fedgc.training.cache import Saved
 from fedgc.training.flat import Vector
+from fedgc.training.record_privacy import RecordPrivacy
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +41,7 @@ class LocalLoop(ABC):
     """Trains one model, one step at a time."""
 
     squared_gradient = 0.0  # of the last step, if the gate weighs gradients
+    records: RecordPrivacy | None = None  # with record-level privacy
     is_costly = False  # finished work is worth a write at once: another machine would have to repeat it
 
     @property

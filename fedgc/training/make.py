@@ -1,5 +1,6 @@
 """Makes the engine of a client for the run's kind of work."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -12,7 +13,8 @@ from fedgc.training.coded_engine import CodedEngine
 from fedgc.training.engine import Engine
 from fedgc.training.local_engine import LocalEngine
 from fedgc.training.pace import Pace
-from fedgc.training.script.script_loop import ScriptFacts, ScriptLoop
+from fedgc.training.script.connection import ScriptFacts
+from fedgc.training.script.script_loop import ScriptLoop
 from fedgc.training.task_loop import TaskLoop
 from fedgc.training.tasks import Task
 from fedgc.training.trainer import Trainer
@@ -28,7 +30,7 @@ def new_engine(
     spill_dir: Path,
     *,
     files: CacheFiles | None = None,
-    record_clip: float | None = None,
+    leave: Callable[[str], None] = lambda _: None,
 ) -> Engine:
     """Return the engine of a client.
 
@@ -38,16 +40,20 @@ def new_engine(
         pace: Times the steps and enforces their least time.
         spill_dir: The folder for vectors that do not fit into memory.
         files: The client cache, which keeps trajectories between processes.
-        record_clip: Bound on the change of an update by one record, for differential privacy.
+        leave: Called, with the reason, once the privacy of records allows no further step.
+
+    Raises:
+        BadTask: The model does not fit the kind of work, or the privacy of records.
+        EdgeFailed: What is spent of the privacy of records cannot be read.
     """
     trainer = Trainer(task, config)
-    if record_clip is not None:
-        trainer.clip_records(record_clip)
+    if config.protects_records:
+        trainer.protect(os.urandom, files)
     cache = ClientCache(config.memory_mb * MEGABYTE, spill_dir)
     trajectories = Trajectories(cache, files)
     trajectories.open(trainer.flat.size)
     if config.work == "local":
-        return LocalEngine(TaskLoop(trainer, pace, files), config, trajectories)
+        return LocalEngine(TaskLoop(trainer, pace, files, leave), config, trajectories)
     if task.private:
         raise BadTask("task: saw private tensors, needed work = local with them")
     return CodedEngine(trainer, trajectories, pace)

@@ -3,7 +3,7 @@
 Steps are numbered through the whole run, so that batches continue from one common model to the next.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from fedgc.errors import EdgeFailed
@@ -22,9 +22,23 @@ from fedgc.training.trainer import LocalStep, Trainer
 class TaskLoop(LocalLoop):
     """Trains the task's model on the client's chunks together."""
 
-    def __init__(self, trainer: Trainer, pace: Pace, files: CacheFiles | None = None) -> None:
-        """`pace` enforces the least time of a step; private tensors are kept in `files`."""
-        self._trainer, self._pace, self._files = trainer, pace, files
+    def __init__(
+        self,
+        trainer: Trainer,
+        pace: Pace,
+        files: CacheFiles | None = None,
+        leave: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Make the loop.
+
+        Args:
+            trainer: Does the steps.
+            pace: Enforces the least time of a step.
+            files: Keep private tensors.
+            leave: Called, with the reason, once the privacy of records allows no further step.
+        """
+        self._trainer, self._pace, self._files, self._leave = trainer, pace, files, leave
+        self.records = trainer.records
         if files is not None and trainer.flat.private:
             trainer.flat.write_private(files.private())
         self._begin: Begin | None = None
@@ -77,6 +91,9 @@ class TaskLoop(LocalLoop):
         begin = self._begin
         if begin is None or reached >= goal:
             return None
+        if self.records is not None and (spent := self.records.ending):
+            self._leave(spent)
+            return None
         began, self._began = self._began, None
         if began is None:
             began = self._pace.clock()
@@ -92,10 +109,12 @@ class TaskLoop(LocalLoop):
 
     def vector(self) -> Readable:
         """Return the present model."""
+        self._keep_spent()
         return self._trainer.flat.view()
 
     def hand_in(self, *, wait: bool = False) -> Readable:  # noqa: ARG002  it is there at once
         """Return the present model."""
+        self._keep_spent()
         if self._files is not None and self._trainer.flat.private:
             with suppress(EdgeFailed):  # a full disk: a later process trains them anew
                 self._files.put_private(self._trainer.flat.read_private())
@@ -103,16 +122,17 @@ class TaskLoop(LocalLoop):
 
     def saved(self) -> Saved:
         """Return a copy of the trajectory."""
+        self._keep_spent()
         return self._trainer.save()
 
     @property
     def scores_models(self) -> bool:
-        """Whether the task has a function for that."""
-        return self._trainer.scores_models
+        """Whether the task has a function for that, whose figures may leave."""
+        return self._trainer.scores_models and self.records is None
 
     def validate(self, version: int, model: Vector) -> bool:
         """Score the model with the task's function, if it has one."""
-        scored = self._trainer.validate(version, model)
+        scored = self._trainer.validate(version, model) if self.scores_models else None
         self._scores += [scored] if scored is not None else []
         return scored is not None
 
@@ -124,5 +144,11 @@ class TaskLoop(LocalLoop):
     def rest(self) -> None:
         """Do nothing: no step is done unless it is asked for."""
 
-    def close(self, *, complete: bool) -> None:
-        """Do nothing: the loop has no resources of its own."""
+    def close(self, *, complete: bool) -> None:  # noqa: ARG002  the loop has no resources of its own
+        """Write what is spent of the privacy of records."""
+        with suppress(EdgeFailed):  # nothing leaves any more
+            self._keep_spent()
+
+    def _keep_spent(self) -> None:
+        if self.records is not None:
+            self.records.keep()

@@ -13,15 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadSetting, BadTask, TaskFailed
+from fedgc.errors import BadTask, TaskFailed
 from fedgc.messages import LONGEST_DIGEST, Held, Layout, Pool, Scored
 from fedgc.training.adapter import announced_layout
 from fedgc.training.cache import Saved
+from fedgc.training.cache_files import CacheFiles
 from fedgc.training.data import Rows, Samples, batch_rows, concatenated, samples_of
 from fedgc.training.devices import autocast, choose, deterministic_cudnn
 from fedgc.training.digest import content_digest
@@ -30,7 +30,8 @@ from fedgc.training.figures import scored
 from fedgc.training.flat import FlatModel, Vector
 from fedgc.training.injection import injected_rows, pool_chunks
 from fedgc.training.randomness import key, seeded
-from fedgc.training.record_clipping import clipped_gradients, limit_of
+from fedgc.training.record_gradients import RecordGradients
+from fedgc.training.record_privacy import RecordPrivacy
 from fedgc.training.sgd import PlainSGD
 from fedgc.training.tasks import Task
 
@@ -63,7 +64,7 @@ class Trainer:
     def __init__(self, task: Task, config: RunConfig) -> None:
         self._task = task
         self.config = config
-        self._record_clip: float | None = None  # bound on one record's effect on an update
+        self.records: RecordPrivacy | None = None  # makes the gradients, with record-level privacy
         self.device = choose(config.device)
         if config.threads:
             torch.set_num_threads(config.threads)
@@ -80,25 +81,27 @@ class Trainer:
         self._loaded: dict[tuple[str, ...], Samples] = {}
         self._digests: dict[str, str] = {}
 
-    def clip_records(self, bound: float) -> None:
-        """Bound the effect of one record on an update; raise BadSetting if no bound can hold."""
-        config = self.config
-        if (config.work, config.round_steps) != ("local", 1) or not config.new_gate().always_syncs:
-            raise BadSetting(
-                "privacy: needed work = local, local-steps = 1 and a gate that exchanges every round"
+    def protect(self, entropy: Callable[[int], bytes], files: CacheFiles | None = None) -> None:
+        """Take noised gradients of single records, as `RecordPrivacy` says.
+
+        Raises:
+            BadTask: The model has no gradients of single records.
+            EdgeFailed: What is spent cannot be read.
+        """
+        gradients = RecordGradients(self.flat.module, self._autocast_loss, self.config.privacy_clip)
+        if self.flat.size != self.flat.parameters or self.flat.is_half:
+            raise BadTask(
+                "task: saw running statistics or half precision, needed a model of float32 parameters alone "
+                "with privacy.unit = record"
             )
-        has_more = self.flat.size != self.flat.parameters or self.flat.private or self.flat.is_half
-        if self._task.optimizer is not None or has_more:
-            raise BadSetting(
-                "privacy: saw an optimizer, running statistics, private tensors or half precision, "
-                "needed plain SGD alone, in float32"
-            )
-        self._record_clip = bound
+        self.records = RecordPrivacy(self.config, gradients, entropy, files)
 
     def load(self, names: tuple[str, ...]) -> int:
         """Load the samples of these chunks as one; return their number."""
         if names not in self._loaded:
             self._loaded[names] = concatenated([self._chunk(name) for name in names])
+        if self.records is not None:
+            self.records.begin(len(self._loaded[names]))
         return len(self._loaded[names])
 
     def hold(self, names: Sequence[str]) -> None:
@@ -183,16 +186,17 @@ class Trainer:
         return Saved(self.flat.read(), self.flat.read_unsent(), _on_cpu(self._optimizer.state_dict()))
 
     def step(self, names: tuple[str, ...], local_step: LocalStep) -> float:
-        """Do one local step on the samples of these chunks; return its loss."""
-        samples, rows = self._batch_of(names, local_step)
+        """Do one local step on the samples of these chunks; return its loss (0 with privacy of records)."""
         module = self.flat.module.train()
         module.zero_grad(set_to_none=True)
         with seeded(key(*local_step.stream, local_step.step)), deterministic_cudnn(self.device):
-            with portable_dropout():  # includes backward, where checkpointing reruns forward
-                if self._record_clip is None:
+            if self.records is None:
+                samples, rows = self._batch_of(names, local_step)
+                with portable_dropout():  # includes backward, where checkpointing reruns forward
                     value = self._backward(module, samples.batch(rows))
-                else:
-                    value = self._clipped(module, samples, rows, self._record_clip)
+            else:
+                value = 0.0  # the loss of single records is no figure that may leave
+                self.records.set_gradients(self._loaded[names], self.flat.optimized)
             self._update(local_step.share, local_step.led)
         if not math.isfinite(value):
             raise TaskFailed(f"the loss is {value}, needed a finite number")
@@ -213,20 +217,13 @@ class Trainer:
         return loss.item()  # waits for an asynchronous device, so that the step's time is measured
 
     def _loss(self, module: nn.Module, batch: Any) -> Tensor:  # noqa: ANN401  the same: a user's batch
-        with autocast(self.device, self.config):
-            loss = self._task.loss(module, batch)
+        loss = self._autocast_loss(module, batch)
         _check_loss(loss)
         return loss
 
-    def _clipped(self, module: nn.Module, samples: Samples, rows: Rows, bound: float) -> float:
-        """Clip the gradient of each record (DP-SGD)."""
-        size, rate = self.config.batch_size, self.config.learning_rate * self.config.alpha
-
-        def of(row: int) -> Callable[[], Tensor]:
-            return lambda: self._loss(module, samples.batch(np.array([row])))
-
-        losses = [of(row) for row in np.unique(rows).tolist()]
-        return clipped_gradients(self.flat.trainable, losses, limit_of(bound, size, rate), size)
+    def _autocast_loss(self, module: nn.Module, batch: Any) -> Tensor:  # noqa: ANN401  the same
+        with autocast(self.device, self.config):
+            return self._task.loss(module, batch)
 
     def _update(self, share: float, led: float) -> None:
         if self._wants_gradient:

@@ -1,5 +1,6 @@
 """What the next run of a task would be planned from: the same inputs as those of the run's own tuner."""
 
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -92,10 +93,10 @@ def _hours(store: Store, run: Run) -> Windows:
 
 @dataclass(slots=True)
 class WantedClients:
-    """Computes the wanted number of clients of a run, at most once a minute."""
+    """Computes the wanted number of clients of a run, at most once a minute and once for each round."""
 
     share: float = CLIENT_GAIN
-    _found: dict[str, tuple[float, int | None]] = field(default_factory=dict)
+    _found: dict[str, tuple[float, int | None, int | None]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -104,10 +105,10 @@ class WantedClients:
     def of(self, store: Store, run: Run) -> int | None:
         """Return the number; None if the tuner cannot tell, as with local work."""
         with self._lock:
-            at, number = self._found.get(run.run, (-FRESH_S, None))
-            if time.monotonic() - at >= FRESH_S:
+            at, round_, number = self._found.get(run.run, (-math.inf, None, None))
+            if time.monotonic() - at >= FRESH_S and (round_ != run.last_round or math.isinf(at)):
                 number = self._computed(store, run)
-                self._found = {run.run: (time.monotonic(), number)}
+                self._found = {run.run: (time.monotonic(), run.last_round, number)}
             return number
 
     def _computed(self, store: Store, run: Run) -> int | None:

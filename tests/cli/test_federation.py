@@ -138,8 +138,8 @@ def test_changed_descriptor_is_refused(sessions: SessionTable, written: Path, pl
         (["--bits", "8", "--ring", "8"], "ring: saw 3 members with 8 bits"),
         (["--ring", "24"], "ring: saw 24, needed one of [8, 16, 32]"),
         (["--clip", "nan"], "clip: saw nan"),
-        (["--noise", "2"], "privacy: needed --noise with one of"),
-        (["--noise", "2", "--record-clip", "1", "--site-clip", "1"], "privacy: needed --noise with one of"),
+        (["--noise", "2"], "privacy: needed --noise with --site-clip"),
+        (["--colluders", "-1"], "graph: saw -1 colluding and 0 lost of 3 members, needed 0 to 3"),
         (["--member", "d"], "member 'd': needed name=public key"),
     ],
 )

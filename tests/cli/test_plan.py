@@ -99,14 +99,11 @@ def test_history_rows_behind_plan_are_named(path: Path) -> None:
 def test_clients_wanted_depend_on_least_gain(path: Path) -> None:
     tell("spring", [told_round(number, (0.5, 0.5, 0.5)) for number in range(3, 10)])
     assert asked("--client-gain", "0.4")["clients_wanted"] < 3
-    assert "clients wanted" in shown("--client-gain", "0.1")
 
 
 def test_closed_hours_of_three_time_zones_lengthen_round(path: Path) -> None:
     """Each client may train for eight hours of each day; the third one is not there now."""
     tell("spring", [told_round(number, (0.5, 0.5, 0.5)) for number in range(3, 10)], CLIENTS[:2])
-    alone = asked()
-    assert "week" not in alone
     day_s, window_s = 86_400.0, 8 * 3600.0
     with Store.open() as store:
         store.write(Seen(1000.2, CLIENTS[2], NAMES[CLIENTS[2]]))
@@ -117,7 +114,6 @@ def test_closed_hours_of_three_time_zones_lengthen_round(path: Path) -> None:
     plan = asked()
     assert plan["week"]["idle_h"] == 0
     assert plan["week"]["round_s"] > 2 * plan["predicted_s"], "one of three clients at a time"
-    assert "a round with closed hours; no client may train in 0 of 168 h" in shown()
 
 
 def test_different_history_gives_different_plan(path: Path) -> None:

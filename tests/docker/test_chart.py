@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import kubernetes_validate
@@ -42,29 +43,38 @@ BAD = {
 HEALTH = ("startupProbe", "readinessProbe", "livenessProbe")
 
 
-def manifests(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+def rendered(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     with helm.Chart.load(str(CHART)) as chart:
         files = chart.render(values, name="ward", namespace="fleet")
     return [each for text in files.values() for each in yaml.safe_load_all(text) if each]
 
 
-def containers(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    specs = [each["spec"]["template"]["spec"] for each in manifests(values) if each["kind"] == "StatefulSet"]
+@cache
+def manifests(name: str) -> list[dict[str, Any]]:
+    return rendered(VALUES[name])
+
+
+def containers(name: str) -> dict[str, dict[str, Any]]:
+    specs = [each["spec"]["template"]["spec"] for each in manifests(name) if each["kind"] == "StatefulSet"]
     return {each["name"]: each for spec in specs for each in spec["containers"]}
 
 
 @pytest.mark.parametrize("name", VALUES)
 def test_chart_renders_valid_manifests(name: str):
-    for each in manifests(VALUES[name]):
+    for each in manifests(name):
         kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
-        with pytest.raises(kubernetes_validate.ValidationError):
-            kubernetes_validate.validate({**each, "metadta": {}}, kubernetes_validate.latest_version(), True)
+
+
+def test_unknown_field_of_manifest_is_detected():
+    broken = {**manifests("server")[0], "metadta": {}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, kubernetes_validate.latest_version(), strict=True)
 
 
 @pytest.mark.parametrize("message", BAD)
 def test_wrong_values_of_chart_are_refused(message: str):
     with pytest.raises(helm.HelmError, match=re.escape(message)):
-        manifests(BAD[message])
+        rendered(BAD[message])
 
 
 def test_linter_of_helm_finds_no_fault():
@@ -74,7 +84,7 @@ def test_linter_of_helm_finds_no_fault():
 
 
 def test_containers_of_chart_run_commands_of_compose():
-    pods = containers(ALL) | containers(SERVER) | containers(VALUES["queue"])
+    pods = containers("all") | containers("server") | containers("queue")
     compared = [(path, name) for path, name in SERVICES if name in pods]
     assert {name for _, name in compared} == {"server", "run", "queue", "proxy", "client", "gateway"}
     for path, name in compared:
@@ -86,7 +96,7 @@ def test_containers_of_chart_run_commands_of_compose():
 
 
 def test_pods_of_chart_are_confined():
-    for each in manifests(ALL):
+    for each in manifests("all"):
         if each["kind"] != "StatefulSet":
             continue
         spec = each["spec"]["template"]["spec"]
@@ -103,7 +113,7 @@ def test_pods_of_chart_are_confined():
 
 
 def test_client_of_chart_sees_only_its_own_key():
-    (client,) = [each for each in manifests(VALUES["clients"]) if each["kind"] == "StatefulSet"]
+    (client,) = [each for each in manifests("clients") if each["kind"] == "StatefulSet"]
     spec = client["spec"]["template"]["spec"]
     (keys,) = [each for each in spec["containers"][0]["volumeMounts"] if each["mountPath"] == "/keys"]
     assert keys["subPathExpr"] == "$(FEDGC_NAME)"
@@ -113,13 +123,13 @@ def test_client_of_chart_sees_only_its_own_key():
 
 
 def test_autoscaler_follows_clients_wanted():
-    (scaler,) = [each for each in manifests(ALL) if each["kind"] == "HorizontalPodAutoscaler"]
+    (scaler,) = [each for each in manifests("all") if each["kind"] == "HorizontalPodAutoscaler"]
     (metric,) = scaler["spec"]["metrics"]
     assert metric["external"]["metric"]["name"] == "fedgc_clients_wanted"
     assert metric["external"]["target"] == {"type": "AverageValue", "averageValue": "1"}
     (client,) = [
         each
-        for each in manifests(ALL)
+        for each in manifests("all")
         if each["kind"] == "StatefulSet" and each["metadata"]["name"] == "ward-client"
     ]
     assert "replicas" not in client["spec"], "the autoscaler sets them"
@@ -129,7 +139,7 @@ def test_autoscaler_follows_clients_wanted():
 
 def test_only_proxy_and_metrics_are_reached():
     policies = {
-        each["metadata"]["name"]: each["spec"] for each in manifests(ALL) if each["kind"] == "NetworkPolicy"
+        each["metadata"]["name"]: each["spec"] for each in manifests("all") if each["kind"] == "NetworkPolicy"
     }
     ports = [port["port"] for rule in policies["ward-server"]["ingress"] for port in rule["ports"]]
     assert ports == [8443, 8600]

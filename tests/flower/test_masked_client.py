@@ -370,14 +370,13 @@ def test_differential_privacy_forbids_sending_norm(house: House) -> None:
         of(local, node)
 
 
-@pytest.mark.parametrize(("unit", "record_clip"), [("record", 2.0), ("site", None)])
-def test_privacy_of_site_leaves_its_training_free(house: House, unit: str, record_clip: float | None) -> None:
-    house.close()
-    node = node_of(house, privacy=Privacy(2.0, 4.0, 10, 1e-6, unit))
-    site = of(dataclasses.replace(MASKED, work="local", gate="every"), node)
-    assert site is not None
-    assert site.record_clip == record_clip
-    site.close()
+def test_descriptor_with_noise_protects_records_already(house: House) -> None:
+    node = node_of(house, privacy=Privacy(2.0, 4.0, 10, 1e-6))
+    records = dataclasses.replace(
+        MASKED, work="local", gate="every", privacy_unit="record", privacy_noise=1.0
+    )
+    with pytest.raises(BadSetting, match="needed client under a descriptor with --site-clip"):
+        of(records, node)
 
 
 def test_client_without_site_imports_no_database_or_simulator():

@@ -35,6 +35,14 @@ def test_totals_survive_restart(log: AuditLog):
     assert log.path.stat().st_mode & 0o077 == 0
 
 
+def test_steps_on_records_add_up_in_totals(log: AuditLog):
+    steps = ((1.0, 0.1, 5), (1.0, 0.2, 1))
+    log.append(Entry("exchange", "north", "ward", 1, exchanges=1, steps=steps))
+    log.append(Entry("round", "north", "ward", 2, steps=steps[:1]))
+    assert AuditLog(log.path, UTC, wall).totals().steps == {"ward": [[1.0, 0.1, 10], [1.0, 0.2, 1]]}
+    assert verify(log.path).lines == 5
+
+
 def test_long_texts_are_cut_so_that_log_stays_readable(log: AuditLog):
     long = "\x00é" * 40_000
     log.append(Entry("refused", long, long, rule=long, figures=("loss", *[long] * 9)))

@@ -179,6 +179,25 @@ def test_exchange_beyond_limit_is_refused(site: Path):
     assert check_exchange(policy, Exchange("ward", 1001), SPENT, tomorrow) == (), "a new day"
 
 
+def test_steps_on_records_spend_budget_of_site_in_open_run_too(site: Path):
+    """With other runs' exchanges, as they protect the records too."""
+    site.write_text("[privacy]\nepsilon = 3.0\n")
+    policy, records = read_policy(site), Request("ward", "digits", protects_records=True)
+    assert [each.rule for each in check(policy, Request("ward", "digits"), Totals(), NIGHT)] == [
+        "privacy.epsilon"
+    ]
+    few, many = ((1.0, 0.01, 1000),), ((1.0, 0.01, 2000),)
+    assert check(policy, records, Totals(), NIGHT) == ()
+    assert check_exchange(policy, Exchange("ward", 1, steps=few), Totals(), NIGHT) == ()
+    assert [each.rule for each in check_exchange(policy, Exchange("ward", 1, steps=many), Totals(), NIGHT)]
+    spent = Totals().spent(DAY, "ward", 1, 1, 0.0, few)
+    assert spent.epsilon(policy.delta) == pytest.approx(2.44, rel=0.01)
+    assert check(policy, records, spent, NIGHT) == ()
+    assert [each.rule for each in check_exchange(policy, Exchange("ward", 1, steps=few), spent, NIGHT)]
+    over = spent.spent(DAY, "other", 1, 1, 1.0)
+    assert [each.rule for each in check(policy, records, over, NIGHT)] == ["privacy.epsilon"]
+
+
 def test_figures_of_small_groups_and_other_names_stay(site: Path):
     site.write_text(OPEN)
     policy = read_policy(site)

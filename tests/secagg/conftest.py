@@ -25,6 +25,7 @@ from fedgc.secagg import (
     Terms,
 )  # fmt: skip
 from fedgc.secagg.federation import least_threshold
+from fedgc.secagg.graph import Graph
 from fedgc.secagg.packets import Advert, Agree, Begin, Deal, Opened, Unlock
 
 NOW = 1_800_000_000.0
@@ -117,6 +118,7 @@ class Consortium:
         packet = Unlock.unpack(exchange.unlock().pack())
         for member in by:
             site = self.sites[member]
+            site.take(site.client.note(packet))
             exchange = exchange.open(Opened.unpack(site.take(site.client.unlock(packet))))
         return exchange
 
@@ -175,9 +177,11 @@ def federation_of(
     exchanges: int = 3,
     quantizer: Quantizer = PLAIN,
     privacy: Privacy | None = None,
+    graph: Graph | None = None,
 ) -> Federation:
     members = tuple(Member(f"site {at:03}", each.public) for at, each in enumerate(identities(count)))
-    return Federation(members, threshold or least_threshold(count), n_min, exchanges, quantizer, privacy)
+    signers = threshold or least_threshold(count)
+    return Federation(members, signers, n_min, exchanges, quantizer, privacy, graph)
 
 
 def make(count: int, seed: int = 0, **pinned: object) -> Consortium:

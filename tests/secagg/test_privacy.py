@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedgc.errors import BadMessage, BadSetting, BadVector
 from fedgc.secagg import Privacy, Quantizer, RingSum
-from fedgc.secagg.privacy import NOISE_BLOCK, Gaussian, delta_of, epsilon
+from fedgc.secagg.privacy import NOISE_BLOCK, DiscreteGaussian, Gaussian, delta_of, epsilon
 
 SPENT = Privacy(clip=1.0, noise=4.0, exchanges=2, delta=1e-6)
 
@@ -51,16 +51,65 @@ def test_noise_is_gaussian_with_stated_deviation():
     assert len(np.unique(noise)) > 0.9 * noise.size
 
 
+@pytest.mark.parametrize("deviation", [2.0, 7.3])
+def test_discrete_noise_has_stated_distribution(deviation):
+    """Chi-square against the probabilities; the numbers come in parts of any size."""
+    source = DiscreteGaussian(deviation, b"noise" + bytes(27))
+    drawn = np.concatenate([source.next(count) for count in (1, 99_999, 100_000)])
+    at = np.arange(-12 * math.ceil(deviation), 12 * math.ceil(deviation) + 1)
+    expected = np.exp(-(at**2) / (2 * deviation**2))
+    expected *= drawn.size / expected.sum()
+    seen = np.array([(drawn == each).sum() for each in at])
+    often = expected > 10
+    freedom = int(often.sum())
+    chi_square = float(((seen - expected) ** 2 / expected)[often].sum())
+    assert chi_square < freedom + 5 * math.sqrt(2 * freedom)
+    assert seen.sum() == drawn.size
+
+
+def test_discrete_noise_of_many_steps_is_gaussian():
+    source = DiscreteGaussian(1e6 + 0.5, b"noise" + bytes(27))
+    drawn = source.next(100_000) / source.deviation
+    for at in (-2.0, -1.0, 0.0, 0.5):
+        assert abs(float((drawn <= at).mean()) - NormalDist().cdf(at)) < 5 * 0.5 / math.sqrt(drawn.size)
+    assert len(np.unique(drawn)) > 0.9 * drawn.size
+
+
+@given(
+    length=st.floats(0.1, 10),
+    size=st.integers(1, 3000),
+    bits=st.sampled_from([4, 8, 20]),
+    seed=st.integers(0),
+)
+@settings(max_examples=50)
+def test_rounded_update_stays_within_sensitivity(length, size, bits, seed):
+    """Clipped and rounded to steps, an update has at most the norm that the noise is made for."""
+    quantizer, privacy = Quantizer(1.0, bits, 32, 1), Privacy(0.5, 1.0, 1, 1e-6)
+    rng = np.random.default_rng(seed)
+    update = rng.standard_normal(size)
+    update = (update * length / np.linalg.norm(update)).astype(np.float32)
+    words = np.zeros(quantizer.words(size), np.uint32)
+    quantizer.add(privacy.clipped(update), 1, words, bytes([seed % 256]) * 32)
+    norm = np.linalg.norm(words[:size].view(np.int32).astype(np.float64))
+    assert norm <= privacy.own_noise(1, quantizer.step, size)
+
+
 def test_each_site_adds_noise_share_and_sum_has_full_noise(kit):
     privacy = Privacy(clip=0.01, noise=2.0, exchanges=5, delta=1e-6)
     group = kit.make(4, privacy=privacy, quantizer=kit.replace(kit.quantizer, w_max=1))
     size = 50_000
     updates = {m: np.zeros(size, np.float32) for m in range(4)}
     mean, _, _ = group.run(group.set_up(), 1, updates, dict.fromkeys(range(4), 1))
-    total = 4 * mean.astype(np.float64)  # four sites, each a third of the variance at n_min = 3
-    deviation = 2.0 * 0.01 * math.sqrt(4 / 3)
+    total = 4 * mean.astype(np.float64)  # four sites, each a third of the variance at a quorum of 3
+    deviation = deviation_of(kit.federation(4, privacy=privacy, quantizer=kit.quantizer), size, 4)
+    assert deviation == pytest.approx(2.0 * 0.01 * math.sqrt(4 / 3), rel=0.05)
     assert abs(total.std() - deviation) < 5 * deviation / math.sqrt(2 * size) + 1e-5
     assert not updates[0].any()  # the caller's vector is not touched
+
+
+def deviation_of(federation, size, count):
+    """The deviation of the noise in a sum of `count` sites."""
+    return federation.noise_steps(size) * federation.quantizer.step * math.sqrt(count)
 
 
 def released(kit, count, quantizer, privacy, updates, n_min=3):
@@ -71,7 +120,7 @@ def released(kit, count, quantizer, privacy, updates, n_min=3):
     assert weight == count * quantizer.w_max
     clip = quantizer.clip
     return count * mean.astype(np.float64) - sum(
-        np.clip(u.astype(np.float64), -clip, clip) for u in updates.values()
+        np.clip(privacy.clipped(u).astype(np.float64), -clip, clip) for u in updates.values()
     )
 
 
@@ -84,18 +133,21 @@ def mixed(count, size, clip):
 
 
 @pytest.mark.parametrize(
-    ("count", "n_min", "quantizer", "record_clip", "noise"),
+    ("count", "n_min", "quantizer", "site_clip", "noise"),
     [
         (3, 3, Quantizer(clip=1.0, bits=20, ring=32, w_max=1), 1.0, 4.0),
         (10, 10, Quantizer(clip=1.0, bits=20, ring=32, w_max=100), 0.05, 4.0),
+        (10, 3, Quantizer(clip=1.0, bits=20, ring=32, w_max=1), 0.05, 4.0),
         (4, 3, Quantizer(clip=0.5, bits=8, ring=16, w_max=7), 0.5, 2.0),
     ],
 )
-def test_released_noise_matches_epsilon_accounting(kit, count, n_min, quantizer, record_clip, noise):
-    """Values at the edge of the clip keep all of their noise: it is not clipped away."""
-    size, privacy = 40_000, Privacy(record_clip, noise, 5, 1e-6)
+def test_released_noise_matches_epsilon_accounting(kit, count, n_min, quantizer, site_clip, noise):
+    """The sum of any sites that may be in it carries at least the noise that is accounted for."""
+    size, privacy = 40_000, Privacy(site_clip, noise, 5, 1e-6)
     rest = released(kit, count, quantizer, privacy, mixed(count, size, quantizer.clip), n_min)
-    deviation = noise * record_clip * math.sqrt(count / n_min)
+    pinned = kit.federation(count, n_min=n_min, quantizer=quantizer, privacy=privacy)
+    deviation = deviation_of(pinned, size, count)
+    assert deviation >= noise * site_clip
     near = 5 / math.sqrt(2 * size)
     assert 1 - near < rest.std() / deviation < 1 + near + count * (quantizer.step / deviation) ** 2
     assert abs(rest.mean()) < 5 * deviation / math.sqrt(size)
@@ -115,22 +167,22 @@ def test_released_noise_matches_epsilon_accounting(kit, count, n_min, quantizer,
 @settings(max_examples=60)
 def test_accepted_descriptor_loses_no_noise(kit, count, clip, form, reach, noise, at):
     """The sum has the promised deviation for any pinned settings and any values."""
-    bits, ring = form
+    (bits, ring), size = form, 4000
     quantizer, privacy = Quantizer(clip, bits, ring, 1), Privacy(reach * clip, noise, 5, 1e-6)
     try:
         pinned = kit.federation(count, quantizer=quantizer, privacy=privacy)
+        pinned.check_noise(size)
     except BadSetting:
         assume(False)
-    size = 4000
     total = RingSum(quantizer, size)
     for member in range(count):
         words = np.zeros(quantizer.words(size), f"<u{ring // 8}")
-        source = Gaussian(privacy.own_noise(pinned.n_min), bytes([member]) * 32)
+        source = DiscreteGaussian(pinned.noise_steps(size), bytes([member]) * 32)
         update = np.full(size, at * clip, np.float32)
         quantizer.add(update, 1, words, bytes([99 - member]) * 32, source)
         total.add(words)
     mean, _ = total.mean()
-    promised = noise * privacy.clip * math.sqrt(count / 3)
+    promised = deviation_of(pinned, size, count)
     assert count * mean.astype(np.float64).std() > promised * (1 - 6 / math.sqrt(2 * size))
     true = min(max(at, -1), 1) * clip
     assert (
@@ -144,7 +196,7 @@ def test_accepted_descriptor_loses_no_noise(kit, count, clip, form, reach, noise
     [
         (Quantizer(1.0, 4, 8, 1), Privacy(1.0, 4.0, 5, 1e-6), "needs more than 8 bits"),
         (Quantizer(1e-4, 20, 32, 1), Privacy(1.0, 400.0, 5, 1e-6), "needs more than 32 bits"),
-        (Quantizer(1.0, 4, 32, 1), Privacy(0.01, 4.0, 5, 1e-6), "more bits, a smaller clip, or more noise"),
+        (Quantizer(1.0, 4, 32, 1), Privacy(0.01, 0.5, 5, 1e-6), "more bits, a smaller clip, or more noise"),
     ],
 )
 def test_ring_too_small_for_noise_is_refused(kit, quantizer, privacy, said):
@@ -155,23 +207,31 @@ def test_ring_too_small_for_noise_is_refused(kit, quantizer, privacy, said):
 
 def test_site_shortens_its_update_to_clip_before_noise(kit):
     """Whatever a site has computed, it moves the sum by at most the clip, with the noise as promised."""
-    privacy, size = Privacy(0.05, 0.5, 5, 1e-6, "site"), 40_000
+    privacy, size = Privacy(0.05, 0.5, 5, 1e-6), 40_000
     quantizer = Quantizer(clip=1.0, bits=22, ring=32, w_max=7)
     short, long, zeros = (np.zeros(size, np.float32) for _ in range(3))
     short[0], long[1] = 0.04, 0.9
     rest = released(kit, 3, quantizer, privacy, {0: short, 1: long, 2: zeros})
-    deviation = 0.5 * 0.05
+    deviation = deviation_of(kit.federation(3, quantizer=quantizer, privacy=privacy), size, 3)
+    assert deviation == pytest.approx(0.5 * 0.05, rel=0.01)
     assert abs(rest[2:].std() / deviation - 1) < 5 / math.sqrt(2 * size)
     assert abs(rest[0]) < 6 * deviation
-    assert abs(rest[1] - (0.05 - 0.9)) < 6 * deviation
+    assert abs(rest[1]) < 6 * deviation
 
 
 @pytest.mark.parametrize("length", [0.0, 0.5, 1.0, 1e6])
 def test_clipped_update_of_site_has_norm_of_clip_at_most(length):
     update = np.full(100, length / 10, np.float32)
-    site, record = (Privacy(1.0, 4.0, 5, 1e-6, unit) for unit in ("site", "record"))
-    assert np.linalg.norm(site.clipped(update).astype(np.float64)) == pytest.approx(min(length, 1), rel=1e-6)
-    assert record.clipped(update) is update
+    clipped = Privacy(1.0, 4.0, 5, 1e-6).clipped(update).astype(np.float64)
+    assert np.linalg.norm(clipped) == pytest.approx(min(length, 1), rel=1e-6)
+
+
+def test_update_too_long_for_noise_in_ring_is_refused(kit):
+    """Rounding moves each number, so a ring that has room for few numbers may have none for many."""
+    quantizer, privacy = Quantizer(1.0, 8, 16, 1), Privacy(0.5, 4.0, 5, 1e-6)
+    group = kit.make(3, quantizer=quantizer, privacy=privacy)
+    with pytest.raises(BadMessage, match=r"begin: noise: saw .* for 10000000 numbers"):
+        group.begin(group.set_up(), 1, range(3), 10_000_000)
 
 
 def test_weight_that_reveals_record_count_is_refused(kit):

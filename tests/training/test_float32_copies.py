@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadSetting
 from fedgc.training.flat import FlatModel
 from fedgc.training.loop.model_state import ModelState
 from fedgc.training.loop.ranks import Ranks
@@ -203,12 +202,6 @@ def test_half_precision_trajectory_is_resumed_exactly():
     again = trainer(torch.bfloat16, adam)
     again.resume(saved)
     assert np.array_equal(stepped(again, 10, 20).flat.read(), whole)
-
-
-def test_clipped_records_need_float32():
-    config = RunConfig(work="local", local_steps=1, gate="every", device="cpu")
-    with pytest.raises(BadSetting, match="half precision, needed plain SGD alone, in float32"):
-        Trainer(task_of(torch.bfloat16), config).clip_records(1.0)
 
 
 def test_running_statistics_in_half_precision_keep_full_values():

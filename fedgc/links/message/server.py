@@ -12,10 +12,8 @@ again with its cache.
 """
 
 import threading
-from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from statistics import median
+from dataclasses import replace
 from typing import Final
 
 from fedgc.errors import BadVector, EdgeFailed, NotAdmitted, Refused
@@ -24,8 +22,9 @@ from fedgc.links import frames as wire
 from fedgc.links.byte_counts import Accounts, Amounts
 from fedgc.links.frames import Offer, StreamId
 from fedgc.links.log import LONGEST_NAME, printable
+from fedgc.links.message.outbox import FIRST_PAUSE_S, Model, Outbox
 from fedgc.links.message.packets import Answer, Packet, Shelved, codeword, introduction
-from fedgc.links.pieces import Form, Numbers, Vector, digest_of, packed
+from fedgc.links.pieces import Numbers, Vector, digest_of, packed
 from fedgc.links.quotas import Spent
 from fedgc.links.refusals import Refusals
 from fedgc.links.session.peer import form_asked
@@ -53,42 +52,15 @@ from fedgc.messages import (
     Scored,
     Survivors,
     ToClient,
-    ToMember,
     Unmask,
     Work,
 )
 
-FIRST_LEASE_S: Final = 30.0  # of a client of unknown speed
-LEAST_LEASE_S: Final = 2.0
-LEASE_RATIO: Final = 1.5  # of the expected time of the work
 AGAIN_S: Final = 0.2  # pause after an answer before work is asked for: the round may ask for codewords first
 OVERHEAD_S: Final = 120.0  # part of a packet's TTL: for the process to start and the message to travel
 SLOWEST_BYTES_S: Final = 125_000.0  # one megabit: the slowest uplink that a lease allows for
-FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
-PACES_KEPT: Final = 32
 NONCE_BYTES: Final = 16
-
-
-@dataclass(slots=True)
-class _Outbox:
-    """One node: the client behind it, what it holds, and what it is asked to do."""
-
-    client: str = ""  # empty until it has introduced itself
-    cache: dict[int, str] = field(default_factory=dict)
-    work: Work | None = None  # of the last round that it took part in
-    left: tuple[int, ...] = ()  # of its order: not reported yet
-    asks: list[Reveal | Repair] = field(default_factory=list)
-    packets: list[ToMember] = field(default_factory=list)  # of a masked exchange
-    leaves: bool = False  # it hands in what it has, and gets no more work
-    keyed: int = 0  # the round for which keys were asked for last
-    expected: dict[StreamId, Form] = field(default_factory=dict)
-    out: Packet | None = None
-    owed: tuple[Reveal | Repair, ...] = ()  # what the packet in flight asks for
-    pace_s: deque[float] = field(default_factory=lambda: deque(maxlen=PACES_KEPT))
-    again: float = 0.0  # when undone work is asked for again
-    next: float = 0.0
-    pause_s: float = FIRST_PAUSE_S
 
 
 class MessageServer:
@@ -102,8 +74,8 @@ class MessageServer:
         self._numbers = numbers
         self._emit = emit
         self._around = around
-        self._outboxes: dict[int, _Outbox] = {}
-        self._model: tuple[int, Vector, str] | None = None
+        self._outboxes: dict[int, Outbox] = {}
+        self._model: Model | None = None
         self._ready: dict[tuple[str, StreamId], Numbers] = {}
         self._accounts: dict[str, Accounts] = {}
         self._names: dict[str, str] = {}
@@ -144,22 +116,16 @@ class MessageServer:
                     outbox.packets.append(command)
                     outbox.keyed = command.round
                 case Close():
-                    outbox.left, outbox.asks, outbox.expected, outbox.packets = (), [], {}, []
+                    outbox.clear()
                     if outbox.leaves:
                         self._let_go(outbox)
                 case _:
                     return  # other commands are only for clients that listen while they work
         self.wanted.set()
 
-    def _begin(self, outbox: _Outbox, work: Work) -> None:
-        outbox.work, outbox.left = work, work.order
-        outbox.asks, outbox.expected, outbox.again = [], {}, 0.0
+    def _begin(self, outbox: Outbox, work: Work) -> None:
+        outbox.begin(work)
         self._account(outbox.client).round = work.round
-
-    @property
-    def refused(self) -> Counter[str]:
-        """How many refusals there were, by kind of error."""
-        return self.refusals.counts
 
     def take(self, client: str, round_: int, attempt: int) -> Numbers:
         """Return a whole codeword, once."""
@@ -206,7 +172,7 @@ class MessageServer:
     def open(self, node: int, asked: bytes | None = None) -> None:
         """Start sending packets to this node; `asked` is the nonce of an introduction it was already sent."""
         with self._lock:
-            outbox = self._outboxes.setdefault(node, _Outbox())
+            outbox = self._outboxes.setdefault(node, Outbox())
             if asked is not None:
                 outbox.out = introduction(self._run, asked)
 
@@ -232,7 +198,7 @@ class MessageServer:
                 if outbox.out is None and now >= outbox.next
             ]
             written = [(node, self._fitting(outbox, now)) for node, outbox in due]
-            return tuple((node, packet, self._life_s(packet)) for node, packet in written if packet)
+            return tuple((node, packet, _life_s(packet, self._numbers)) for node, packet in written if packet)
 
     def answered(self, node: int, answer: Callable[[Packet], Answer]) -> None:
         """Handle the answer to a packet; `answer` reads it, and may raise a Refused."""
@@ -268,7 +234,7 @@ class MessageServer:
 
     # ---- writing
 
-    def _fitting(self, outbox: _Outbox, now: float) -> Packet | None:
+    def _fitting(self, outbox: Outbox, now: float) -> Packet | None:
         """Return the packet for a client; if a line of it is too long, the client is lost."""
         try:
             with guarded("a packet", outbox.client):
@@ -279,7 +245,7 @@ class MessageServer:
             self._failed(outbox)
             return None
 
-    def _written(self, outbox: _Outbox, now: float) -> Packet | None:
+    def _written(self, outbox: Outbox, now: float) -> Packet | None:
         nonce = self._around.entropy(NONCE_BYTES)
         if not outbox.client:
             outbox.owed, outbox.out = (), introduction(self._run, nonce)
@@ -293,47 +259,25 @@ class MessageServer:
             outbox.out = Packet(self._run, nonce, 0.0, packets)
             self._count_sent(outbox, outbox.out)
             return outbox.out
-        order, lease_s = (
-            ((), 0.0) if outbox.asks or not works else (outbox.left, self._lease_s(outbox, outbox.work))
-        )
+        order, lease_s = ((), 0.0) if outbox.asks or not works else (outbox.left, outbox.lease_s(outbox.work))
         work = replace(outbox.work, order=order, lease_s=lease_s)
         outbox.owed, outbox.asks = tuple(outbox.asks), []
         commands = (work, *packets, *outbox.owed)
-        outbox.out = Packet(self._run, nonce, lease_s, commands, self._lacking(outbox, work))
+        outbox.out = Packet(self._run, nonce, lease_s, commands, outbox.lacking(work, self._model))
         self._count_sent(outbox, outbox.out)
         return outbox.out
 
-    def _count_sent(self, outbox: _Outbox, packet: Packet) -> None:
+    def _count_sent(self, outbox: Outbox, packet: Packet) -> None:
         down = 0 if packet.model is None else packet.model[1].nbytes
         control = sum(len(wire.encode(command)) for command in packet.commands)
         self._account(outbox.client).add(Amounts(down_bytes=down, control_bytes=control))
 
-    def _lacking(self, outbox: _Outbox, work: Work) -> tuple[int, Vector] | None:
-        """Return the model that the work starts from, if it is not in the client's cache."""
-        if self._model is None or self._model[0] != work.version:
-            return None
-        version, vector, digest = self._model
-        return None if outbox.cache.get(version) == digest else (version, vector)
-
-    def _lease_s(self, outbox: _Outbox, work: Work) -> float:
-        if not outbox.pace_s:
-            return min(work.lease_s, FIRST_LEASE_S)
-        ways = 1 if work.kind == "local" else len(outbox.left)
-        should_take_s = median(outbox.pace_s) * work.target * ways
-        return min(work.lease_s, max(LEAST_LEASE_S, LEASE_RATIO * should_take_s))
-
-    def _life_s(self, packet: Packet) -> float:
-        vectors = (packet.model is not None) + sum(
-            isinstance(each, Reveal | Repair) for each in packet.commands
-        )
-        return packet.lease_s + OVERHEAD_S + vectors * self._numbers * 4 / SLOWEST_BYTES_S
-
     # ---- reading
 
-    def _hear(self, outbox: _Outbox, answer: Answer) -> None:
+    def _hear(self, outbox: Outbox, answer: Answer) -> None:
         now = self._around.clock()
         self._around.quotas.check(answer.client, now)
-        joined = _joined_in(outbox, answer)
+        joined = outbox.joined_in(answer)
         joins = [len(line.holds) for line in answer.lines if isinstance(line, Joined)]
         spent = Spent(len(answer.lines), answer.control_bytes, len(joins), max(joins, default=0))
         if told := self._around.spend(answer.client, printable(answer.name, LONGEST_NAME), spent):
@@ -364,16 +308,17 @@ class MessageServer:
             if isinstance(line, Announced):
                 self._emit(line)
 
-    def _admit(self, outbox: _Outbox, joined: Joined) -> None:
+    def _admit(self, outbox: Outbox, joined: Joined) -> None:
         for other in self._outboxes.values():
             if other is not outbox and other.client == joined.client:
                 self._lose(other)
                 other.next = self._around.clock() + LONGEST_PAUSE_S  # its node may be gone
         outbox.client, outbox.leaves = joined.client, False
-        outbox.work, outbox.left, outbox.asks, outbox.expected, outbox.packets = None, (), [], {}, []
+        outbox.work = None
+        outbox.clear()
         self._emit(replace(joined, live=False))
 
-    def _emit_current(self, outbox: _Outbox, line: Progress | Report | Failed) -> None:
+    def _emit_current(self, outbox: Outbox, line: Progress | Report | Failed) -> None:
         """Emit an event that belongs to the current round, or the failure of work that is still open."""
         steps = 0 if isinstance(line, Failed) else line.steps if isinstance(line, Report) else line.reached
         if not isinstance(line, Failed) and steps:
@@ -383,11 +328,10 @@ class MessageServer:
             return
         if outbox.work is None or line.round != outbox.work.round:
             return
-        done = _done(outbox, line)
-        outbox.left = tuple(chunk for chunk in outbox.left if chunk not in done)
+        outbox.settle(line)
         self._emit(line)
 
-    def _collect(self, outbox: _Outbox, answer: Answer) -> None:
+    def _collect(self, outbox: Outbox, answer: Answer) -> None:
         """Take the requested codewords; one that did not come counts as failed."""
         offers = {line.stream: line for line in answer.lines if isinstance(line, Offer)}
         failed = {line.round for line in answer.lines if isinstance(line, Failed) and not line.chunks}
@@ -409,7 +353,7 @@ class MessageServer:
         if told := self._around.spend(answer.client, self.name(answer.client), Spent(refusals=refused)):
             raise NotAdmitted(told)
 
-    def _receive(self, outbox: _Outbox, answer: Answer, offer: Offer | None, stream: StreamId) -> None:
+    def _receive(self, outbox: Outbox, answer: Answer, offer: Offer | None, stream: StreamId) -> None:
         array = answer.codewords.get(stream)
         if offer is None or array is None:
             raise BadVector(f"{stream}: it was asked for, and did not come")
@@ -421,24 +365,24 @@ class MessageServer:
 
     # ---- failures
 
-    def _refuse(self, outbox: _Outbox, error: Refused) -> None:
+    def _refuse(self, outbox: Outbox, error: Refused) -> None:
         self.refusals.count(error, outbox.client)
         if outbox.client:
             self._account(outbox.client).add(Amounts(refused=1))
 
-    def _failed(self, outbox: _Outbox) -> None:
+    def _failed(self, outbox: Outbox) -> None:
         self._lose(outbox)
         outbox.next = self._around.clock() + outbox.pause_s
         outbox.pause_s = min(2 * outbox.pause_s, LONGEST_PAUSE_S)
 
-    def _let_go(self, outbox: _Outbox) -> None:
+    def _let_go(self, outbox: Outbox) -> None:
         """Lose a client that has handed in what it had; its node may be about to end."""
         self._lose(outbox)
         outbox.next = self._around.clock() + LONGEST_PAUSE_S
 
-    def _lose(self, outbox: _Outbox) -> None:
+    def _lose(self, outbox: Outbox) -> None:
         client, outbox.client = outbox.client, ""
-        outbox.left, outbox.asks, outbox.owed, outbox.expected, outbox.packets = (), [], (), {}, []
+        outbox.clear()
         if client:
             self._emit(Lost(self._around.clock(), client))
 
@@ -446,21 +390,7 @@ class MessageServer:
         return self._accounts.setdefault(client, Accounts())
 
 
-def _done(outbox: _Outbox, line: Progress | Report | Failed) -> frozenset[int]:
-    """Return the chunks that this line settles: they need not be asked for again."""
-    if isinstance(line, Progress):
-        return frozenset({line.chunk})
-    if isinstance(line, Report):
-        reached = outbox.work is not None and line.steps >= outbox.work.target
-        return frozenset(outbox.left if reached else ())
-    return frozenset(line.chunks or outbox.left)
-
-
-def _joined_in(outbox: _Outbox, answer: Answer) -> Joined | None:
-    """Return what an answer says of the client's data; raise NotAdmitted if the answer is not its own."""
-    joined = next((line for line in answer.lines if isinstance(line, Joined)), None)
-    if outbox.client and answer.client != outbox.client:
-        raise NotAdmitted(f"answer: saw client {answer.client}, needed {outbox.client}, which was asked")
-    if not outbox.client and joined is None:
-        raise NotAdmitted(f"answer of {answer.client}: needed what it can load, as it was asked who it is")
-    return joined
+def _life_s(packet: Packet, numbers: int) -> float:
+    """Return the TTL of a packet, whose vectors have so many numbers."""
+    vectors = (packet.model is not None) + sum(isinstance(each, Reveal | Repair) for each in packet.commands)
+    return packet.lease_s + OVERHEAD_S + vectors * numbers * 4 / SLOWEST_BYTES_S

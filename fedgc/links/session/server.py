@@ -119,11 +119,13 @@ class Listener:
 
     def take(self, client: str, round_: int, attempt: int) -> Numbers:
         """Return an announced codeword, once."""
-        return self._sessions.take(client, StreamId("codeword", round_, attempt))
+        return self._sessions.uploads.take(client, StreamId("codeword", round_, attempt))
 
     def forget(self, client: str, round_: int, attempt: int) -> None:
         """Free an announced codeword: another may come in its place."""
-        self._loop.call_soon_threadsafe(self._sessions.forget, client, StreamId("codeword", round_, attempt))
+        self._loop.call_soon_threadsafe(
+            self._sessions.uploads.forget, client, StreamId("codeword", round_, attempt)
+        )
 
     def amounts(self, client: str, round_: int) -> Amounts:
         """Return the byte amounts of a client in a round."""
@@ -182,7 +184,7 @@ class Listener:
             await asyncio.sleep(ping_s(self._config.grace_s))
             try:
                 with guarded("the queue of uploads"):
-                    self._sessions.free_stalled(self._config.grace_s)
+                    self._sessions.uploads.free_stalled(self._config.grace_s)
             except Unexpected as error:
                 self._sessions.refusals.count(error)
 
@@ -212,7 +214,7 @@ class Listener:
         try:
             await context.write(wire.encode(welcome))
             with guarded("a session", peer.client):
-                self._sessions.resume(peer)
+                self._sessions.uploads.resume(peer)
             tasks.append(asyncio.create_task(self._write(peer, stream, context)))
             tasks.append(asyncio.create_task(self._watch(peer, stream, asyncio.current_task())))
             while peer.stream is stream and await self._read(peer, context):

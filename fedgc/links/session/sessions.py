@@ -1,4 +1,4 @@
-"""The table of sessions: connected clients, their lines, and the queue of uploads. No I/O.
+"""The table of sessions: connected clients, and their lines. No I/O.
 
 Everything runs in the listener's thread. A peer lives as long as a client's session, over any number of
 streams; frames come in from the current stream, events go out to the driver.
@@ -11,40 +11,32 @@ from logging import Logger
 from typing import Any, Final, Protocol
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, BadVector, EdgeFailed, Refused, Unexpected
+from fedgc.errors import BadMessage, BadVector, Refused, Unexpected
 from fedgc.fragments import fragment_of, numbers_of
 from fedgc.guards import guarded
 from fedgc.large_vectors import Scratch
 from fedgc.links import frames as wire
 from fedgc.links.byte_counts import Accounts, Amounts
-from fedgc.links.frames import Ack, Bye, Heard, Hello, Offer, Piece, Ping, StreamId, Welcome
+from fedgc.links.frames import Ack, Bye, Heard, Hello, Offer, Piece, Ping, Welcome
 from fedgc.links.log import LONGEST_NAME, printable
-from fedgc.links.pieces import Incoming, Numbers
 from fedgc.links.quotas import Quotas, Spent
 from fedgc.links.refusals import Audit, Refusals, no_audit
 from fedgc.links.session.admission import Admission
 from fedgc.links.session.flow import Flow
 from fedgc.links.session.peer import Peer, Published
-from fedgc.links.session.upload_slots import Slots
+from fedgc.links.session.uploads import Reactions, Uploads
 from fedgc.messages import (
     LONGEST_REASON,
-    Codeword,
-    Failed,
     Initialize,
     Joined,
     LinkEvent,
     Loaded,
     Lost,
-    Offered,
     Refuse,
     ToClient,
     Validate,
     Work,
 )
-
-SLOWEST_BYTES_S: Final = 125_000.0  # one megabit: a slower upload goes to the end of the queue
-
-Stub = tuple[str, StreamId]
 
 
 class Timer(Protocol):
@@ -52,15 +44,6 @@ class Timer(Protocol):
 
     def cancel(self) -> None:
         """Cancel the call."""
-
-
-@dataclass(slots=True)
-class _Upload:
-    """A codeword with a slot: when it last grew, and its size at the last check of its rate."""
-
-    moved: float
-    looked: float
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +90,12 @@ class SessionTable:
         self._around = around
         self._timers: dict[str, Timer] = {}
         self._models: dict[int, Published] = {}
-        self._ready: dict[Stub, Numbers] = {}
-        self._slots: Slots[Stub] = Slots(config.upload_slots)
-        self._asked: dict[str, set[StreamId]] = {}  # of each client: what has a slot or waits for one
-        self._begun: dict[str, dict[StreamId, float]] = {}  # when each client's uploads got their first slot
-        self._uploads: dict[Stub, _Upload] = {}
         self._accounts: dict[str, Accounts] = {}
         self._names: dict[str, str] = {}
         self.peers: Final[dict[str, Peer]] = {}
         self.refusals: Final = Refusals(around.log, around.audit)
+        reactions = Reactions(emit, self._refuse, self._lose_overflowed)
+        self.uploads: Final = Uploads(config.upload_slots, self.peers, around.clock, reactions)
 
     # ---- for the driver
 
@@ -143,24 +123,12 @@ class SessionTable:
         except BadMessage as error:
             self._lose_overflowed(peer, error)
             return
-        self._give_up_unwanted(peer)
+        self.uploads.give_up_unwanted(peer)
 
     def _lose_overflowed(self, peer: Peer, error: BadMessage) -> None:
         """Lose a client whose queue of unacknowledged lines is full; the current client is not affected."""
         self.refusals.count(error, peer.client)
         self.lose(peer)
-
-    def take(self, client: str, stream: StreamId) -> Numbers:
-        """Return a whole codeword, once, from any thread; its slot is held until `forget`."""
-        vector = self._ready.pop((client, stream), None)
-        if vector is None:
-            raise EdgeFailed(f"{stream} of {client}: it is not here")
-        return vector
-
-    def forget(self, client: str, stream: StreamId) -> None:
-        """Free the slot of a codeword that is summed or not wanted: another may come."""
-        self._ready.pop((client, stream), None)
-        self._release((client, stream))
 
     def accounts(self, client: str) -> Accounts:
         """Return the byte accounts of a client."""
@@ -190,7 +158,7 @@ class SessionTable:
         elif peer is None:
             raise BadMessage("hello: a ticket without a peer")
         peer.stream = None  # the client may have left a stream that looks open here
-        self._give_up_unwanted(peer)
+        self.uploads.give_up_unwanted(peer)
         try:
             peer.flow.reopen(hello.heard, hello.positions, rests=False)
         except BadMessage:  # its lines are out of step: no other stream helps
@@ -222,17 +190,12 @@ class SessionTable:
             return self._numbers
         return numbers_of(fragment_of(version, self._config.fragments, self._numbers))
 
-    def resume(self, peer: Peer) -> None:
-        """Queue the uploads again that were under way when the last stream broke."""
-        for stream in peer.waiting():
-            self._ask(peer, stream, first=stream in peer.flow.incoming)
-
     def left(self, peer: Peer, stream: object, later: Callable[[float, Callable[[], None]], Timer]) -> None:
         """Handle the end of a stream; its client may come back within the grace time."""
         if peer.stream is not stream:
             return
         peer.stream = None
-        self._give_up_unwanted(peer)
+        self.uploads.give_up_unwanted(peer)
         if self.peers.get(peer.client) is peer:
             self._timers[peer.client] = later(self._config.grace_s, lambda: self.lose(peer))
 
@@ -248,8 +211,7 @@ class SessionTable:
         peer.wake.set()
         if timer := self._timers.pop(peer.client, None):
             timer.cancel()
-        self._give_up_unwanted(peer)
-        self._begun.pop(peer.client, None)
+        self.uploads.lost(peer)
         peer.flow.withdraw(lambda _: True)  # the peer is known by its token for as long as its message is out
 
     def exclude(self, client: str, reason: str) -> None:
@@ -317,7 +279,7 @@ class SessionTable:
                 if peer.flow.acknowledged(value):
                     self._loaded(peer, value)
             case Offer():
-                self._offer(peer, value)
+                self.uploads.offered(peer, value)
             case Bye():
                 self.lose(peer)
             case Ping():
@@ -338,19 +300,6 @@ class SessionTable:
         size = peer.loaded(ack.stream)  # the client may claim any size
         self._emit(Loaded(now, peer.client, ack.stream.number, seconds, size))
 
-    def _offer(self, peer: Peer, offer: Offer) -> None:
-        try:
-            if peer.offered(offer):
-                number, attempt = offer.stream.number, offer.stream.attempt
-                self._emit(Offered(self._around.clock(), peer.client, number, attempt))
-                self._ask(peer, offer.stream)
-        except BadVector as error:
-            if offer.stream in self._asked.get(peer.client, ()):  # another offer of it was valid
-                self._give_up_codeword(peer, offer.stream, error)
-            else:
-                peer.drop(offer.stream)
-                self._refuse(peer, offer.stream.number, error)
-
     def _piece(self, peer: Peer, piece: Piece, size: int) -> None:
         round_ = piece.stream.number
         peer.flow.accounts.add(Amounts(up_bytes=size), round_)
@@ -360,114 +309,11 @@ class SessionTable:
             if incoming is None or incoming.received == before:  # nothing new came
                 self._exceeds(peer, Spent(lines=1))
                 return
-            if upload := self._uploads.get((peer.client, piece.stream)):
-                upload.moved = self._around.clock()
-            if incoming.whole:
-                self._whole(peer, incoming)
+            self.uploads.grown(peer, incoming)
         except BadVector as error:
-            self._give_up_codeword(peer, piece.stream, error)
+            self.uploads.give_up(peer, piece.stream, error)
             self._exceeds(peer, Spent(refusals=1))
-
-    def _whole(self, peer: Peer, incoming: Incoming) -> None:
-        stream, now = incoming.offer.stream, self._around.clock()
-        stub = (peer.client, stream)
-        self._ready[stub], norm = peer.finished(stream)
-        seconds = now - self._ended_upload(stub, now)
-        peer.flow.accounts.add(Amounts(upload_s=seconds), stream.number)
-        size = incoming.size_bytes
-        self._emit(Codeword(now, peer.client, stream.number, stream.attempt, seconds, size, norm))
-
-    def _give_up_codeword(self, peer: Peer, stream: StreamId, error: BadVector) -> None:
-        """Give up a codeword that will not arrive, and free its slot."""
-        peer.drop(stream)
-        self._refuse(peer, stream.number, error)
-        self._free((peer.client, stream))
-        self._emit(Failed(self._around.clock(), peer.client, stream.number, str(error)[:LONGEST_REASON]))
 
     def _refuse(self, peer: Peer, round_: int, error: Refused) -> None:
         self.refusals.count(error, peer.client)
         peer.refuse(round_, str(error)[:LONGEST_REASON])
-
-    # ---- slots
-
-    def _ask(self, peer: Peer, stream: StreamId, *, first: bool = False) -> None:
-        self._asked.setdefault(peer.client, set()).add(stream)
-        self._grant(self._slots.ask((peer.client, stream), first=first))
-
-    def _release(self, stub: Stub) -> None:
-        client, stream = stub
-        asked = self._asked.get(client, set())
-        asked.discard(stream)
-        if not asked:
-            self._asked.pop(client, None)
-        self._grant(self._slots.free(stub))
-
-    def _grant(self, stubs: list[Stub]) -> None:
-        for client, stream in stubs:
-            peer = self.peers.get(client)
-            if peer is not None and self._granted(peer, stream):
-                now = self._around.clock()
-                self._begun.setdefault(client, {}).setdefault(stream, now)
-                self._uploads[client, stream] = _Upload(now, now, peer.flow.incoming[stream].received)
-            else:
-                self._release((client, stream))
-
-    def _granted(self, peer: Peer, stream: StreamId) -> bool:
-        try:
-            return peer.grant(stream)
-        except BadMessage as error:
-            self._lose_overflowed(peer, error)
-        except EdgeFailed as error:  # the disk is full
-            self._give_up_codeword(peer, stream, BadVector(str(error)))
-        return False
-
-    def _free(self, stub: Stub) -> None:
-        self._ended_upload(stub)
-        self._release(stub)
-
-    def _ended_upload(self, stub: Stub, unknown: float = 0.0) -> float:
-        """Forget an upload, and return when it got its first slot."""
-        client, stream = stub
-        begun = self._begun.get(client, {})
-        since = begun.pop(stream, unknown)
-        if not begun:
-            self._begun.pop(client, None)
-        self._uploads.pop(stub, None)
-        return since
-
-    def free_stalled(self, limit_s: float) -> None:
-        """Take the slot from uploads that are stalled or too slow.
-
-        A stalled upload has failed; a slow one goes to the end of the queue and later continues.
-        """
-        now = self._around.clock()
-        for stub, upload in list(self._uploads.items()):
-            peer = self.peers.get(stub[0])
-            incoming = peer.flow.incoming.get(stub[1]) if peer is not None else None
-            if peer is None or peer.stream is None or incoming is None or stub not in self._slots.sending:
-                self._uploads.pop(stub, None)
-            elif now - upload.moved > limit_s:
-                self._stalled(peer, stub[1], now - upload.moved)
-            elif now - upload.looked >= limit_s:
-                trickles = incoming.received - upload.size < SLOWEST_BYTES_S * (now - upload.looked)
-                upload.looked, upload.size = now, incoming.received
-                self._grant(self._slots.turn(stub) if trickles else [])
-
-    def _stalled(self, peer: Peer, stream: StreamId, seconds: float) -> None:
-        error = BadVector(f"{stream}: nothing came for {seconds:.1f} s")
-        try:
-            self._give_up_codeword(peer, stream, error)
-        except BadMessage as overflow:
-            self._lose_overflowed(peer, overflow)
-
-    def _give_up_unwanted(self, peer: Peer) -> None:
-        """Free the slots of a client that is away, and of codewords that are not wanted any more.
-
-        A complete one keeps its slot until it is summed or its round is over.
-        """
-        wanted = (*peer.waiting(), *peer.whole) if peer.stream is not None else ()
-        for stream in tuple(self._asked.get(peer.client, ())):
-            if stream not in wanted:
-                self._release((peer.client, stream))
-        for stream in self._begun.get(peer.client, {}).keys() - set(peer.waiting()):
-            self._ended_upload((peer.client, stream))

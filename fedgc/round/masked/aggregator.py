@@ -148,8 +148,7 @@ class MaskedAggregator(Aggregator):
 
     def can_open(self, there: Collection[int]) -> bool:
         """Whether enough survivors are present to give their shares."""
-        able = [w for w in self._added - self._unable if w in there]
-        return len(able) >= self._exchange.federation.threshold
+        return self._exchange.can_open([self._member[w] for w in self._added - self._unable if w in there])
 
     def unlock(self) -> tuple[Unmask, ...]:
         """Ask the survivors for their shares; all get the same packet."""
@@ -172,7 +171,7 @@ class MaskedAggregator(Aggregator):
     @property
     def opened(self) -> bool:
         """Whether enough shares have arrived."""
-        return len(self._exchange.opened) >= self._exchange.federation.threshold
+        return self._exchange.is_open
 
     def uncover(self) -> Uncover:
         """Return the masks left in the sum; raise NotRecoverable if a secret does not match."""
@@ -195,7 +194,7 @@ class MaskedAggregator(Aggregator):
         done = self._exchange.opened if self._unlock else self._exchange.signatures
         willing = self._added - self._unable
         able = {self._member[w] for w in willing if self._unlock or w in there}
-        return len(able | set(done)) >= self._exchange.federation.threshold
+        return self._exchange.can_open(able | set(done))
 
     def _clients(self) -> list[str]:
         return [self._roster.plan.clients[w] for w in self.clients_w]

@@ -185,8 +185,12 @@ class KeyAgreement:
 
     def stands_for(self, clients: Collection[str]) -> bool:
         """Whether an exchange can be drawn among those of these clients that are in the epoch."""
-        able = set(clients) & set(self.members)
-        return len(able) >= self.federation.quorum and self._exchange < self.federation.exchanges
+        able = {member for member, client in self._client.items() if client in clients}
+        return (
+            self._epoch is not None
+            and self._exchange < self.federation.exchanges
+            and self._epoch.can_begin(able)
+        )
 
     def open(self, now: float, round_: int) -> tuple[Command, ...]:
         """Begin a set-up among all present sites."""

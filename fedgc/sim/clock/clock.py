@@ -12,7 +12,6 @@ speed: a run has millions of them.
 """
 
 import heapq
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest
@@ -21,7 +20,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedgc.codecs import share_of
 from fedgc.errors import FedgcError
 from fedgc.messages import (
     Close,
@@ -43,20 +41,19 @@ from fedgc.messages import (
 )
 from fedgc.round.machine import Round
 from fedgc.sim.clock.conditions import NEVER
+from fedgc.sim.clock.downloads import Downloads
 from fedgc.sim.clock.interfaces import (
     NOTHING_FOUND,
     ClientModel,
     Failure,
     Machine,
     Observer,
-    Span,
     Terms,
 )
 from fedgc.sim.clock.kinds import ARRIVES, CHUNK_ENDS, DIES, GRACE_ENDS, HEARS, RETURNS, SAYS
 from fedgc.sim.clock.reference_client import WHOLE, ReferenceClient, Reported, failed
-from fedgc.sim.clock.server_link import Pipe
-
-Stretch = tuple[int, int, float, float, bool]  # client, chunk, begin, end, finished
+from fedgc.sim.clock.span_record import SpanRecord
+from fedgc.sim.clock.uploads import Uploads
 
 
 class VirtualClock:
@@ -76,8 +73,8 @@ class VirtualClock:
     ) -> None:
         """All clients can load the chunks `holds`, or each its own of `owned`."""
         clients_w = len(clients)
-        self.now, self.sent, self.longest = 0.0, 0.0, 0.0  # sent, longest: in whole updates
-        self.computed, self.uploads, self.loads = 0, 0, 0  # computed: chunks taken to their target
+        self.now = 0.0
+        self.computed, self.loads = 0, 0  # chunks taken to their target, models of clients
         self._clients = tuple(clients)
         self._index = {client: w for w, client in enumerate(clients)}
         self._client_model, self._terms = client_model, terms
@@ -89,13 +86,11 @@ class VirtualClock:
         self._heed: Callable[[Any], object] = lambda _: None
         self._heap: list[tuple[Any, ...]] = []
         self._order = count()
-        self._up, self._down = Pipe(terms.line), Pipe(replace(terms.line, slots=None))  # slots are of uploads
-        self._uploading: dict[int, tuple[int, Reveal | Repair, float, float]] = {}
-        self._to_send: list[deque[int]] = [deque() for _ in clients]  # the first is in transit
-        self._loading: dict[int, tuple[Work, float]] = {}  # and since when
-        self._behind: list[list[Skip | Take]] = [[] for _ in clients]  # received while the model was loading
-        self._stretches: list[Stretch] = []
-        self._mixed: set[tuple[int, int]] = set()  # client and chunk of sent vectors
+        self.uploads = Uploads(clients_w, terms.line, client_model.up_s)
+        self._up = self.uploads.pipe
+        self._downloads = Downloads(replace(terms.line, slots=None))  # slots are of uploads
+        self._down = self._downloads.pipe
+        self.watched = SpanRecord(self._clients)
         self._number, self._alive = -1, [True] * clients_w
         self._fleet = [ReferenceClient(client, steered=terms.steered) for client in clients]
         self._versions = [-1] * clients_w  # of the model of each client
@@ -104,15 +99,6 @@ class VirtualClock:
         self._runs = [False] * clients_w  # the end of a chunk is on the heap
 
     # ---- the clock
-
-    def spans(self) -> tuple[Span, ...]:
-        """Return and clear the spans of all clients, if they are watched."""
-        stretches, self._stretches = self._stretches, []
-        mixed, self._mixed = self._mixed, set()
-        return tuple(
-            Span(self._clients[w], chunk, begin, end, finished, finished and (w, chunk) in mixed)
-            for w, chunk, begin, end, finished in stretches
-        )
 
     def joined(self, w: int, now: float, *, live: bool = True) -> Joined:
         """Return the event with which a client joins."""
@@ -188,7 +174,7 @@ class VirtualClock:
             return
         self.computed += reported.chunk != WHOLE
         if self._terms.watch:
-            self._stretches.append((w, reported.chunk, begun, self.now, True))
+            self.watched.add(w, reported.chunk, begun, self.now, finished=True)
 
     def _say(self, w: int, said: Reported | Failed) -> None:
         self._push(self.now + self._control_s[w], SAYS, w, said)
@@ -213,23 +199,20 @@ class VirtualClock:
             for w in self._down.ended(now):
                 self._loaded(w, now)
             return None
-        for flow in self._up.ended(now):
-            w, command, size, began = self._uploading.pop(flow)
-            self._to_send[w].popleft()
-            self._send_next(w)
+        for upload in self.uploads.ended(now):
+            w, command = upload.w, upload.command
             if self._terms.watch and command.mix:
-                self._mixed.update((w, chunk) for chunk in command.mix.chunks)
+                self.watched.mixed(w, command.mix.chunks)
             heard = now if command.mix else now + self._control_s[w]  # after the client's report
-            size_bytes = round(size * self._terms.update_bytes)
+            size_bytes = round(upload.size * self._terms.update_bytes)
             client, number, attempt = self._clients[w], command.round, command.attempt
-            said = Codeword(heard, client, number, attempt, now - began, size_bytes)
+            said = Codeword(heard, client, number, attempt, now - upload.began, size_bytes)
             self._push(heard, ARRIVES, w, said)
         return None
 
     def _loaded(self, w: int, now: float) -> None:
-        command, began = self._loading.pop(w)
+        command, began, behind = self._downloads.ended(w)
         self._work(w, command)
-        behind, self._behind[w] = self._behind[w], []
         for each in behind:
             _OBEYS[type(each)](self, w, each)
         arrival = now + self._control_s[w]
@@ -250,10 +233,8 @@ class VirtualClock:
         self._leave(w)
         self._fleet[w].restart(keeps=failure.keeps)
         self._alive[w] = False
-        self._down.drop(self.now, w)
-        self._loading.pop(w, None)
-        self._behind[w].clear()
-        self._withdraw(w)
+        self._downloads.drop(self.now, w)
+        self.uploads.withdraw(self.now, w)
         if not failure.keeps:
             self._versions[w] = -1
             if self._witness:
@@ -325,16 +306,9 @@ class VirtualClock:
         if self._alive[w] and (self._fleet[w].round >= 0 or isinstance(command, Work)):
             _OBEYS[type(command)](self, w, command)
 
-    def _carry_out(self, w: int, command: Any) -> Reported | Failed | None:  # noqa: ANN401 - one of _OBEYS
-        """Let a client follow a command; return its immediate answer."""
-        try:
-            return self._fleet[w].handle(command)
-        except FedgcError as error:
-            return failed(self.now, command, error)
-
     def _steer(self, w: int, command: Any) -> None:  # noqa: ANN401 - one of _OBEYS
         """Let a client follow a command and continue its work."""
-        said = self._carry_out(w, command)
+        said = _answer(self._fleet[w], command, self.now)
         if said is not None:
             self._say(w, said)
         self._go_on(w)
@@ -349,9 +323,7 @@ class VirtualClock:
                 heard = self.now + self._control_s[w]
                 self._push(heard, ARRIVES, w, Loaded(heard, command.client, command.version))
         else:
-            self._behind[w].clear()
-            self._loading[w] = command, self.now
-            self._down.begin(self.now, w, 1.0, down_s)
+            self._downloads.begin(self.now, w, command, down_s)
 
     def _work(self, w: int, command: Work) -> None:
         self.loads += command.version != self._versions[w]
@@ -377,7 +349,7 @@ class VirtualClock:
     def _skip(self, w: int, command: Skip) -> None:
         client = self._fleet[w]
         if command.round != client.round:
-            self._keep_behind(w, command)
+            self._downloads.keep_behind(w, command)
         elif client.current == command.chunk:
             self._leave(w)
             self._steer(w, command)
@@ -388,63 +360,28 @@ class VirtualClock:
         if command.round == self._fleet[w].round:
             self._steer(w, command)
         else:
-            self._keep_behind(w, command)
-
-    def _keep_behind(self, w: int, command: Skip | Take) -> None:
-        """Queue commands for work whose model is still loading; drop others, which came too late."""
-        if w in self._loading and self._loading[w][0].round == command.round:
-            self._behind[w].append(command)
+            self._downloads.keep_behind(w, command)
 
     def _send(self, w: int, command: Reveal | Repair) -> None:
         if self._fleet[w].local:
             self._leave(w)  # the answer stops it
-        said = self._carry_out(w, command)
+        said = _answer(self._fleet[w], command, self.now)
         if isinstance(said, Reported) and not self._terms.partial and said.reached < self._fleet[w].target:
             said = said._replace(reached=0)
         if said is not None:
             self._say(w, said)
         self._go_on(w)
-        if said is None or (isinstance(said, Reported) and said.reached):
-            self._queue_vector(w, command)
-
-    def _queue_vector(self, w: int, command: Reveal | Repair) -> None:
-        size = share_of(command.wire) / (command.mix.blocks if command.mix else 1)
-        flow = self.uploads
+        if isinstance(said, Failed) or (isinstance(said, Reported) and not said.reached):
+            return  # there is no vector
         self.asked[command.client, command.attempt] = command
-        self.uploads += 1
-        self.sent += size
-        self.longest = max(self.longest, size)
-        self._uploading[flow] = (w, command, size, self.now)
-        self._to_send[w].append(flow)
-        sends = self._client_model.up_s(w) < NEVER
-        if sends and command.mix is None:  # only rounds of local work look at offers
+        if command.mix is None and self._client_model.up_s(w) < NEVER:  # only local work looks at offers
             heard = self.now + self._control_s[w]
             self._push(heard, ARRIVES, w, Offered(heard, command.client, command.round, command.attempt))
-        if len(self._to_send[w]) == 1:
-            self._send_next(w)
-
-    def _send_next(self, w: int) -> None:
-        if self._to_send[w] and self._client_model.up_s(w) < NEVER:
-            flow = self._to_send[w][0]
-            _, command, size, _ = self._uploading[flow]
-            self._uploading[flow] = (w, command, size, self.now)
-            self._up.begin(self.now, flow, size, self._client_model.up_s(w))
-
-    def _withdraw(self, w: int, until: float = NEVER) -> None:
-        """Cancel the uploads of rounds up to this one."""
-        gone = [flow for flow in self._to_send[w] if self._uploading[flow][1].round <= until]
-        for flow in gone:
-            self._to_send[w].remove(flow)
-            self._up.drop(self.now, flow)
-            del self._uploading[flow]
-        if gone:
-            self._send_next(w)
+        self.uploads.ask(self.now, w, command)
 
     def _close(self, w: int, command: Close) -> None:
-        if w in self._loading and self._loading[w][0].round == command.round:
-            self._down.drop(self.now, w)
-            del self._loading[w]
-        self._withdraw(w, command.round)
+        self._downloads.drop(self.now, w, command.round)
+        self.uploads.withdraw(self.now, w, command.round)
         if command.round == self._fleet[w].round:
             self._leave(w)
             self._fleet[w].handle(command)
@@ -481,7 +418,15 @@ class VirtualClock:
         self._runs[w] = False
         self._turn[w] += 1
         if self._terms.watch and client.current is not None:
-            self._stretches.append((w, client.current, begun, self.now, False))
+            self.watched.add(w, client.current, begun, self.now, finished=False)
+
+
+def _answer(client: ReferenceClient, command: Any, now: float) -> Reported | Failed | None:  # noqa: ANN401
+    """Let a client follow a command; return its immediate answer."""
+    try:
+        return client.handle(command)
+    except FedgcError as error:
+        return failed(now, command, error)
 
 
 _HAPPENS: Final[Mapping[int, Callable[[VirtualClock, int, Any], Event | None]]] = {

@@ -16,8 +16,9 @@ from fedgc.errors import BadMessage, BadVector, EdgeFailed, NotAdmitted
 from fedgc.links import frames as wire
 from fedgc.links.frames import StreamId
 from fedgc.links.message import packets as packets
+from fedgc.links.message.outbox import FIRST_LEASE_S, LEASE_RATIO
 from fedgc.links.message.packets import Packet, Shelved
-from fedgc.links.message.server import AGAIN_S, FIRST_LEASE_S, LEASE_RATIO, LONGEST_PAUSE_S, MessageServer
+from fedgc.links.message.server import AGAIN_S, LONGEST_PAUSE_S, MessageServer
 from fedgc.links.pieces import Form, digest_of, shortened, signed_offer_of
 from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import (
@@ -254,7 +255,7 @@ def test_invalid_codeword_is_refused_and_reported_as_failure(sessions, spoil, re
     node.gives(StreamId("codeword", 5, 0), np.zeros(NUMBERS, np.float32), spoil=spoil)
     (failed,) = node.events(Failed)
     assert reason in failed.reason
-    assert sessions.message_server.refused["BadVector"] == 1
+    assert sessions.message_server.refusals.counts["BadVector"] == 1
     assert not node.events(Lost)
 
 
@@ -303,7 +304,7 @@ def test_invalid_array_bytes_fail_only_their_client(sessions, data) -> None:
     )
     assert [each.round for each in node.events(Failed)] == [5]
     assert not node.events(Codeword)
-    assert sessions.message_server.refused == {"BadVector": 1}
+    assert sessions.message_server.refusals.counts == {"BadVector": 1}
 
 
 def test_other_flower_array_encoding_is_refused() -> None:
@@ -321,7 +322,7 @@ def test_oversized_work_loses_only_its_client(sessions) -> None:
     sessions.message_server.send(work(other.client))
     assert [each[0] for each in sessions.message_server.packets()] == [2]
     assert sessions.events[2:] == [Lost(sessions.now, node.client)]
-    assert sessions.message_server.refused == {"BadMessage": 1}
+    assert sessions.message_server.refusals.counts == {"BadMessage": 1}
 
 
 def test_bytes_are_counted_as_in_session(sessions) -> None:
@@ -453,7 +454,7 @@ def test_answer_of_other_client_or_packet_is_refused(sessions, off: str) -> None
         node.says(progress(0))
     assert not node.events(Progress)
     assert len(node.events(Lost)) == 1
-    assert sum(sessions.message_server.refused.values()) == 1
+    assert sum(sessions.message_server.refusals.counts.values()) == 1
 
 
 def test_packet_of_other_wire_version_is_refused(sessions) -> None:

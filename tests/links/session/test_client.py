@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedgc.links.session.client import Session
-from fedgc.links.session.sessions import SessionTable
+from fedgc.links.session.uploads import Uploads
 from fedgc.messages import (
     Close,
     Codeword,
@@ -266,7 +266,7 @@ def test_denied_session_has_reached_its_server(link) -> None:
 
 def test_listener_looks_for_stalled_clients_while_serving(make_link, monkeypatch) -> None:
     looked: list[float] = []
-    monkeypatch.setattr(SessionTable, "free_stalled", lambda _, limit_s: looked.append(limit_s))
+    monkeypatch.setattr(Uploads, "free_stalled", lambda _, limit_s: looked.append(limit_s))
     link = make_link(**{"grace_s": SHORT_GRACE_S})
     link.eventually(lambda: len(looked) >= 2)
     assert set(looked) == {SHORT_GRACE_S}

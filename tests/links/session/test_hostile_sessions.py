@@ -1,7 +1,5 @@
 """Test the limits of one client in the session table: it is excluded, and the others are not affected."""
 
-import logging
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +13,6 @@ from fedgc.links.identity import Identity
 from fedgc.links.pieces import Source, offer_of, packed
 from fedgc.links.quotas import FIRST_PAUSE_S, MOST_CHUNKS, MOST_JOINS, MOST_REFUSALS, Quotas
 from fedgc.links.session.peer import Peer
-from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Held, Joined, Lost, Reveal
 from tests.links.session.test_sessions_guards import NONCE, NUMBERS, Visitor, as_sent, said
 
@@ -24,20 +21,11 @@ STREAM = StreamId("codeword", 1, 0)
 
 
 class Timed(Visitor):
-    """A visitor of a listener whose clock a test moves, with a record of what was audited."""
+    """A visitor of a listener with a low limit of lines, and a record of what was audited."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.now, self.audits = 1.0, []
-        around = Surroundings(
-            lambda: self.now,
-            os.urandom,
-            lambda: 1.0,
-            logging.getLogger("test"),
-            lambda *event: self.audits.append(event),
-            Quotas(lines_per_s=RATE),
-        )
-        self.sessions._around = around
+        self.audits = []
+        super().__init__(audit=lambda *event: self.audits.append(event), quotas=Quotas(lines_per_s=RATE))
 
     def enter(self, token: bytes = b"token") -> Peer:
         self.admission.expect(token)
@@ -118,7 +106,7 @@ def test_pieces_of_codeword_do_not_count() -> None:
     data = as_sent(vector)
     for at in range(0, len(data), 4):
         visitor.sessions.arrived(peer, wire.encode_piece(Piece(STREAM, at, len(data), data[at : at + 4])))
-    assert visitor.sessions.take(peer.client, STREAM).size == NUMBERS
+    assert visitor.sessions.uploads.take(peer.client, STREAM).size == NUMBERS
 
 
 def test_repeated_piece_is_no_progress_of_upload() -> None:
@@ -133,7 +121,7 @@ def test_repeated_piece_is_no_progress_of_upload() -> None:
     for _ in range(5):
         visitor.sessions.arrived(peer, frame)
         visitor.now += 3.0
-    visitor.sessions.free_stalled(10.0)
+    visitor.sessions.uploads.free_stalled(10.0)
     assert [type(event).__name__ for event in visitor.events] == ["Failed"]
     assert "nothing came for 15.0 s" in visitor.events[0].reason
 

@@ -44,7 +44,7 @@ def sessions() -> SessionTable:
 
 def comes(sessions: SessionTable, name: str, heard: int = 0):
     peer, _ = sessions.admit(Hello(1, "run", b"", b"", b"", name, heard), b"")
-    sessions.resume(peer)
+    sessions.uploads.resume(peer)
     return peer
 
 
@@ -91,13 +91,13 @@ def test_next_codeword_comes_after_previous_one_is_added(sessions, taken) -> Non
     sessions.send(Skip("a", 1, 0))
     assert grants(second) == []
     if taken == "taken":
-        assert sessions.take("a", STREAM).tolist() == CODEWORD.tolist()
+        assert sessions.uploads.take("a", STREAM).tolist() == CODEWORD.tolist()
         assert grants(second) == []
-        sessions.forget("a", STREAM)
+        sessions.uploads.forget("a", STREAM)
     elif taken == "unwanted":
-        sessions.forget("a", STREAM)
+        sessions.uploads.forget("a", STREAM)
         with pytest.raises(EdgeFailed, match="not here"):
-            sessions.take("a", STREAM)
+            sessions.uploads.take("a", STREAM)
     elif taken == "closed":
         sessions.send(Close("a", 1, "synced", True))
     else:

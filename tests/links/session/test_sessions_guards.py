@@ -27,15 +27,17 @@ NUMBERS, SERVER, NONCE = 1000, b"fingerprint", b"nonce"
 
 
 class Visitor:
-    """One client of a listener, without a stream."""
+    """One client of a listener, without a stream, on a clock that a test moves."""
 
-    def __init__(self) -> None:
+    def __init__(self, **around: object) -> None:
+        self.now = 1.0
         self.events: list[object] = []
         self.offers: list[Offered] = []
         self.admission = Admission("run", SERVER, 60.0)
-        around = Surroundings(lambda: 1.0, os.urandom, lambda: 1.0, logging.getLogger("test"))
+        log = logging.getLogger("test")
+        surroundings = Surroundings(lambda: self.now, os.urandom, lambda: 1.0, log, **around)
         config = RunConfig(upload_slots=1, work="coded")
-        self.sessions = SessionTable(config, NUMBERS, self.admission, self._heard, around)
+        self.sessions = SessionTable(config, NUMBERS, self.admission, self._heard, surroundings)
         self.who = Identity(Ed25519PrivateKey.generate())
 
     def _heard(self, event: object) -> None:
@@ -73,8 +75,6 @@ def test_hello_of_other_run_or_key_is_refused(change: dict[str, object]) -> None
 
 def test_idle_slot_holder_loses_slot() -> None:
     visitor = Visitor()
-    now = [1.0]
-    visitor.sessions._around = replace(visitor.sessions._around, clock=lambda: now[0])
     peers = []
     for token in (b"one", b"two"):
         visitor.who = Identity(Ed25519PrivateKey.generate())
@@ -86,10 +86,10 @@ def test_idle_slot_holder_loses_slot() -> None:
         peers.append(peer)
     hog, honest = peers
     assert not any(isinstance(line, Grant) for line in said(honest))
-    visitor.sessions.free_stalled(10.0)
+    visitor.sessions.uploads.free_stalled(10.0)
     assert not any(isinstance(line, Grant) for line in said(honest))
-    now[0] = 12.0
-    visitor.sessions.free_stalled(10.0)
+    visitor.now = 12.0
+    visitor.sessions.uploads.free_stalled(10.0)
     assert any(isinstance(line, Grant) for line in said(honest))
     assert [type(event).__name__ for event in visitor.events] == ["Failed"]
     assert visitor.events[0].client == hog.client
@@ -147,8 +147,6 @@ def test_names_are_shortened_for_display() -> None:
 
 def test_trickling_client_loses_slot_and_not_round() -> None:
     visitor = Visitor()
-    now = [1.0]
-    visitor.sessions._around = replace(visitor.sessions._around, clock=lambda: now[0])
     vector = packed(np.ones(NUMBERS, np.float32))
     stream, peers = StreamId("codeword", 1, 0), []
     for token in (b"one", b"two"):
@@ -165,15 +163,15 @@ def test_trickling_client_loses_slot_and_not_round() -> None:
         visitor.sessions.arrived(peer, wire.encode_piece(piece))
 
     for second in range(12):
-        now[0] = 2.0 + second
+        visitor.now = 2.0 + second
         sends(hog, second, second + 1)
-        visitor.sessions.free_stalled(10.0)
+        visitor.sessions.uploads.free_stalled(10.0)
         assert any(isinstance(line, Grant) for line in said(honest)) == (second == 9), "after a grace time"
     assert visitor.events == [], "it has not failed"
     sends(honest, 0, len(data))
     said(hog)
-    visitor.sessions.take(honest.client, stream)
-    visitor.sessions.forget(honest.client, stream)
+    visitor.sessions.uploads.take(honest.client, stream)
+    visitor.sessions.uploads.forget(honest.client, stream)
     assert [line for line in said(hog) if isinstance(line, Grant)] == [Grant(stream, 12)], "it goes on"
     sends(hog, 12, len(data))
     assert [event.client for event in visitor.events] == [honest.client, hog.client]
@@ -181,8 +179,6 @@ def test_trickling_client_loses_slot_and_not_round() -> None:
 
 def test_slow_sender_continues_without_waiting_clients() -> None:
     visitor = Visitor()
-    now = [1.0]
-    visitor.sessions._around = replace(visitor.sessions._around, clock=lambda: now[0])
     visitor.admission.expect(b"one")
     peer, _ = visitor.sessions.admit(visitor.hello(b"one"), NONCE)
     visitor.sessions.send(Reveal(peer.client, 1, 0, "local", None))
@@ -190,11 +186,11 @@ def test_slow_sender_continues_without_waiting_clients() -> None:
     visitor.sessions.arrived(peer, wire.encode(offer_of(stream, Source(vector)), 1))
     data = as_sent(vector)
     for second in range(30):
-        now[0] = 2.0 + second
+        visitor.now = 2.0 + second
         piece = Piece(stream, second, len(data), data[second : second + 1])
         visitor.sessions.arrived(peer, wire.encode_piece(piece))
-        visitor.sessions.free_stalled(10.0)
-    assert visitor.sessions._slots.sending == {(peer.client, stream)}
+        visitor.sessions.uploads.free_stalled(10.0)
+    assert visitor.sessions.uploads._slots.sending == {(peer.client, stream)}
     assert visitor.events == []
 
 
@@ -202,12 +198,10 @@ STREAM, VECTOR = StreamId("codeword", 1, 0), packed(np.ones(NUMBERS, np.float32)
 
 
 class Room(Visitor):
-    """Several clients of one listener that are asked for a codeword, with a stopped clock."""
+    """Several clients of one listener that are asked for a codeword."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
-        self.now = 1.0
-        self.sessions._around = replace(self.sessions._around, clock=lambda: self.now)
         self.clients = [self._comes(b"%d" % number) for number in range(count)]
 
     def _comes(self, token: bytes):
@@ -265,7 +259,7 @@ def test_second_offer_of_wrong_size_releases_slot() -> None:
     assert [(type(event), event.client) for event in room.events] == [(Failed, hog.client)]
     room.now = 100.0
     room.sends(honest)
-    room.sessions.free_stalled(10.0)
+    room.sessions.uploads.free_stalled(10.0)
     assert room.events[-1].client == honest.client
 
 
@@ -276,7 +270,7 @@ def test_offer_with_digest_is_refused_in_session() -> None:
     room.sessions.arrived(hog, wire.encode(Offer(STREAM, VECTOR.nbytes + 16, bytes(32)), 1))
     assert room.sessions.refusals.counts == {"BadVector": 1}
     room.sends(honest)
-    room.sessions.forget(honest.client, STREAM)
+    room.sessions.uploads.forget(honest.client, STREAM)
     assert hog.client in room.sessions.peers
 
 
@@ -290,7 +284,7 @@ def test_full_disk_fails_one_upload_and_not_next(tmp_path: Path) -> None:
     assert [(type(event), event.client) for event in room.events] == [(Failed, unlucky.client)]
     assert f"no room for a vector of {VECTOR.nbytes} bytes in" in room.events[0].reason
     room.sends(honest)
-    np.testing.assert_array_equal(room.sessions.take(honest.client, STREAM), VECTOR)
+    np.testing.assert_array_equal(room.sessions.uploads.take(honest.client, STREAM), VECTOR)
 
 
 def test_slot_of_bad_vector_goes_to_next() -> None:
@@ -307,7 +301,7 @@ def test_whole_codeword_leaves_nothing_in_flight() -> None:
     (peer,) = room.clients
     room.offer(peer)
     room.sends(peer)
-    assert room.sessions._begun == room.sessions._uploads == {}
+    assert room.sessions.uploads._begun == room.sessions.uploads._uploads == {}
 
 
 def test_stalled_deaf_client_is_lost_and_next_client_sends(few_lines) -> None:
@@ -317,7 +311,7 @@ def test_stalled_deaf_client_is_lost_and_next_client_sends(few_lines) -> None:
     room.offer(honest)
     room.deafens(hog)
     room.now = 50.0
-    room.sessions.free_stalled(10.0)
+    room.sessions.uploads.free_stalled(10.0)
     assert granted(honest)
     assert [(type(event), event.client) for event in room.events] == [(Lost, hog.client)]
 
@@ -335,10 +329,10 @@ def test_slot_release_is_independent_of_deaf_next_client(few_lines, how: str) ->
         assert honest.client in room.sessions._timers, "its grace time counts"
     elif how == "ends":
         room.sends(honest)
-        room.sessions.forget(honest.client, STREAM)
+        room.sessions.uploads.forget(honest.client, STREAM)
     else:
         room.now = 50.0
-        room.sessions.free_stalled(10.0)
+        room.sessions.uploads.free_stalled(10.0)
     assert room.sessions.peers.keys() == {honest.client, last.client}
     assert granted(last)
 

@@ -1,0 +1,201 @@
+"""The codewords on their way from clients: they wait for a slot, have one, or are whole. No I/O.
+
+A codeword keeps its slot until it is summed or not wanted. A stalled upload loses its slot, and has failed; a
+slow one goes to the end of the queue.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from fedgc.errors import BadMessage, BadVector, EdgeFailed
+from fedgc.links.byte_counts import Amounts
+from fedgc.links.frames import Offer, StreamId
+from fedgc.links.pieces import Incoming, Numbers
+from fedgc.links.session.peer import Peer
+from fedgc.links.session.upload_slots import Slots
+from fedgc.messages import LONGEST_REASON, Codeword, Failed, LinkEvent, Offered
+
+SLOWEST_BYTES_S: Final = 125_000.0  # one megabit: a slower upload goes to the end of the queue
+
+Stub = tuple[str, StreamId]
+
+
+@dataclass(slots=True)
+class _Upload:
+    """A codeword with a slot: when it last grew, and its size at the last check of its rate."""
+
+    moved: float
+    looked: float
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reactions:
+    """What follows from uploads for the session of a client."""
+
+    emit: Callable[[LinkEvent], None]
+    refuse: Callable[[Peer, int, BadVector], None]  # something of a round
+    overflowed: Callable[[Peer, BadMessage], None]  # its queue of lines is full
+
+
+class Uploads:
+    """All uploads of one run."""
+
+    def __init__(
+        self, slots: int, peers: Mapping[str, Peer], clock: Callable[[], float], reactions: Reactions
+    ) -> None:
+        """`peers` are the connected clients at any time."""
+        self._peers, self._clock, self._reactions = peers, clock, reactions
+        self._ready: dict[Stub, Numbers] = {}
+        self._slots: Slots[Stub] = Slots(slots)
+        self._asked: dict[str, set[StreamId]] = {}  # of each client: what has a slot or waits for one
+        self._begun: dict[str, dict[StreamId, float]] = {}  # when each client's uploads got their first slot
+        self._uploads: dict[Stub, _Upload] = {}
+
+    # ---- whole codewords
+
+    def take(self, client: str, stream: StreamId) -> Numbers:
+        """Return a whole codeword, once, from any thread; its slot is held until `forget`."""
+        vector = self._ready.pop((client, stream), None)
+        if vector is None:
+            raise EdgeFailed(f"{stream} of {client}: it is not here")
+        return vector
+
+    def forget(self, client: str, stream: StreamId) -> None:
+        """Free the slot of a codeword that is summed or not wanted: another may come."""
+        self._ready.pop((client, stream), None)
+        self._release((client, stream))
+
+    # ---- what clients send
+
+    def offered(self, peer: Peer, offer: Offer) -> None:
+        """Queue a codeword that a client offers, or refuse it."""
+        try:
+            if peer.offered(offer):
+                number, attempt = offer.stream.number, offer.stream.attempt
+                self._reactions.emit(Offered(self._clock(), peer.client, number, attempt))
+                self._ask(peer, offer.stream)
+        except BadVector as error:
+            if offer.stream in self._asked.get(peer.client, ()):  # another offer of it was valid
+                self.give_up(peer, offer.stream, error)
+            else:
+                peer.drop(offer.stream)
+                self._reactions.refuse(peer, offer.stream.number, error)
+
+    def grown(self, peer: Peer, incoming: Incoming) -> None:
+        """Note that a piece has come; announce the codeword once it is whole."""
+        stream, now = incoming.offer.stream, self._clock()
+        stub = (peer.client, stream)
+        if upload := self._uploads.get(stub):
+            upload.moved = now
+        if not incoming.whole:
+            return
+        self._ready[stub], norm = peer.finished(stream)
+        seconds = now - self._ended(stub, now)
+        peer.flow.accounts.add(Amounts(upload_s=seconds), stream.number)
+        codeword = Codeword(
+            now, peer.client, stream.number, stream.attempt, seconds, incoming.size_bytes, norm
+        )
+        self._reactions.emit(codeword)
+
+    def resume(self, peer: Peer) -> None:
+        """Queue the uploads again that were under way when the last stream broke."""
+        for stream in peer.waiting():
+            self._ask(peer, stream, first=stream in peer.flow.incoming)
+
+    # ---- what does not arrive
+
+    def give_up(self, peer: Peer, stream: StreamId, error: BadVector) -> None:
+        """Give up a codeword that will not arrive, and free its slot."""
+        peer.drop(stream)
+        self._reactions.refuse(peer, stream.number, error)
+        self._ended((peer.client, stream))
+        self._release((peer.client, stream))
+        failed = Failed(self._clock(), peer.client, stream.number, str(error)[:LONGEST_REASON])
+        self._reactions.emit(failed)
+
+    def give_up_unwanted(self, peer: Peer) -> None:
+        """Free the slots of a client that is away, and of codewords that are not wanted any more.
+
+        A complete one keeps its slot until it is summed or its round is over.
+        """
+        wanted = (*peer.waiting(), *peer.whole) if peer.stream is not None else ()
+        for stream in tuple(self._asked.get(peer.client, ())):
+            if stream not in wanted:
+                self._release((peer.client, stream))
+        for stream in self._begun.get(peer.client, {}).keys() - set(peer.waiting()):
+            self._ended((peer.client, stream))
+
+    def lost(self, peer: Peer) -> None:
+        """Free all slots of a client that is gone for good."""
+        self.give_up_unwanted(peer)
+        self._begun.pop(peer.client, None)
+
+    def free_stalled(self, limit_s: float) -> None:
+        """Take the slot from uploads that are stalled or too slow.
+
+        A stalled upload has failed; a slow one goes to the end of the queue and later continues.
+        """
+        now = self._clock()
+        for stub, upload in list(self._uploads.items()):
+            peer = self._peers.get(stub[0])
+            incoming = peer.flow.incoming.get(stub[1]) if peer is not None else None
+            if peer is None or peer.stream is None or incoming is None or stub not in self._slots.sending:
+                self._uploads.pop(stub, None)
+            elif now - upload.moved > limit_s:
+                self._stalled(peer, stub[1], now - upload.moved)
+            elif now - upload.looked >= limit_s:
+                trickles = incoming.received - upload.size < SLOWEST_BYTES_S * (now - upload.looked)
+                upload.looked, upload.size = now, incoming.received
+                self._grant(self._slots.turn(stub) if trickles else [])
+
+    def _stalled(self, peer: Peer, stream: StreamId, seconds: float) -> None:
+        error = BadVector(f"{stream}: nothing came for {seconds:.1f} s")
+        try:
+            self.give_up(peer, stream, error)
+        except BadMessage as overflow:
+            self._reactions.overflowed(peer, overflow)
+
+    # ---- slots
+
+    def _ask(self, peer: Peer, stream: StreamId, *, first: bool = False) -> None:
+        self._asked.setdefault(peer.client, set()).add(stream)
+        self._grant(self._slots.ask((peer.client, stream), first=first))
+
+    def _release(self, stub: Stub) -> None:
+        client, stream = stub
+        asked = self._asked.get(client, set())
+        asked.discard(stream)
+        if not asked:
+            self._asked.pop(client, None)
+        self._grant(self._slots.free(stub))
+
+    def _grant(self, stubs: list[Stub]) -> None:
+        for client, stream in stubs:
+            peer = self._peers.get(client)
+            if peer is not None and self._granted(peer, stream):
+                now = self._clock()
+                self._begun.setdefault(client, {}).setdefault(stream, now)
+                self._uploads[client, stream] = _Upload(now, now, peer.flow.incoming[stream].received)
+            else:
+                self._release((client, stream))
+
+    def _granted(self, peer: Peer, stream: StreamId) -> bool:
+        try:
+            return peer.grant(stream)
+        except BadMessage as error:
+            self._reactions.overflowed(peer, error)
+        except EdgeFailed as error:  # the disk is full
+            self.give_up(peer, stream, BadVector(str(error)))
+        return False
+
+    def _ended(self, stub: Stub, unknown: float = 0.0) -> float:
+        """Forget an upload, and return when it got its first slot."""
+        client, stream = stub
+        begun = self._begun.get(client, {})
+        since = begun.pop(stream, unknown)
+        if not begun:
+            self._begun.pop(client, None)
+        self._uploads.pop(stub, None)
+        return since
