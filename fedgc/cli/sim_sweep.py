@@ -3,10 +3,8 @@
 import json
 import math
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 
 from rich.console import Console
 from rich.progress import Progress
@@ -15,18 +13,13 @@ from rich.text import Text
 
 import fedgc.web
 from fedgc.cli.image_files import drawable, keep
-from fedgc.cli.sim_train import Training
 from fedgc.cli.view import megabytes, terminal
-from fedgc.errors import Unusable
-from fedgc.history import RoundRow
 from fedgc.sim.owned import CORES
 from fedgc.sim.past_run import PastRun
-from fedgc.sim.play import SUMMED
 from fedgc.sim.simulate import MEGABYTE
-from fedgc.sim.sweep import Swept, Trial, run_sweep, scaled
-from fedgc.sim.sweep_file import Goal, Sweep, SweepScenario, read_sweep
+from fedgc.sim.sweep import Swept, Trial, run_sweep
+from fedgc.sim.sweep_file import read_sweep
 from fedgc.sim.sweep_page import sweep_page, toml_of, words_of
-from fedgc.sim.training import Point, train
 from fedgc.store.database import Store
 
 
@@ -34,7 +27,11 @@ def run_sim_sweep(path: Path, html: Path | None, *, as_json: bool) -> None:
     """Play the sweep, show it, and write the page."""
     drawable(html)
     sweep, console = read_sweep(path), Console(stderr=True)
-    trial = None if sweep.goal is None else partial(_trained, sweep.goal)
+    trial = None
+    if sweep.goal is not None:
+        from fedgc.cli.sim_sweep_train import trained  # here, since other sweeps need no torch
+
+        trial = partial(trained, sweep.goal)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("runs", total=None)
         swept = run_sweep(
@@ -58,30 +55,6 @@ def run_sim_sweep(path: Path, html: Path | None, *, as_json: bool) -> None:
 def _past(run: str) -> PastRun:
     with Store.open(reads_only=True) as store:
         return PastRun.read(store, run)
-
-
-def _trained(goal: Goal, sweep: Sweep, at: int, scenario: SweepScenario, seed: int) -> Trial:
-    """Train one run, and return the time and the bytes until the goal was reached."""
-    sys.path.insert(0, str(Path.cwd()))  # for tasks in the user's folder
-    settings = {**sweep.common, **sweep.combinations[at]}
-    job, model_mb = Training(goal.task, replace(scenario.request, seed=seed), settings).job()
-    job = replace(job, scenario=scaled(job.scenario, scenario, job.config))
-    rows, models, marks = list[RoundRow](), set[tuple[str, int]](), list[tuple[float, float, float]]()
-
-    def heard(point: Point) -> None:
-        row = point.row
-        rows.append(replace(row, clients=()))
-        models.update((each.client, row.version) for each in row.clients if each.steps or each.counted)
-        if goal.figure in point.metrics:
-            sent_mb = model_mb * (point.sent + len(models))
-            marks.append((point.seconds, sent_mb, point.metrics[goal.figure]))
-
-    train(job, heard)
-    if not marks:
-        raise Unusable(f"--sweep: saw no figure {goal.figure} of task {goal.task}, needed one it evaluates")
-    reached = next((mark for mark in marks if mark[2] >= goal.target), (math.inf, math.inf, 0.0))
-    exchanges = fmean(row.outcome in SUMMED for row in rows)
-    return Trial(at, scenario.name, *reached[:2], exchanges, 0.0, len(rows), last=marks[-1][2])
 
 
 def _figures(swept: Swept) -> dict[str, object]:

@@ -74,7 +74,7 @@ class VirtualClock:
         """All clients can load the chunks `holds`, or each its own of `owned`."""
         clients_w = len(clients)
         self.now = 0.0
-        self.computed, self.loads = 0, 0  # chunks taken to their target, models of clients
+        self.computed, self.loads = 0, 0  # chunks taken to their target, models that work began from
         self._clients = tuple(clients)
         self._index = {client: w for w, client in enumerate(clients)}
         self._client_model, self._terms = client_model, terms
