@@ -17,7 +17,8 @@ from fedgc.sim.training import Point, train
 
 def trained(goal: Goal, sweep: Sweep, at: int, scenario: SweepScenario, seed: int) -> Trial:
     """Train one run, and return the time and the bytes until the goal was reached."""
-    sys.path.insert(0, str(Path.cwd()))  # for tasks in the user's folder
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # for tasks in the user's folder
     settings = {**sweep.common, **sweep.combinations[at]}
     job, model_mb = Training(goal.task, replace(scenario.request, seed=seed), settings).job()
     job = replace(job, scenario=scaled(job.scenario, scenario, job.config))
