@@ -22,7 +22,7 @@ is on disk before the shares leave.
 Protocol: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (2017), the
 variant for a malicious server, with keys for many exchanges agreed at once. A mask key serves one exchange,
 so rebuilding it after a dropout reveals nothing about other exchanges. In a large federation a member has a
-few neighbors and holders, which it draws itself (`graph`).
+few neighbors and holders, which it draws (`graph`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,17 +37,7 @@ from fedgc.messages import Persist
 from fedgc.secagg import packets, rules
 from fedgc.secagg.federation import Federation
 from fedgc.secagg.graph import draw, drawn
-from fedgc.secagg.keys import (
-    KEY_BYTES,
-    Identity,
-    derive,
-    digest,
-    loaded,
-    same,
-    seal,
-    unseal,
-    verify,
-)
+from fedgc.secagg.keys import KEY_BYTES, Identity, derive, digest, loaded, same, seal, unseal, verify
 from fedgc.secagg.keystream import Strand, Words, expand, keystream
 from fedgc.secagg.packets import SHARE_BYTES
 from fedgc.secagg.privacy import DiscreteGaussian
@@ -335,8 +325,7 @@ class Client:
             raise BadMessage(
                 f"begin: saw members {sorted(missing)} whose shares never came, needed them at first"
             )
-        own = state.drew[state.sources.index(self.number)]
-        if reason := rules.absence(self.federation, self.number, own, frozenset(members)):
+        if reason := state.absence(self.federation, members, of=(self.number,)):
             raise BadMessage(f"begin: {reason}")
 
     def _check_unspent(self, model: bytes) -> None:
