@@ -137,6 +137,22 @@ def bench_accuracy(
     show(report, as_json=as_json, save=save, lines=text_lines(report))
 
 
+@app.command("groups")
+def bench_groups(
+    as_json: AsJson = False, quick: Quick = False, save: Save = False, traces: Traces = None
+) -> None:
+    """Simulated seconds to a target with clients in groups by speed: beside rounds, partial work and FedBuff.
+
+    Example: python -m benchmarks groups --traces traces --json
+    """
+    from benchmarks.groups import QUICK, USUAL, text_lines
+    from benchmarks.groups import bench_groups as measure
+    from benchmarks.printing import show
+
+    report = measure(QUICK if quick else USUAL, traces)
+    show(report, as_json=as_json, save=save, lines=text_lines(report))
+
+
 @app.command("link")
 def bench_link(as_json: AsJson = False, quick: Quick = False, save: Save = False) -> None:
     """Overhead of a round over each link, beside Flower's own FedAvg and a plain stream, on real processes.

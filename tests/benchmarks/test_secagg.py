@@ -98,4 +98,4 @@ def test_wrong_mean_ends_benchmark(monkeypatch):
 
 def test_small_cells_are_repeated_more_often():
     cells = (secagg.Cell(5, 10**6, 0), secagg.Cell(10, 10**7, 0), secagg.Cell(50, 10**7, 0))
-    assert [cell.repeats(secagg.USUAL) for cell in cells] == [7, 3, 1]
+    assert [secagg.repeats(cell, secagg.USUAL) for cell in cells] == [7, 3, 1]

@@ -225,6 +225,12 @@ def test_other_mask_keys_of_neighbor_are_refused(begun, kit):
             delivered(begun, kit, with_keys(lambda each, who=stranger: (who, each[1])))
 
 
+def test_packets_fit_in_size_stated_for_graph(begun, opened):
+    group, made, out = begun
+    sizes = [len(each.pack()) for each in (*out.values(), *made.deals.values(), opened[2])]
+    assert max(sizes) <= group.federation.largest_packet
+
+
 def test_mask_key_of_small_order_is_refused(begun, kit):
     group, _, out = begun
     head = group.sites[SITE].client.state.known.advert(out[SITE].keys[0][0])
@@ -392,7 +398,7 @@ def test_secret_needs_enough_of_its_own_holders(agreed):
     assert done.lacking[SITE] == 0
 
 
-def test_stranger_is_no_member_of_graph(kit):
+def test_unknown_identity_is_refused_with_graph(kit):
     with pytest.raises(NotAdmitted, match="needed a member's"):
         Client.start(kit.federation(COUNT, threshold=THRESHOLD, graph=GRAPH),
                      Identity(hashlib.sha256(b"stranger").digest()), {})  # fmt: skip
