@@ -211,7 +211,7 @@ def bench_hostile(as_json: AsJson = False, quick: Quick = False, save: Save = Fa
 
 @app.command("privacy")
 def bench_privacy(as_json: AsJson = False, quick: Quick = False, save: Save = False) -> None:
-    """Accuracy with client-level privacy, beside Flower's at equal epsilon; the accountant's error.
+    """Accuracy with client-level privacy, beside Flower's at equal epsilon; accountant's error; an attack.
 
     Example: python -m benchmarks privacy --json
     """
@@ -311,6 +311,18 @@ def bench_placement(
     from benchmarks.printing import show
 
     show(measure(gb), as_json=as_json, save=save)
+
+
+@app.command("prediction")
+def bench_prediction(as_json: AsJson = False, quick: Quick = False, save: Save = False) -> None:
+    """Error of the second half of real runs, predicted from their first: uneven, dying, stopped, slow, gated.
+
+    Example: python -m benchmarks prediction --json
+    """
+    from benchmarks.prediction import bench_prediction as measure
+    from benchmarks.printing import show
+
+    show(measure(quick=quick), as_json=as_json, save=save)
 
 
 @app.command("convert-trace")

@@ -22,7 +22,8 @@ from fedgc.config import RunConfig
 from fedgc.messages import Work
 from fedgc.training.flat import Vector
 from fedgc.training.local_loop import Begin
-from fedgc.training.script.script_loop import ScriptFacts, ScriptLoop
+from fedgc.training.script.connection import ScriptFacts
+from fedgc.training.script.script_loop import ScriptLoop
 
 SCRIPT: Final = Path(__file__).with_name("loop_script.py")
 CLIENT: Final = "bench"

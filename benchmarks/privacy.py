@@ -1,4 +1,4 @@
-"""Accuracy with client-level privacy, beside Flower's strategy at equal epsilon; the accountant's error.
+"""Accuracy with client-level privacy, beside Flower's at equal epsilon; the accountant's error; an attack.
 
 Digits on a linear model, dealt at random to clients of which the largest has seven times the samples of the
 smallest. Training runs the serving code under simulated time (`fedgc.sim.training`). Arms:
@@ -9,7 +9,8 @@ smallest. Training runs the serving code under simulated time (`fedgc.sim.traini
                       multiplier is set to what makes the same epsilon true
     none              FedAvg without clip and noise
 
-Each arm has the clip of `CLIPS` that was best on a seed that is not reported.
+Each arm has the clip of `CLIPS` that was best on a seed that is not reported. The attack on models that were
+trained with and without privacy of records is that of `membership`.
 """
 
 import math
@@ -21,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.images import images
+from benchmarks.membership import attack
 from benchmarks.report import Figure, Report, Value, machine
 from benchmarks.scene import LINK_S, read
 from fedgc.config import RunConfig
@@ -39,6 +41,8 @@ DELTA: Final = 1e-6
 CLIPS: Final = (0.1, 0.3, 1.0)
 ARMS: Final = ("fixed", "adaptive", "flower")
 TUNED_ON: Final = 1000  # the seed that chooses clips
+MODELS: Final = 32  # that are attacked
+ATTACKED_AT: Final = 2.0  # epsilon of the private ones
 CHECKED: Final = ((1.0, 1), (4.0, 100), (8.0, 300))  # noise, exchanges
 
 
@@ -159,6 +163,7 @@ def bench_privacy(*, quick: bool) -> Report:
     """Return accuracies by arm and epsilon; the figures are those of the least favorable epsilon."""
     epsilons, rounds, seeds = (EPSILONS[1:], 5, 1) if quick else (EPSILONS, 10, 3)
     rows = _rows(epsilons, rounds, seeds)
+    plain, private = (attack(each, 8 if quick else MODELS) for each in (0.0, ATTACKED_AT))
 
     def accuracy(arm: str, budget: float) -> float:
         return next(
@@ -174,6 +179,11 @@ def bench_privacy(*, quick: bool) -> Report:
         "accuracy_cost_points": 100
         * (accuracy("none", math.inf) - min(accuracy("fixed", e) for e in epsilons)),
         "epsilon_error": epsilon_error(),
+        "membership_percent": 100 * plain.balanced_accuracy,
+        "membership_percent_private": 100 * private.balanced_accuracy,
+        "membership_epsilon": private.epsilon,
+        "attacked_model_accuracy": plain.model_accuracy,
+        "attacked_model_accuracy_private": private.model_accuracy,
     }
     losses_first = sorted(rows, key=lambda row: float(row["accuracy"] or 0))
     return Report(figures, losses_first, machine(), range(seeds))

@@ -29,7 +29,7 @@ from fedgc.links.session.sessions import Surroundings
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.training import CacheFiles, CommonModel, Engine, new_engine, new_script_engine
 from fedgc.training.pace import Pace
-from fedgc.training.script.script_loop import ScriptFacts
+from fedgc.training.script.connection import ScriptFacts
 from fedgc.training.tasks import Task, named
 from tests.config_of import config_of
 from tests.links.conftest import GRACE_S, WAIT_S

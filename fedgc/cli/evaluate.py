@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 from rich.markup import escape
@@ -28,8 +28,6 @@ from fedgc.flower.scoring import RESULT
 from fedgc.history import Score
 from fedgc.store.database import Store
 from fedgc.store.views import Run
-
-MEAN: Final = "mean"
 
 
 @dataclass(frozen=True, slots=True)

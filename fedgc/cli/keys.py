@@ -131,8 +131,9 @@ def federation(  # noqa: PLR0913, PLR0917  one for each option
         return
     numbers = Numbers(clip, bits, ring, largest_weight)
     privacy = (noise, releases, delta)
-    sparse = (colluders, lost)
-    pinned = Pinned(tuple(member), threshold, n_min, exchanges, numbers, site_clip, privacy, sparse)
+    pinned = Pinned(
+        tuple(member), threshold, n_min, exchanges, numbers, site_clip, privacy, (colluders, lost)
+    )
     write(opener, path, pinned)
 
 

@@ -43,8 +43,8 @@ from fedgc.processes.available import available_memory
 from fedgc.training import CacheFiles, Engine, new_engine, new_script_engine
 from fedgc.training.devices import GPU_SHARE, limit_memory
 from fedgc.training.pace import Pace
+from fedgc.training.script.connection import ScriptFacts
 from fedgc.training.script.place import gateway_command
-from fedgc.training.script.script_loop import ScriptFacts
 from fedgc.training.tasks import Task, must_be_task, named
 
 KILOBYTE: Final = 1000

@@ -59,6 +59,8 @@ class Fleet:
             else Workers(job.make, job.config, folder, job.workers)
         )
         self.forecast: Callable[[int], Iterable[tuple[str, int]]] = lambda _: ()
+        self.taken: Callable[[int], object] = lambda _: None  # hears of stretches since the last model
+        self._taken = 0
         self._extents, self._room = Extents(), 0
         self._models: dict[int, Vector] = {}
         self._trajectories: dict[str, Trajectory] = {}
@@ -97,7 +99,7 @@ class Fleet:
         for old in [each for each in self._models if each <= version - MODELS_KEPT and each not in needed]:
             del self._models[old]
             model_file(self._folder, old).unlink(missing_ok=True)
-        self._models[version] = model
+        self._models[version], self._taken = model, 0
 
     # ---- what they have done
 
@@ -174,6 +176,8 @@ class Fleet:
         path.ordered, path.kept, path.reached = None, kept, stretch.last
         path.losses, path.led, path.squared_norm = trained.losses, trained.led, trained.squared_norm
         self._ahead.discard(client)
+        self._taken += 1
+        self.taken(self._taken)
 
     def _stored(self, trained: Trained) -> Extent:
         if not trained.spilled:

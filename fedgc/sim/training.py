@@ -70,6 +70,7 @@ class Job:
     planner: Planner | None = None
     make: Callable[[], Task] | None = None  # makes the task in worker processes
     workers: int = 1
+    keeps_clients: bool = True  # the points of the result have the rows of clients
     owned: bool = False  # each client has an equal share of the chunks, and no other can load them
 
     def __post_init__(self) -> None:
@@ -211,11 +212,15 @@ def engines_of(job: Job, folder: Path) -> Engines:
     return job.engines(job, folder) if job.engines is not None else Fleet(job, folder)
 
 
+Heard = Callable[[Point], object]
+Progressed = Callable[[float], object]
+
+
 class _Training:
     """One training run: machine, clock, engines and sum."""
 
-    def __init__(self, job: Job, folder: Path) -> None:
-        self._job = job
+    def __init__(self, job: Job, folder: Path, heard: Heard, progressed: Progressed) -> None:
+        self._job, self._heard, self._progressed = job, heard, progressed
         self._common = CommonModel(job.task, job.config)
         self._optimizer = ServerOptimizer(job.config, self._common.parameters)
         self.model = self._common.first()
@@ -228,7 +233,7 @@ class _Training:
         self.points: list[Point] = []
         self._clock = self._made(job.task.sizes())
         if isinstance(self._fleet, Fleet):
-            self._fleet.forecast = self._clock.forecast
+            self._fleet.forecast, self._fleet.taken = self._clock.forecast, self._noted
         self._exclusion = Exclusion(self._clock.up_s, 4 * self._common.size)
         parts = RunParts(job.planner, pins=SamplePins(job.config.pinned_samples))
         self._run = Run(job.config, now=0.0, size=self._common.size, parts=parts)
@@ -266,9 +271,19 @@ class _Training:
             self._apply(output)
         elif isinstance(output, Append):
             self._sum.clear()
-            self.points.append(Point(self._clock.now, output.row, self._clock.uploads.sent, self._metrics))
+            self._append(Point(self._clock.now, output.row, self._clock.uploads.sent, self._metrics))
             for client, pause_s in self._exclusion.after(output, self._clock.now):
                 self._clock.exclude(client, pause_s)
+
+    def _append(self, point: Point) -> None:
+        self._heard(point)
+        kept = point if self._job.keeps_clients else replace(point, row=replace(point.row, clients=()))
+        self.points.append(kept)
+        self._noted(0)
+
+    def _noted(self, taken: int) -> None:
+        """Report the rounds that are done, with a part for the clients that have worked in this one."""
+        self._progressed(len(self.points) + min(1.0, taken / self._job.scenario[0].clients))
 
     def _add(self, add: Add) -> None:
         self._sum.add(add, self._fleet.sent(self._clock.asked[add.client, add.attempt]))
@@ -284,9 +299,12 @@ class _Training:
             self._metrics = self._common.evaluate(self.model)
 
 
-def train(job: Job) -> Trained:
-    """Train to the end; an engine's failure ends the run."""
+def train(job: Job, heard: Heard = lambda _: None, progressed: Progressed = lambda _: None) -> Trained:
+    """Train to the end; an engine's failure ends the run.
+
+    `heard` receives each round as it ends, and `progressed` the number of rounds done, with fractions.
+    """
     with tempfile.TemporaryDirectory(prefix="fedgc-sim-") as folder:
-        training = _Training(job, Path(folder))
+        training = _Training(job, Path(folder), heard, progressed)
         training.run()
     return Trained(tuple(training.points), training.model)

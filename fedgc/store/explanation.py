@@ -18,7 +18,6 @@ from fedgc.store.views import Round, Run
 INCOMPLETE: Final = "the run did not complete: "  # the prefix of the reason when the server gave up
 NAMED: Final = 5  # clients that a line names
 SUMMED: Final = ("synced", "approximate")
-FRUITLESS: Final = ("empty", "aborted")
 BACK: Final = "what it has finished counts once it is back"
 LOOK: Final = "to do: look at the server's machine and its log"
 

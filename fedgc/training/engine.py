@@ -89,6 +89,7 @@ class Engine(ABC):
 
     def __init__(self, config: RunConfig, trajectories: Trajectories) -> None:
         self._config, self._trajectories = config, trajectories
+        self.records: RecordPrivacy | None = None  # if the client's records are protected
         self._models = CommonModels()
         self._work: Work | None = None  # with the round and target of the last Continue
         self._lead: Vector | None = None  # the common part of every step
@@ -155,11 +156,6 @@ class Engine(ABC):
                     self._pending_events.append(Scored(0.0, UNNAMED, command.version, 1, (), NO_VALIDATE))
 
     # ---- steps and answers
-
-    @property
-    def records(self) -> RecordPrivacy | None:
-        """What the client has spent of the privacy of its records, if they are protected."""
-        return None
 
     @property
     @abstractmethod

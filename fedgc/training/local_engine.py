@@ -41,7 +41,6 @@ from fedgc.training.local_update import (
     trajectory_name,
     with_error_feedback,
 )
-from fedgc.training.record_privacy import RecordPrivacy
 from fedgc.training.trajectories import Origin, Trajectories
 from fedgc.training.update import MeanUpdate
 
@@ -54,6 +53,7 @@ class LocalEngine(Engine):
     def __init__(self, loop: LocalLoop, config: RunConfig, trajectories: Trajectories) -> None:
         super().__init__(config, trajectories)
         self._loop, self._fragments = loop, config.fragments
+        self.records = loop.records
         self._progress = LocalProgress(loop, config, trajectories)
         self._residuals = Residuals(trajectories.residual())
         self._queued = False  # there is work to do
@@ -75,11 +75,6 @@ class LocalEngine(Engine):
     def holds(self) -> tuple[Held, ...]:
         """Return the chunks that the loop trains on."""
         return self._loop.holds()
-
-    @property
-    def records(self) -> RecordPrivacy | None:
-        """What the loop has spent of the privacy of its records, if they are protected."""
-        return self._loop.records
 
     def initial(self) -> Vector:
         """Return the model as this client made it."""

@@ -13,7 +13,8 @@ from fedgc.training.coded_engine import CodedEngine
 from fedgc.training.engine import Engine
 from fedgc.training.local_engine import LocalEngine
 from fedgc.training.pace import Pace
-from fedgc.training.script.script_loop import ScriptFacts, ScriptLoop
+from fedgc.training.script.connection import ScriptFacts
+from fedgc.training.script.script_loop import ScriptLoop
 from fedgc.training.task_loop import TaskLoop
 from fedgc.training.tasks import Task
 from fedgc.training.trainer import Trainer

@@ -74,13 +74,13 @@ class RecordGradients:
         return found
 
     def _clip_into(self, sums: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
-        squares = [each.flatten(1).double().square().sum(1) for each in found.values()]
-        norms = torch.stack(squares).sum(0).sqrt()
+        flat = {name: each.flatten(1) for name, each in found.items()}
+        norms = torch.stack([torch.linalg.vector_norm(each, dim=1) for each in flat.values()]).norm(dim=0)
         finite = norms.isfinite()
-        factors = torch.where(finite, (self._clip / norms).clamp(max=1.0), 0.0).float()
-        for name, each in found.items():
-            safe = torch.where(finite.view(-1, *(1 for _ in each.shape[1:])), each, 0.0)
-            sums[name].add_(torch.tensordot(factors, safe, dims=1))
+        factors = torch.where(finite, (self._clip / norms).clamp(max=1.0), 0.0)
+        for name, each in flat.items():
+            counted = each if finite.all() else torch.where(finite[:, None], each, 0.0)
+            sums[name].add_((factors @ counted).view_as(sums[name]))
 
     def _loss_of_record(self, parameters: Mapping[str, Tensor], record: Any) -> Tensor:  # noqa: ANN401
         found: Tensor = functional_call(self._loss, dict(parameters), (record,))

@@ -60,7 +60,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) ->
     return element("div", element("table", element("thead", top), element("tbody", *made)), class_="scroll")
 
 
-def line_chart(title: str, points: Sequence[tuple[float, float]]) -> Markup:
+def line_chart(title: str, points: Sequence[tuple[float, float]], unit: str = "rounds") -> Markup:
     """Return a line chart as SVG with the least and the largest value; empty for less than two points."""
     finite = [point for point in points if math.isfinite(point[1])]
     if len(finite) < LEAST_POINTS:
@@ -76,5 +76,5 @@ def line_chart(title: str, points: Sequence[tuple[float, float]]) -> Markup:
         aria_label=title,
         preserveAspectRatio="none",
     )
-    words = f"{title}: {y0:.4g} to {y1:.4g}, rounds {x0:.0f} to {x1:.0f}"
+    words = f"{title}: {y0:.4g} to {y1:.4g}, {unit} {x0:.0f} to {x1:.0f}"
     return element("figure", drawn, element("figcaption", words))

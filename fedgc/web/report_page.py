@@ -41,6 +41,12 @@ CLIENT_EPSILON: Final = (
 
 def report_page(report: RunReport, now: float) -> str:
     """Return the page."""
+    footer = element("footer", f"Made {_moment(now)}.", class_="muted")
+    return page_of(report.run.run, *_sections(report), footer)
+
+
+def page_of(title: str, *parts: Markup) -> str:
+    """Return a page of these parts with this style."""
     style = page_file("report.css").decode()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
@@ -49,11 +55,10 @@ def report_page(report: RunReport, now: float) -> str:
         element("meta", charset="utf-8"),
         element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"fedgc: {report.run.run}"),
+        element("title", f"fedgc: {title}"),
         element("style", Markup(style)),
     )
-    body = element("body", *_sections(report), element("footer", f"Made {_moment(now)}.", class_="muted"))
-    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
+    return f"<!doctype html>\n{element('html', head, element('body', *parts), lang='en')}\n"
 
 
 def _sections(report: RunReport) -> Iterator[Markup]:

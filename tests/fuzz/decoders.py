@@ -44,7 +44,8 @@ from fedgc.training.cache_files import TrajectoryInfo
 from fedgc.training.local_update import Residual
 from fedgc.training.loop.environment import VARIABLE, ScriptEnvironment
 from fedgc.training.loop.protocol import LineSocket
-from fedgc.training.script.script_loop import ScriptFacts, ScriptLoop
+from fedgc.training.script.connection import ScriptFacts
+from fedgc.training.script.script_loop import ScriptLoop
 from fedgc.web.access import Entry
 from fedgc.web.app import make_app
 from tests.config_of import config_of
@@ -352,11 +353,11 @@ def _script(folder: Path, stack: ExitStack) -> Iterator[Decoder]:
     def decode(data: bytes) -> None:
         loop = ScriptLoop(facts, lambda _: None)
         near, far = socket.socketpair()
-        loop._line, loop._is_known = LineSocket(near), True
+        loop._script._line, loop._is_known = LineSocket(near), True
         try:
             far.sendall(data)
             far.shutdown(socket.SHUT_WR)
-            while (message := loop._line.receive(0.0)) is not None:
+            for message in loop._script.lines():
                 loop._heard(message)
         finally:
             far.close()

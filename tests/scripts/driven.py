@@ -10,7 +10,8 @@ import numpy as np
 from fedgc.config import RunConfig
 from fedgc.messages import Work
 from fedgc.training.local_loop import Begin
-from fedgc.training.script.script_loop import ScriptFacts, ScriptLoop
+from fedgc.training.script.connection import ScriptFacts
+from fedgc.training.script.script_loop import ScriptLoop
 
 WAIT_S = 60.0
 MANY = 100_000  # steps that no test waits for
@@ -73,7 +74,7 @@ class Driven:
         self._until(left)
 
     def pid(self) -> int:
-        return self.loop._process._process.pid
+        return self.loop._script._process._process.pid
 
     def words(self) -> str:
         """What the script has printed, once it has ended."""

@@ -41,6 +41,7 @@ from fedgc.messages import (
 )
 from fedgc.round.machine import Round
 from fedgc.sim.clock.conditions import NEVER
+from fedgc.sim.clock.downloads import Downloads
 from fedgc.sim.clock.interfaces import (
     NOTHING_FOUND,
     ClientModel,
@@ -51,7 +52,6 @@ from fedgc.sim.clock.interfaces import (
 )
 from fedgc.sim.clock.kinds import ARRIVES, CHUNK_ENDS, DIES, GRACE_ENDS, HEARS, RETURNS, SAYS
 from fedgc.sim.clock.reference_client import WHOLE, ReferenceClient, Reported, failed
-from fedgc.sim.clock.server_link import Pipe
 from fedgc.sim.clock.span_record import SpanRecord
 from fedgc.sim.clock.uploads import Uploads
 
@@ -74,7 +74,7 @@ class VirtualClock:
         """All clients can load the chunks `holds`, or each its own of `owned`."""
         clients_w = len(clients)
         self.now = 0.0
-        self.computed = 0  # chunks taken to their target
+        self.computed, self.loads = 0, 0  # chunks taken to their target, models that work began from
         self._clients = tuple(clients)
         self._index = {client: w for w, client in enumerate(clients)}
         self._client_model, self._terms = client_model, terms
@@ -88,9 +88,8 @@ class VirtualClock:
         self._order = count()
         self.uploads = Uploads(clients_w, terms.line, client_model.up_s)
         self._up = self.uploads.pipe
-        self._down = Pipe(replace(terms.line, slots=None))  # slots are of uploads
-        self._loading: dict[int, tuple[Work, float]] = {}  # and since when
-        self._behind: list[list[Skip | Take]] = [[] for _ in clients]  # received while the model was loading
+        self._downloads = Downloads(replace(terms.line, slots=None))  # slots are of uploads
+        self._down = self._downloads.pipe
         self.watched = SpanRecord(self._clients)
         self._number, self._alive = -1, [True] * clients_w
         self._fleet = [ReferenceClient(client, steered=terms.steered) for client in clients]
@@ -104,6 +103,11 @@ class VirtualClock:
     def joined(self, w: int, now: float, *, live: bool = True) -> Joined:
         """Return the event with which a client joins."""
         return Joined(now, self._clients[w], live, self._holds[w], self._fleet[w].kept())
+
+    def arrives(self, w: int, at: float) -> None:
+        """Let a client be away from the beginning, and join at this time."""
+        self._alive[w] = False
+        self._push(at, RETURNS, w, None)
 
     def play(self, machine: Round, live: Sequence[bool], now: float) -> None:
         """Run one round that has not begun to its end; each client can load its chunks of the plan."""
@@ -207,9 +211,8 @@ class VirtualClock:
         return None
 
     def _loaded(self, w: int, now: float) -> None:
-        command, began = self._loading.pop(w)
+        command, began, behind = self._downloads.ended(w)
         self._work(w, command)
-        behind, self._behind[w] = self._behind[w], []
         for each in behind:
             _OBEYS[type(each)](self, w, each)
         arrival = now + self._control_s[w]
@@ -222,16 +225,15 @@ class VirtualClock:
 
     def _die(self, w: int, failure: Failure) -> Event | None:
         if self._alive[w]:
-            self._stop(w, failure, self._terms.grace_s)
+            noticed_s = failure.noticed_s
+            self._stop(w, failure, self._terms.grace_s if noticed_s is None else noticed_s)
         return None
 
     def _stop(self, w: int, failure: Failure, grace_s: float) -> None:
         self._leave(w)
         self._fleet[w].restart(keeps=failure.keeps)
         self._alive[w] = False
-        self._down.drop(self.now, w)
-        self._loading.pop(w, None)
-        self._behind[w].clear()
+        self._downloads.drop(self.now, w)
         self.uploads.withdraw(self.now, w)
         if not failure.keeps:
             self._versions[w] = -1
@@ -321,11 +323,10 @@ class VirtualClock:
                 heard = self.now + self._control_s[w]
                 self._push(heard, ARRIVES, w, Loaded(heard, command.client, command.version))
         else:
-            self._behind[w].clear()
-            self._loading[w] = command, self.now
-            self._down.begin(self.now, w, 1.0, down_s)
+            self._downloads.begin(self.now, w, command, down_s)
 
     def _work(self, w: int, command: Work) -> None:
+        self.loads += command.version != self._versions[w]
         self._versions[w] = command.version
         if command.names is not self._fleet[w].named:
             sizes = self._sizes
@@ -348,7 +349,7 @@ class VirtualClock:
     def _skip(self, w: int, command: Skip) -> None:
         client = self._fleet[w]
         if command.round != client.round:
-            self._keep_behind(w, command)
+            self._downloads.keep_behind(w, command)
         elif client.current == command.chunk:
             self._leave(w)
             self._steer(w, command)
@@ -359,12 +360,7 @@ class VirtualClock:
         if command.round == self._fleet[w].round:
             self._steer(w, command)
         else:
-            self._keep_behind(w, command)
-
-    def _keep_behind(self, w: int, command: Skip | Take) -> None:
-        """Queue commands for work whose model is still loading; drop others, which came too late."""
-        if w in self._loading and self._loading[w][0].round == command.round:
-            self._behind[w].append(command)
+            self._downloads.keep_behind(w, command)
 
     def _send(self, w: int, command: Reveal | Repair) -> None:
         if self._fleet[w].local:
@@ -375,10 +371,8 @@ class VirtualClock:
         if said is not None:
             self._say(w, said)
         self._go_on(w)
-        if said is None or (isinstance(said, Reported) and said.reached):
-            self._queue_vector(w, command)
-
-    def _queue_vector(self, w: int, command: Reveal | Repair) -> None:
+        if isinstance(said, Failed) or (isinstance(said, Reported) and not said.reached):
+            return  # there is no vector
         self.asked[command.client, command.attempt] = command
         if command.mix is None and self._client_model.up_s(w) < NEVER:  # only local work looks at offers
             heard = self.now + self._control_s[w]
@@ -386,9 +380,7 @@ class VirtualClock:
         self.uploads.ask(self.now, w, command)
 
     def _close(self, w: int, command: Close) -> None:
-        if w in self._loading and self._loading[w][0].round == command.round:
-            self._down.drop(self.now, w)
-            del self._loading[w]
+        self._downloads.drop(self.now, w, command.round)
         self.uploads.withdraw(self.now, w, command.round)
         if command.round == self._fleet[w].round:
             self._leave(w)

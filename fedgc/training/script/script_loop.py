@@ -1,71 +1,28 @@
 """The local loop of a training script: follows the steps that the script counts, and tells it what is next.
 
 The script's process lives as long as the client's session. If it ends, that is a failure of the client in
-that
-round: the next work starts it again, from the common model.
+that round: the next work starts it again, from the common model.
 """
 
-import os
-import secrets
-import shutil
-import socket
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, Final
 
-from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, EdgeFailed, FedgcError, TaskFailed
+from fedgc.errors import BadMessage, EdgeFailed, TaskFailed
 from fedgc.fragments import mix
 from fedgc.guards import guarded
 from fedgc.messages import Held, Layout, Scored, Work
 from fedgc.training.cache import Saved
 from fedgc.training.flat import Vector
 from fedgc.training.local_loop import Advance, Begin, LocalLoop
-from fedgc.training.loop.environment import ScriptEnvironment
-from fedgc.training.loop.protocol import LineSocket
 from fedgc.training.loop.shared_vectors import GENERATION, LOGGED, LOSSES, SECONDS, STEPS, SharedVectors
-from fedgc.training.script.place import in_app
-from fedgc.training.script.process import ScriptProcess
+from fedgc.training.script.connection import END_S, STOP_S, ScriptConnection, ScriptFacts
 
 POLL_S: Final = 0.01  # between two looks at the script's counters; a command ends it early
-END_S: Final = 60.0  # that a script has for itself after the run
-STOP_S: Final = 2.0  # the same, if the run is not over
 HAND_IN_S: Final = 10.0  # that a session's end waits for the script's present step
-LOST_S: Final = 15.0  # that a script has to end once its connection is closed
-HELLO_S: Final = 5.0  # for a connected process to prove that it is the script
-LINES_A_TURN: Final = 1000  # so that a script that sends without end does not stop its client
 MOST_SCORES: Final = 64  # models whose figures wait to be sent
-LONGEST_PLACE: Final = 80  # bytes; a path of a socket has at most 103 on macOS
 LONGEST_REASON: Final = 400  # characters of what is wrong with a line
-
-
-def _place_of_socket() -> str:
-    """Return the folder for temporary files, or one with a path short enough for a socket."""
-    usual = tempfile.gettempdir()
-    return usual if len(os.fsencode(usual)) <= LONGEST_PLACE else "/tmp"  # noqa: S108  mkdtemp makes it safe
-
-
-@dataclass(frozen=True, slots=True)
-class ScriptFacts:
-    """What a client knows of its script."""
-
-    config: RunConfig
-    client: str  # the client's identity: its data is one chunk of this name
-    settings: Mapping[str, str | int | float]  # the client's own: its node config
-    folder: Path  # for the log, and for what outlives the script
-    pace_s: float = 0.0  # least time of a step
-    pinned: str = ""  # the command that the client's owner runs in place of the run's
-    is_site: bool = False  # the command runs the fleet of a site
-
-    @property
-    def command(self) -> str:
-        """The command that is executed."""
-        return self.pinned or self.config.script
 
 
 class ScriptLoop(LocalLoop):
@@ -76,20 +33,11 @@ class ScriptLoop(LocalLoop):
         self._facts = facts
         self._wait = wait
         self.is_costly = facts.is_site
-        self._socket_folder = Path(tempfile.mkdtemp(prefix="fedgc-", dir=_place_of_socket()))
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(self._socket_folder / "client"))
-        self._listener.listen()
-        self._listener.setblocking(False)
-        self._secret = ""
-        self._process: ScriptProcess | None = None
-        self._line: LineSocket | None = None
-        self._lost_at: float | None = None  # when the running script's connection was closed
+        self._script = ScriptConnection(facts)
         self._memory: SharedVectors | None = None
         self._layout: Layout | None = None
         self._samples = 0
-        self._is_ready = False  # the script has announced its model
-        self._is_known = False  # the same, by this process or one before it
+        self._is_known = False  # this process of the script, or one before it, has announced its model
         self._begin: Begin | None = None  # to be told to the script once it is ready
         self._work: Work | None = None
         self._seen = 0  # steps of the script that were returned by `advance`
@@ -150,8 +98,8 @@ class ScriptLoop(LocalLoop):
         if self._begin is not None:
             self._begin = replace(self._begin, work=work)
             self._tell()
-        elif self._line is not None:
-            self._train(self._line, work, load=False)
+        else:
+            self._train(work, load=False)
 
     def advance(self, reached: int, goal: int) -> Advance | None:
         """Return the steps that the script has counted; if some are wanted, wait a moment for them."""
@@ -173,7 +121,7 @@ class ScriptLoop(LocalLoop):
         if not self._asks and not self._left:
             self._asks = True
             self._ask += 1
-            self._say("hand-in", ask=self._ask)
+            self._script.say("hand-in", ask=self._ask)
         end = time.monotonic() + (HAND_IN_S if wait else 0.0)
         self._turn()
         while not (self._handed or self._left):
@@ -195,17 +143,17 @@ class ScriptLoop(LocalLoop):
 
     def validate(self, version: int, model: Vector) -> bool:
         """Have the script score a model, before it trains or without training."""
-        self._to_validate = (version, model) if self._validates or not self._is_ready else None
+        self._to_validate = (version, model) if self._validates or not self._script.is_ready else None
         return self._to_validate is not None
 
     def scores(self, *, wait: bool) -> tuple[Scored, ...]:
         """Return the figures that the script has sent."""
         self._turn()
-        if self._to_validate is not None and self._is_ready and self._begin is None and wait:
+        if self._to_validate is not None and self._script.is_ready and self._begin is None and wait:
             version, model = self._to_validate
             self._to_validate = None
             self._vectors.common[:] = model
-            self._say("validate", version=version)
+            self._script.say("validate", version=version)
         if wait and not self._scores:
             self._raise_failure()
             self._wait(POLL_S)
@@ -217,16 +165,14 @@ class ScriptLoop(LocalLoop):
         """Have the script wait."""
         if not self._resting:
             self._resting = True
-            self._say("rest")
+            self._script.say("rest")
 
     def close(self, *, complete: bool = False) -> None:
         """End the script: by itself if the run is complete, else at once."""
-        self._say("end", complete=complete, reason="the run is over" if complete else "the session has ended")
-        if self._process is not None:
-            self._process.end(END_S if complete else STOP_S)
-        self._disconnect()
-        self._listener.close()
-        shutil.rmtree(self._socket_folder, ignore_errors=True)
+        self._script.say(
+            "end", complete=complete, reason="the run is over" if complete else "the session has ended"
+        )
+        self._script.close(END_S if complete else STOP_S)
         if self._memory is not None:
             self._memory.close()
             self._memory = None
@@ -235,89 +181,32 @@ class ScriptLoop(LocalLoop):
 
     def _turn(self) -> None:
         """Do what there is to do, without waiting."""
-        if self._process is None and not self._left and not self._failure:
-            self._start()
+        script = self._script
+        if not (script.is_running or self._left or self._failure):
+            script.start()
         try:
             with guarded("a line of the script", error=BadMessage):
-                if self._line is None:
-                    self._accept()
-                self._hear()
+                if script.accept_again():
+                    self._failure = self._failure or "the launcher has started the script's processes again"
+                for message in script.lines():
+                    self._heard(message)
         except BadMessage as error:
             self._fail(f"the script: {error}"[:LONGEST_REASON])
         except EdgeFailed:
-            self._disconnect()
-        if self._process is not None and self._line is None:
-            self._look_after(self._process)
+            script.disconnect()
+        if script.is_running and not script.is_connected:
+            self._look_after(script)
 
-    def _hear(self) -> None:
-        """Send what the script had no room for, and take in what it has sent, also before it ended."""
-        gone: EdgeFailed | None = None
-        if self._line is not None:
-            try:
-                self._line.flush()
-            except EdgeFailed as error:
-                gone = error
-        for _ in range(LINES_A_TURN):
-            if self._line is None or (message := self._line.receive(0.0)) is None:
-                break
-            self._heard(message)
-        if gone is not None:
-            raise gone
-
-    def _look_after(self, process: ScriptProcess) -> None:
-        """Look whether a script that is not connected has ended; a launcher outlives rank 0 by a moment."""
-        lost = self._lost_at is not None and time.monotonic() > self._lost_at + LOST_S
-        if process.ended is not None:
-            self._reap(process)
-        elif lost and not self._left:
-            self._fail(f"the script closed its connection and did not end within {LOST_S:g} s")
-
-    def _reap(self, process: ScriptProcess) -> None:
-        """Take note of a script that has ended; unless it has left the run, that is a failure."""
-        self._process = None
-        if self._at_exit and process.ended:
-            self._left = False  # it handed in at its exit, but it has failed
-        if not self._left:
-            self._fail(f"{process.why_ended()} (its output: {self._log})")
-        process.end(0.0)
-
-    def _start(self) -> None:
-        facts, self._secret = self._facts, secrets.token_hex(16)
-        environment = ScriptEnvironment(
-            str(self._socket_folder / "client"),
-            self._secret,
-            facts.config.table(),
-            facts.settings,
-            str(facts.folder),
-            facts.pace_s,
-        )
-        self._lost_at = None
-        self._process = ScriptProcess(in_app(facts.command, sys.path), environment.write(), self._log)
-
-    @property
-    def _log(self) -> Path:
-        return self._facts.folder / "script.log"
-
-    def _accept(self) -> None:
-        """Take the connection of the script; anything that does not know the secret is turned away."""
-        try:
-            connection, _ = self._listener.accept()
-        except BlockingIOError:
-            return
-        line = LineSocket(connection)
-        try:
-            hello = line.receive(HELLO_S)
-            known = hello is not None and hello["kind"] == "hello"
-            secret = str(hello.get("secret")).encode(errors="replace") if hello else b""
-            if not (known and secrets.compare_digest(secret, self._secret.encode())):
-                raise BadMessage("hello: saw another secret")
-        except FedgcError:
-            line.close()
-            return
-        self._line = line
-        if self._lost_at is not None:
-            self._lost_at = None
-            self._failure = self._failure or "the launcher has started the script's processes again"
+    def _look_after(self, script: ScriptConnection) -> None:
+        """Look whether a script that is not connected has ended: unless it has left, that is a failure."""
+        if script.has_ended:
+            status, why = script.reap()
+            if self._at_exit and status:
+                self._left = False  # it handed in at its exit, but it has failed
+            if not self._left:
+                self._fail(why)
+        elif script.overdue and not self._left:
+            self._fail(script.overdue)
 
     def _heard(self, message: Mapping[str, Any]) -> None:
         """Take in a line of the script; raise BadMessage if it is not of this protocol."""
@@ -339,7 +228,7 @@ class ScriptLoop(LocalLoop):
     def _made_ready(self, _: Mapping[str, Any]) -> None:
         if self._memory is None:
             raise BadMessage("ready: saw no model before it, needed one")
-        self._is_ready = self._is_known = True
+        self._script.is_ready = self._is_known = True
         self._tell()
 
     def _reached(self, message: Mapping[str, Any]) -> None:
@@ -350,26 +239,26 @@ class ScriptLoop(LocalLoop):
         self._handed = self._handed or (self._asks and message["ask"] == self._ask)
 
     def _has_left(self, message: Mapping[str, Any]) -> None:
-        if not self._is_ready:
+        if not self._script.is_ready:
             raise BadMessage("left: saw no model before it, needed one")
-        self._left, self._is_ready = True, False
+        self._left, self._script.is_ready = True, False
         self._at_exit = bool(message["at_exit"])
 
     def _announced(self, message: Mapping[str, Any]) -> None:
         layout, samples = Layout.of(message), int(message["samples"])
         if refused := self._refusal(layout, samples):
-            self._say("refused", reason=refused)
+            self._script.say("refused", reason=refused)
             return
         Held(self._facts.client, samples)  # or a BadMessage
         try:
             self._memory = self._memory or SharedVectors.create(layout.size)
         except EdgeFailed as error:
-            self._say("refused", reason=str(error))
+            self._script.say("refused", reason=str(error))
             return
         self._layout, self._samples = layout, self._samples or samples  # a fleet may have fewer now
         self._validates = bool(message.get("validates"))
-        if self._line is not None and not self._is_ready:
-            self._line.send("memory", descriptor=self._memory.descriptor)
+        if not self._script.is_ready:
+            self._script.give(self._memory)
 
     def _refusal(self, layout: Layout, samples: int) -> str:
         """Return why this model is refused; empty if it is not."""
@@ -384,7 +273,7 @@ class ScriptLoop(LocalLoop):
     def _tell(self) -> None:
         """Tell the script to begin, once it is ready."""
         begin = self._begin
-        if begin is None or self._line is None or not self._is_ready or self._resting:
+        if begin is None or not self._script.is_ready or self._resting:
             return
         self._begin = None
         self._vectors.common[:] = begin.saved.vector if begin.saved is not None else begin.model
@@ -392,26 +281,25 @@ class ScriptLoop(LocalLoop):
         self._read_at = None
         self._asks = self._handed = False
         self._generation += 1
-        self._train(self._line, begin.work, load=True, steps=begin.reached)
+        self._train(begin.work, load=True, steps=begin.reached)
 
-    def _train(self, line: LineSocket, work: Work, *, load: bool, steps: int = 0) -> None:
+    def _train(self, work: Work, *, load: bool, steps: int = 0) -> None:
         validates = load and self._to_validate is not None and self._to_validate[0] == work.version
         if validates:
             self._to_validate = None
-        with suppress(EdgeFailed, BadMessage):  # the next turn finds that it has gone, or reads nothing
-            line.post(
-                "train",
-                round=work.round,
-                version=work.version,
-                first_step=work.first_step,
-                steps=steps,
-                target=work.target,
-                limit=max(work.target, work.most_steps),
-                reads_at_target=self._facts.config.measure == "distance",
-                load=load,
-                generation=self._generation,
-                validate=validates,
-            )
+        self._script.say(
+            "train",
+            round=work.round,
+            version=work.version,
+            first_step=work.first_step,
+            steps=steps,
+            target=work.target,
+            limit=max(work.target, work.most_steps),
+            reads_at_target=self._facts.config.measure == "distance",
+            load=load,
+            generation=self._generation,
+            validate=validates,
+        )
 
     def _counted(self, reached: int) -> Advance | None:
         """Return what the counters tell; the step of the target counts once the model was read there."""
@@ -448,27 +336,11 @@ class ScriptLoop(LocalLoop):
             raise TaskFailed("the script has announced no model")
         return self._memory
 
-    def _say(self, kind: str, **fields: Any) -> None:  # noqa: ANN401  JSON
-        if self._line is not None:
-            with suppress(EdgeFailed, BadMessage):
-                self._line.post(kind, **fields)
-
     def _fail(self, reason: str) -> None:
         self._failure = self._failure or reason
-        self._is_ready = False
-        self._disconnect()
-        if self._process is not None:
-            process, self._process = self._process, None
-            process.end(0.0)
+        self._script.end()
 
     def _raise_failure(self) -> None:
         if self._failure:
             failure, self._failure = self._failure, ""
             raise TaskFailed(failure)
-
-    def _disconnect(self) -> None:
-        if self._line is not None:
-            self._line.close()
-            self._line = None
-            self._lost_at = time.monotonic()
-            self._is_ready = False

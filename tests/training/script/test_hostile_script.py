@@ -11,7 +11,8 @@ from fedgc.config import RunConfig
 from fedgc.errors import TaskFailed
 from fedgc.messages import Work
 from fedgc.training.local_loop import Begin
-from fedgc.training.script.script_loop import ScriptFacts, ScriptLoop
+from fedgc.training.script.connection import ScriptFacts
+from fedgc.training.script.script_loop import ScriptLoop
 
 CONNECTED = """
 import json, os, socket, time

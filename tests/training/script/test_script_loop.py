@@ -19,8 +19,9 @@ from fedgc.training.cache import ClientCache
 from fedgc.training.engine import Answer
 from fedgc.training.local_engine import LocalEngine
 from fedgc.training.local_loop import Begin
+from fedgc.training.script.connection import ScriptFacts
 from fedgc.training.script.process import command_of
-from fedgc.training.script.script_loop import ScriptFacts, ScriptLoop
+from fedgc.training.script.script_loop import ScriptLoop
 from fedgc.training.trajectories import Trajectories
 
 ADDING = Path(__file__).parents[2] / "scripts" / "adding.py"
@@ -303,7 +304,7 @@ def test_process_without_secret_is_turned_away(make: Make, tmp_path: Path):
 
     loop = make(adding())
     with socket.socket(socket.AF_UNIX) as stranger:
-        stranger.connect(str(loop._socket_folder / "client"))
+        stranger.connect(str(loop._script._folder / "client"))
         stranger.sendall(b'{"kind":"hello","secret":"guess"}\n')
         loop._turn()
         assert stranger.recv(1) == b""
@@ -314,7 +315,7 @@ def test_ended_script_leaves_no_process(make: Make):
     loop = ready(make(adding("--step-s", 0.05)))
     begin(loop, work(target=1000, most=1000))
     advanced(loop, 1)
-    pid = loop._process._process.pid
+    pid = loop._script._process._process.pid
     loop.close(complete=False)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, signal.SIG_DFL)

@@ -19,8 +19,9 @@ from fedgc.messages import Work
 from fedgc.processes.supervision import descendants
 from fedgc.training.flat import Vector
 from fedgc.training.local_loop import Begin
-from fedgc.training.script import script_loop
-from fedgc.training.script.script_loop import ScriptFacts, ScriptLoop
+from fedgc.training.script import connection
+from fedgc.training.script.connection import ScriptFacts
+from fedgc.training.script.script_loop import ScriptLoop
 from tests.contract.conftest import alive, eventually
 from tests.scripts import srun, two_ranks
 
@@ -66,7 +67,7 @@ class Client:
         return self.loop.hand_in().copy()
 
     def processes(self) -> tuple[int, ...]:
-        return descendants(self.loop._process._process.pid)
+        return descendants(self.loop._script._process._process.pid)
 
     def rank(self, number: int) -> int:
         """The process of a rank."""
@@ -127,7 +128,7 @@ def test_two_ranks_fail_together_and_start_again(make: Make, tmp_path: Path):
     assert not any(map(alive, before))
     client.begin(client.initial, SLOW)
     client.train(3)
-    client.loop._process._process.terminate()
+    client.loop._script._process._process.terminate()
     eventually(lambda: client.loop.advance(client.reached, SLOW) is None and client.loop._left, HANG_S)
     handed = client.hand_in()
     assert np.isfinite(handed).all()
@@ -144,7 +145,7 @@ def test_script_that_ends_early_hands_in_its_steps(make: Make):
 
 
 def test_launcher_may_start_its_ranks_again(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(script_loop, "LOST_S", WAIT_S)
+    monkeypatch.setattr(connection, "LOST_S", WAIT_S)
     launcher = tmp_path / "launcher.py"
     launcher.write_text(
         "import subprocess, sys\nwhile subprocess.call([sys.executable, *sys.argv[1:]]): pass\n"

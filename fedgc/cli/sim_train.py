@@ -1,0 +1,215 @@
+"""`fedgc sim --train`: train a task on simulated clients, by the code that serves real ones."""
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from fedgc.cli.image_files import drawable, keep
+from fedgc.cli.sim import Wanted
+from fedgc.cli.view import terminal
+from fedgc.config import RunConfig
+from fedgc.deploy.app_folder import Setting
+from fedgc.errors import BadSetting, BadTask, Unusable
+from fedgc.sim import Request
+from fedgc.sim.simulate import MEGABYTE
+from fedgc.sim.training import Job, Point, Trained, train
+from fedgc.training import CommonModel
+from fedgc.training.tasks import named
+from fedgc.web.markup import element, line_chart, table
+from fedgc.web.report_page import page_of
+
+SHOWN: Final = 20  # rounds of the table on a terminal
+COLUMNS: Final = ("round", "outcome", "time", "clients", "steps counted", "loss", "sent", "figures")
+SUMMED: Final = ("synced", "approximate")
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What to train, on which clients; the request gives their speeds, links and failures."""
+
+    task: str
+    request: Request
+    settings: Mapping[str, Setting]
+    partition: str | None = None
+    processes: int = 1
+
+    def __post_init__(self) -> None:
+        if self.request.policies:
+            raise Unusable(
+                "--policy and --train: saw both, needed one: a policy is simulated without training"
+            )
+        if self.processes < 1:
+            raise BadSetting(f"--processes: saw {self.processes}, needed at least 1")
+
+    def config(self, clients: int) -> RunConfig:
+        """Return the settings of the run."""
+        mine: dict[str, Setting] = {
+            "rounds": self.request.rounds,
+            "seed": self.request.seed,
+            "data.chunks": clients,
+        }
+        mine |= {} if self.partition is None else {"data.partition": self.partition}
+        table = {**mine, **self.settings, "task": self.task, "min-clients": clients, "client.threads": 1}
+        config = RunConfig.read(table)
+        if config.secrecy != "open":
+            raise BadSetting(f"setting secrecy: saw {config.secrecy} with --train, needed open")
+        return config
+
+    def job(self) -> tuple[Job, float]:
+        """Return the training to simulate, and the megabytes of the model."""
+        clients = self.request.scenario()[0].clients
+        config = self.config(clients)
+        make = partial(named, self.task, config)
+        task = make()
+        owned = config.work == "local" and config.placement == "private"
+        if owned and len(task.sizes()) < clients:
+            raise BadTask(
+                f"task {self.task}: saw {len(task.sizes())} chunks, needed one for each of {clients} clients"
+            )
+        size = CommonModel(task, config).size
+        request = replace(self.request, clients=clients, rounds=config.rounds, model_mb=4 * size / MEGABYTE)
+        processes = min(self.processes, clients) if config.work == "local" else 1
+        job = Job(
+            task, config, request.scenario(), request.line, make=make, workers=processes, owned=owned,
+            keeps_clients=False,
+        )  # fmt: skip
+        return job, request.model_mb
+
+
+@dataclass(frozen=True, slots=True)
+class RoundShown:
+    """One round in the output; `seconds` and `up_mb` are sums since the beginning of the run."""
+
+    round: int
+    outcome: str
+    seconds: float
+    clients: int  # in the sum
+    steps: int
+    counted: int
+    up_mb: float
+    loss: float | None
+    metrics: Mapping[str, float]
+
+
+def run_training(training: Training, wanted: Wanted) -> None:
+    """Train, show the course of the run, and write the page."""
+    if wanted.png is not None:
+        raise Unusable("--png and --train: saw both, needed --html, whose page has the charts")
+    drawable(wanted.html)
+    sys.path.insert(0, str(Path.cwd()))  # for tasks in the user's folder, as in the run itself
+    job, model_mb = training.job()
+    rounds, begun = list[RoundShown](), time.monotonic()
+
+    def heard(point: Point) -> None:
+        rounds.append(_shown(point, model_mb))
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        shown = bar.add_task("rounds", total=job.config.rounds)
+        trained = train(job, heard, lambda done: bar.update(shown, completed=done))
+    wall_s = time.monotonic() - begun
+    summary = _summary(training, job, rounds, trained) | {"wall_s": round(wall_s, 3)}
+    if wanted.html is not None:
+        keep(wanted.html, _page(summary, rounds).encode())
+    if wanted.as_json:
+        found = {**summary, "rounds": [asdict(each) for each in rounds]}
+        sys.stdout.write(json.dumps({"training": found}, allow_nan=False) + "\n")
+    else:
+        terminal().print(_table(summary, rounds))
+
+
+def _shown(point: Point, model_mb: float) -> RoundShown:
+    row, clients = point.row, point.row.clients
+    return RoundShown(
+        row.round,
+        row.outcome,
+        point.seconds,
+        sum(each.counted > 0 for each in clients),
+        sum(each.steps for each in clients),
+        sum(each.counted for each in clients),
+        point.sent * model_mb,
+        row.loss,
+        dict(point.metrics) if row.outcome in SUMMED else {},
+    )
+
+
+def _summary(
+    training: Training, job: Job, rounds: Sequence[RoundShown], trained: Trained
+) -> dict[str, object]:
+    last = rounds[-1]
+    return {
+        "task": training.task,
+        "clients": job.scenario[0].clients,
+        "partition": job.config.partition,
+        "seconds": last.seconds,
+        "up_mb": last.up_mb,
+        "steps": sum(each.steps for each in rounds),
+        "metrics": next((dict(each.metrics) for each in reversed(rounds) if each.metrics), {}),
+        "model": hashlib.sha256(trained.model.tobytes()).hexdigest()[:16],
+    }
+
+
+def _cells(each: RoundShown) -> tuple[str, ...]:
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in each.metrics.items())
+    loss = "" if each.loss is None else f"{each.loss:.4g}"
+    return (
+        str(each.round), each.outcome, f"{each.seconds:.1f} s", str(each.clients), str(each.counted), loss,
+        f"{each.up_mb:.1f} MB", figures,
+    )  # fmt: skip
+
+
+def _table(summary: Mapping[str, object], rounds: Sequence[RoundShown]) -> Table:
+    made = Table(title=_title(summary), caption=_caption(summary))
+    for at, column in enumerate(COLUMNS):
+        made.add_column(column, justify="left" if at in (1, len(COLUMNS) - 1) else "right", no_wrap=True)
+    every = -(-len(rounds) // SHOWN)
+    for each in rounds[::-1][::every][::-1]:
+        made.add_row(*_cells(each))
+    return made
+
+
+def _title(summary: Mapping[str, object]) -> str:
+    return f"{summary['task']} on {summary['clients']} simulated clients, data {summary['partition']}"
+
+
+def _caption(summary: Mapping[str, object]) -> str:
+    done = f"{summary['steps']} local steps in {summary['wall_s']:.1f} s on this machine"
+    return f"{done}, model {summary['model']}"
+
+
+def _page(summary: Mapping[str, object], rounds: Sequence[RoundShown]) -> str:
+    names = dict.fromkeys(name for each in rounds for name in each.metrics)
+    charts = [
+        line_chart(
+            f"{name} over {of}", [(at(each), each.metrics[name]) for each in rounds if each.metrics], of
+        )
+        for name in names
+        for of, at in (("simulated seconds", _seconds), ("megabytes sent", _up_mb))
+    ]
+    losses = [(each.seconds, each.loss) for each in rounds if each.loss is not None]
+    loss = line_chart("training loss over simulated seconds", losses, "simulated seconds")
+    parts = (
+        element("h1", _title(summary)),
+        element("p", _caption(summary)),
+        element("div", *charts, loss, class_="charts"),
+        table(COLUMNS, map(_cells, rounds)),
+    )
+    return page_of(_title(summary), *parts)
+
+
+def _seconds(each: RoundShown) -> float:
+    return each.seconds
+
+
+def _up_mb(each: RoundShown) -> float:
+    return each.up_mb

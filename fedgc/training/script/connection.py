@@ -1,0 +1,201 @@
+"""The process of a training script, and its connection over a local socket. Both may end, and come again."""
+
+import os
+import secrets
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadMessage, EdgeFailed, FedgcError
+from fedgc.training.loop.environment import ScriptEnvironment
+from fedgc.training.loop.protocol import LineSocket
+from fedgc.training.loop.shared_vectors import SharedVectors
+from fedgc.training.script.place import in_app
+from fedgc.training.script.process import ScriptProcess
+
+END_S: Final = 60.0  # that a script has for itself after the run
+STOP_S: Final = 2.0  # the same, if the run is not over
+LOST_S: Final = 15.0  # that a script has to end once its connection is closed
+HELLO_S: Final = 5.0  # for a connected process to prove that it is the script
+LINES_A_TURN: Final = 1000  # so that a script that sends without end does not stop its client
+LONGEST_PLACE: Final = 80  # bytes; a path of a socket has at most 103 on macOS
+
+
+def _place_of_socket() -> str:
+    """Return the folder for temporary files, or one with a path short enough for a socket."""
+    usual = tempfile.gettempdir()
+    return usual if len(os.fsencode(usual)) <= LONGEST_PLACE else "/tmp"  # noqa: S108  mkdtemp makes it safe
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptFacts:
+    """What a client knows of its script."""
+
+    config: RunConfig
+    client: str  # the client's identity: its data is one chunk of this name
+    settings: Mapping[str, str | int | float]  # the client's own: its node config
+    folder: Path  # for the log, and for what outlives the script
+    pace_s: float = 0.0  # least time of a step
+    pinned: str = ""  # the command that the client's owner runs in place of the run's
+    is_site: bool = False  # the command runs the fleet of a site
+
+    @property
+    def command(self) -> str:
+        """The command that is executed."""
+        return self.pinned or self.config.script
+
+
+class ScriptConnection:
+    """Starts the script, and takes its connection."""
+
+    def __init__(self, facts: ScriptFacts) -> None:
+        self._facts = facts
+        self._folder = Path(tempfile.mkdtemp(prefix="fedgc-", dir=_place_of_socket()))
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(self._folder / "client"))
+        self._listener.listen()
+        self._listener.setblocking(False)
+        self._secret = ""
+        self._process: ScriptProcess | None = None
+        self._line: LineSocket | None = None
+        self._lost_at: float | None = None  # when the running script's connection was closed
+        self.is_ready = False  # the script has announced its model over this connection
+
+    # ---- the process
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the script was started, and was not seen to end."""
+        return self._process is not None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process is over."""
+        return self._process is not None and self._process.ended is not None
+
+    @property
+    def overdue(self) -> str:
+        """What is wrong if it goes on without its connection; a launcher outlives rank 0 by a moment."""
+        if self._lost_at is None or time.monotonic() <= self._lost_at + LOST_S:
+            return ""
+        return f"the script closed its connection and did not end within {LOST_S:g} s"
+
+    def start(self) -> None:
+        """Start the script; raise BadSetting or EdgeFailed if that cannot be."""
+        facts, self._secret = self._facts, secrets.token_hex(16)
+        environment = ScriptEnvironment(
+            str(self._folder / "client"),
+            self._secret,
+            facts.config.table(),
+            facts.settings,
+            str(facts.folder),
+            facts.pace_s,
+        )
+        self._lost_at = None
+        command = in_app(facts.command, sys.path)
+        self._process = ScriptProcess(command, environment.write(), facts.folder / "script.log")
+
+    def reap(self) -> tuple[int, str]:
+        """Forget a process that has ended; return its exit status, and why it ended."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0, ""
+        why = f"{process.why_ended()} (its output: {self._facts.folder / 'script.log'})"
+        process.end(0.0)
+        return process.ended or 0, why
+
+    def end(self) -> None:
+        """Close the connection, and end the process at once."""
+        self.disconnect()
+        process, self._process = self._process, None
+        if process is not None:
+            process.end(0.0)
+
+    def close(self, wait_s: float) -> None:
+        """Give the script `wait_s` to end by itself, and end it; it is not started again."""
+        if self._process is not None:
+            self._process.end(wait_s)
+        self.disconnect()
+        self._listener.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    # ---- the connection
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the script can be told something."""
+        return self._line is not None
+
+    def accept_again(self) -> bool:
+        """Take a connection that waits; return whether the running script was connected before.
+
+        Anything that does not know the secret is turned away.
+        """
+        if self._line is not None or (line := self._accepted()) is None:
+            return False
+        self._line = line
+        again, self._lost_at = self._lost_at is not None, None
+        return again
+
+    def _accepted(self) -> LineSocket | None:
+        try:
+            connection, _ = self._listener.accept()
+        except BlockingIOError:
+            return None
+        line = LineSocket(connection)
+        try:
+            hello = line.receive(HELLO_S)
+            known = hello is not None and hello["kind"] == "hello"
+            secret = str(hello.get("secret")).encode(errors="replace") if hello else b""
+            if not (known and secrets.compare_digest(secret, self._secret.encode())):
+                raise BadMessage("hello: saw another secret")
+        except FedgcError:
+            line.close()
+            return None
+        return line
+
+    def lines(self) -> Iterator[Mapping[str, Any]]:
+        """Send what the script had no room for, and yield what it has sent, also before it ended.
+
+        Raises:
+            EdgeFailed: The connection is closed.
+        """
+        gone: EdgeFailed | None = None
+        if self._line is not None:
+            try:
+                self._line.flush()
+            except EdgeFailed as error:
+                gone = error
+        for _ in range(LINES_A_TURN):
+            if self._line is None or (message := self._line.receive(0.0)) is None:
+                break
+            yield message
+        if gone is not None:
+            raise gone
+
+    def say(self, kind: str, **fields: Any) -> None:  # noqa: ANN401  JSON
+        """Tell the script something; a script that has gone hears nothing."""
+        if self._line is not None:
+            with suppress(EdgeFailed, BadMessage):  # the next turn finds that it has gone, or reads nothing
+                self._line.post(kind, **fields)
+
+    def give(self, memory: SharedVectors) -> None:
+        """Pass the shared memory to the script; raise EdgeFailed if it has gone."""
+        if self._line is not None:
+            self._line.send("memory", descriptor=memory.descriptor)
+
+    def disconnect(self) -> None:
+        """Close the connection."""
+        self.is_ready = False
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+            self._lost_at = time.monotonic()
