@@ -87,7 +87,7 @@ EVERY: Final[Mapping[str, Setting]] = {"gate.name": "every", "rounds": 50}
 SCENES: Final = (
     Scene("uneven", PACES_S, EVERY),
     Scene("dying", LIKE_S, {**EVERY, "rounds": 100}, fault=kill, apart_s=(9.0, 13.0)),
-    Scene("stopped", LIKE_S, {**EVERY, "links.grace-s": 6.0}, fault=suspend),
+    Scene("stopped", LIKE_S, {**EVERY, "rounds": 80, "links.grace-s": 6.0}, fault=suspend),
     Scene("slow links", LIKE_S, {**EVERY, "local-steps": 8}, UPLINKS_KB_S),
     Scene("gated", PACES_S, {"gate.name": "drift", "gate.budget": 0.4, "rounds": 60}),
 )
