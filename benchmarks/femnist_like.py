@@ -14,22 +14,23 @@ CLASSES: Final = 62
 SAMPLES: Final = 50  # of a client
 BATCH: Final = 10
 RATE: Final = 0.05
+WIDTH: Final = 32  # channels of the first convolution
 
 
-def network() -> nn.Module:
+def network(width: int = WIDTH) -> nn.Module:
     """Make the network."""
     return nn.Sequential(
-        nn.Conv2d(1, 32, 3),
+        nn.Conv2d(1, width, 3),
         nn.ReLU(),
-        nn.Conv2d(32, 64, 3),
+        nn.Conv2d(width, 2 * width, 3),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Dropout(0.25),
         nn.Flatten(),
-        nn.Linear(64 * 12 * 12, 128),
+        nn.Linear(2 * width * 12 * 12, 4 * width),
         nn.ReLU(),
         nn.Dropout(0.5),
-        nn.Linear(128, CLASSES),
+        nn.Linear(4 * width, CLASSES),
     )
 
 

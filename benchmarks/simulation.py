@@ -13,7 +13,8 @@ Figures:
     clients_per_s_over_flower   fedgc's clients a second over those of Flower's engine
     clients_per_s_over_pfl      over those of pfl-research
     memory_10000_over_100       peak memory of all processes with 10,000 clients over that with 100, with one
-                                step of each client; without mapped files, which the system can take back
+                                step of each client and a narrower network (the states of all clients of a
+                                round are on the disk); without mapped files, which the system can take back
 """
 
 import json
@@ -30,13 +31,14 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from benchmarks.femnist_like import BATCH, SAMPLES
+from benchmarks.femnist_like import BATCH, SAMPLES, WIDTH
 from benchmarks.memory_watch import resident_bytes
 from benchmarks.report import Report, Value, machine
 from fedgc.errors import EdgeFailed
 
 ROOT: Final = Path(__file__).parents[1]
 CORES: Final = os.cpu_count() or 1
+NARROW: Final = 4
 LOOK_S: Final = 0.05
 LIMIT_S: Final = 1200.0
 QUIET: Final = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
@@ -88,14 +90,14 @@ class Ran:
 def bench_simulation(size: Size, pythons: Mapping[str, str]) -> Report:
     """Run all simulators; `pythons` has the interpreter of each other one."""
     rows: list[Mapping[str, Value]] = []
-    own = _timed(Program("fedgc", _words(size.clients, size.rounds, CORES, SAMPLES)), size, rows)
+    own = _timed(Program("fedgc", _words(size.clients, size.rounds, CORES, SAMPLES, WIDTH)), size, rows)
     flower = []
     for cpus in (1, 2):
         words, threads = _words(size.clients, size.rounds, cpus), {"OMP_NUM_THREADS": str(cpus)}
         flower.append(_timed(Program("flower", words, pythons["flower"], threads), size, rows))
     pfl = _timed(Program("pfl", _words(size.clients, size.rounds), pythons["pfl"]), size, rows)
     few, many = (
-        _timed(Program("fedgc", _words(clients, 2, CORES, BATCH)), Size(clients, 2, 0), rows)
+        _timed(Program("fedgc", _words(clients, 2, CORES, BATCH, NARROW)), Size(clients, 2, 0), rows)
         for clients in (size.clients, size.many)
     )
     figures = {

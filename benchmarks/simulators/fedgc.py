@@ -1,4 +1,4 @@
-"""fedgc's simulated training: `fedgc.py CLIENTS ROUNDS PROCESSES SAMPLES`.
+"""fedgc's simulated training: `fedgc.py CLIENTS ROUNDS PROCESSES SAMPLES WIDTH`.
 
 All clients are alike and do one local epoch, and the round waits for all: the same work as the others'.
 """
@@ -15,17 +15,17 @@ from fedgc.sim.training import Job, Point, train
 from fedgc.training.tasks import Task
 
 
-def task(clients: int, count: int) -> Task:
+def task(clients: int, count: int, width: int) -> Task:
     """Return the task, with a chunk for each client."""
     chunks = {f"chunk {at}": count for at in range(clients)}
-    return Task(network, chunks, partial(_load, count), loss)
+    return Task(partial(network, width), chunks, partial(_load, count), loss)
 
 
 def _load(count: int, chunk: str) -> object:
     return samples(int(chunk.split()[1]), count)
 
 
-def main(clients: int, rounds: int, processes: int, count: int) -> None:
+def main(clients: int, rounds: int, processes: int, count: int, width: int) -> None:
     """Train, and print the moments."""
     config = RunConfig(
         rounds=rounds,
@@ -42,7 +42,7 @@ def main(clients: int, rounds: int, processes: int, count: int) -> None:
         device="cpu",
         threads=1,
     )
-    make = partial(task, clients, count)
+    make = partial(task, clients, count, width)
     scenario = (working([[1.0]] * clients),) * rounds
     moments = [time.monotonic()]
 

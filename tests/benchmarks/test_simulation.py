@@ -33,7 +33,7 @@ def test_first_round_is_not_timed():
 @pytest.mark.slow
 def test_simulator_prints_its_rounds_and_memory_is_seen():
     rows = []
-    ran = _timed(Program("fedgc", ["4", "3", "2", "20"], sys.executable), SIZE, rows)
+    ran = _timed(Program("fedgc", ["4", "3", "2", "20", "4"], sys.executable), SIZE, rows)
     assert len(ran.rounds_s) == 3
     assert ran.peak_bytes > 2e8, "of several processes"
     assert rows[0]["clients_per_s"] == pytest.approx(4 / ran.round_s)

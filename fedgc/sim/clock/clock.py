@@ -18,8 +18,6 @@ from heapq import nsmallest
 from itertools import chain, count
 from typing import Any, Final
 
-import numpy as np
-
 from fedgc.errors import FedgcError
 from fedgc.messages import (
     Close,
@@ -114,7 +112,7 @@ class VirtualClock:
         self.now = now
         plan = machine.plan
         held = [Held(chunk.name, chunk.samples, chunk.digest) for chunk in plan.chunks]
-        self._holds = [tuple(held[c] for c in np.flatnonzero(held_c)) for held_c in plan.placement.holds]
+        self._holds = [tuple(held[c] for c in sorted(order)) for order in plan.placement.orders]
         self._samples = {chunk.number: chunk.samples for chunk in plan.chunks}
         present = [self.joined(w, now, live=hears) for w, hears in enumerate(live)]
         self.run(machine, machine.start(now, present), lambda: machine.outcome is not None)
