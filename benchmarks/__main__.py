@@ -7,6 +7,7 @@ first. With `--save` it also writes benchmarks/results/NAME.json, from which the
 figures.
 """
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,7 @@ Traces = Annotated[
     ),
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="Measure less, in under a minute.")]
+PYTHON = Path(sys.executable)
 Save = Annotated[bool, typer.Option("--save", help="Write benchmarks/results/NAME.json.", callback=wholly)]
 
 
@@ -273,6 +275,26 @@ def bench_preempt(
     show(measure(QUICK_DEPARTURES if quick else departures), as_json=as_json, save=save)
 
 
+@app.command("simulation")
+def bench_simulation(
+    as_json: AsJson = False,
+    quick: Quick = False,
+    save: Save = False,
+    flower_python: Annotated[Path, typer.Option(help="An interpreter with flwr and ray.")] = PYTHON,
+    pfl_python: Annotated[Path, typer.Option(help="An interpreter with pfl and torch.")] = PYTHON,
+) -> None:
+    """Clients a second of simulated training, beside Flower's engine and pfl-research; and its memory.
+
+    Example: python -m benchmarks simulation --pfl-python pfl/bin/python --json
+    """
+    from benchmarks.printing import show
+    from benchmarks.simulation import QUICK, USUAL, text_lines
+    from benchmarks.simulation import bench_simulation as measure
+
+    report = measure(QUICK if quick else USUAL, {"flower": str(flower_python), "pfl": str(pfl_python)})
+    show(report, as_json=as_json, save=save, lines=text_lines(report))
+
+
 @app.command("fleet")
 def bench_fleet(
     as_json: AsJson = False,
@@ -327,6 +349,18 @@ def bench_placement(
     from benchmarks.printing import show
 
     show(measure(gb), as_json=as_json, save=save)
+
+
+@app.command("prediction")
+def bench_prediction(as_json: AsJson = False, quick: Quick = False, save: Save = False) -> None:
+    """Error of the second half of real runs, predicted from their first: uneven, dying, stopped, slow, gated.
+
+    Example: python -m benchmarks prediction --json
+    """
+    from benchmarks.prediction import bench_prediction as measure
+    from benchmarks.printing import show
+
+    show(measure(quick=quick), as_json=as_json, save=save)
 
 
 @app.command("convert-trace")

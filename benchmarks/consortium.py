@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -134,6 +135,10 @@ class Consortium:
             step = client.upload(update, weight, client.state.start, client.pad(), self._entropy(32))
         vector: NDArray[Any] = self._done(member, step)
         watch.size_bytes["vector"].append(vector.nbytes)
+        state = self._clients[member].state  # a site keeps its vector; a thousand do not fit here
+        if state.turn is not None:
+            without = replace(state, turn=replace(state.turn, vector=None))
+            self._clients[member] = replace(self._clients[member], state=without)
         return vector
 
     def _unlocked(self, exchange: Exchange, survivors: Sequence[int], watch: Watch) -> Exchange:

@@ -18,33 +18,35 @@ always faster.
     bytes_over_float32     {"32": x, ...} by ring: all bytes sent by a site, packets included, over 4 d
     masked_round_over_plain  overhead of a round on real Flower processes: 4 sites, 10 MB
     flower_round_over_ours   overhead of a round of Flower's own SecAgg+ there / of ours
+    client_1000_over_10    a site's round among 1000 / among 10, of 10^6 numbers (`crowd`)
+    server_1000_s          the server's seconds there, with 50 sites lost
+    billion_over_aes       a site's masks and quantization of a long vector / AES-256-GCM over as many
+                           bytes, at 10^8 numbers, a tenth of a billion (`crowd`)
+    masked_over_plain_100mb  seconds of a round of 8 sites with 100 MB over 100 Mbit/s / of one without masks
 """
 
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.consortium import EXCHANGES, Consortium, Watch
+from benchmarks.consortium import Consortium, Watch
+from benchmarks.crowd import crowd_rows, link_rows, long_rows
 from benchmarks.deployed import deployed_rows
 from benchmarks.report import Figure, Report, Value, machine
+from benchmarks.secagg_cells import CLIP, USUAL_NUMBERS, W_MAX, WEIGHT, Cell, our_row, plain_row, update_of
 from benchmarks.secaggplus import PlusSites
-from fedgc.errors import EdgeFailed
 from fedgc.secagg import Quantizer
 from fedgc.secagg.federation import least_threshold
 from fedgc.secagg.keystream import BLOCK_WORDS, Strand, add_strands, aes_stream
 
 Float = NDArray[np.float32]
 
-WEIGHT: Final = 500
-W_MAX: Final = 1000
-CLIP: Final = 1.0
-USUAL_NUMBERS: Final = Quantizer(CLIP, 20, 32, W_MAX)
 NARROW: Final = Quantizer(CLIP, 8, 16, W_MAX), Quantizer(CLIP, 4, 8, W_MAX)
 NARROW_CELL: Final = (10, 10**6)
 MOVED: Final = 3 * 10**8  # numbers that all repeats of a cell process, approximately
@@ -61,10 +63,12 @@ class Size:
     most: int
     mask_numbers: int
     deployed_rounds: int = 0
+    crowd: int = 0  # sites of a large federation
+    long: int = 0  # numbers of a long vector
 
 
-USUAL: Final = Size((5, 10, 20, 50), (10**6, 10**7), 1, 7, 10**7, deployed_rounds=15)
-LARGE: Final = Size((5, 10, 20, 50), (10**6, 10**7, 10**8), 1, 7, 10**7, deployed_rounds=15)
+USUAL: Final = Size((5, 10, 20, 50), (10**6, 10**7), 1, 7, 10**7, 15, crowd=1000, long=10**8)
+LARGE: Final = replace(USUAL, numbers=(*USUAL.numbers, 10**8))
 QUICK: Final = Size((5, 10), (10**6,), 2, 3, 10**6)
 FLOWERS_LARGEST: Final = 5 * 10**8  # n d; beyond it Flower takes minutes and gigabytes
 
@@ -87,6 +91,10 @@ def bench_secagg(size: Size) -> Report:
     for sites in size.sites:
         rows += _of_sites(sites, size)
     rows += _narrow()
+    if size.long:
+        rows += [*long_rows(size.long), *link_rows()]
+    if size.crowd:
+        rows += crowd_rows(size.crowd)
     if size.deployed_rounds:
         rows += deployed_rows(size.deployed_rounds)
     return Report(figures(rows), [*compared(rows), *rows], machine())
@@ -95,32 +103,9 @@ def bench_secagg(size: Size) -> Report:
 # ---- cells
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A cell: the number of sites, of parameters and of dropouts."""
-
-    sites: int
-    numbers: int
-    lost: int
-
-    @property
-    def name(self) -> str:
-        """Return its name in the figures."""
-        return f"{self.sites},1e{len(str(self.numbers)) - 1},{self.lost}"
-
-    def repeats(self, size: Size) -> int:
-        """Return the number of repeats; small cells have more."""
-        return max(size.least, min(size.most, MOVED // (self.sites * self.numbers)))
-
-    def row(self, what: str, **measured: Value) -> dict[str, Value]:
-        """Return a row of the report."""
-        return {
-            "what": what,
-            "sites": self.sites,
-            "numbers": self.numbers,
-            "lost": self.lost,
-            **measured,
-        }
+def repeats(cell: Cell, size: Size) -> int:
+    """Return the number of repeats; small cells have more."""
+    return max(size.least, min(size.most, MOVED // (cell.sites * cell.numbers)))
 
 
 def _of_sites(sites: int, size: Size) -> list[dict[str, Value]]:
@@ -132,58 +117,20 @@ def _of_sites(sites: int, size: Size) -> list[dict[str, Value]]:
     for numbers in size.numbers:
         for lost in lost_of(sites):
             cell = Cell(sites, numbers, lost)
-            rows += _measured(cell, cell.repeats(size), (ours, watch), theirs)
+            rows += _measured(cell, repeats(cell, size), (ours, watch), theirs)
     return rows
 
 
 def _measured(
-    cell: Cell, repeats: int, ours: tuple[Consortium, Watch], theirs: "_Plus"
+    cell: Cell, count: int, ours: tuple[Consortium, Watch], theirs: "_Plus"
 ) -> list[dict[str, Value]]:
     update, found = update_of(cell.numbers), []
-    for _ in range(repeats):
+    for _ in range(count):
         found.append(our_row(cell, *ours, update))
         if cell.sites * cell.numbers <= FLOWERS_LARGEST:
             found.append(theirs.row(cell, update))
         found.append(plain_row(cell, update))
     return found
-
-
-def our_row(cell: Cell, consortium: Consortium, set_up: Watch, update: Float) -> dict[str, Value]:
-    """Measure one exchange of ours, and check its mean."""
-    watch = Watch()
-    mean, bound = consortium.round(update, WEIGHT, cell.lost, watch)
-    error = float(np.abs(mean - update).max())
-    if error > bound:
-        raise EdgeFailed(
-            f"masked mean of {cell.name}: saw an error of {error:.2e}, needed at most {bound:.2e}"
-        )
-    vector_s, packets_s = (_each(watch, f"client {what}", cell.sites) for what in ("vector", "packets"))
-    set_up_s = sum(map(sum, (set_up.seconds["client"], set_up.seconds["client packets"])))
-    server_set_up_s = sum(set_up.seconds["server"]) / EXCHANGES
-    server_s = sum(watch.seconds["server vector"]) + sum(watch.seconds["server packets"])
-    return cell.row(
-        "ours",
-        client_s=vector_s + packets_s + set_up_s / cell.sites / EXCHANGES,
-        client_vector_s=vector_s,
-        server_s=server_s + server_set_up_s,
-        server_vector_s=sum(watch.seconds["server vector"]),
-        up_bytes=_up_bytes(watch, set_up, cell.sites),
-        error=error,
-        bound=bound,
-    )
-
-
-def _each(watch: Watch, what: str, sites: int) -> float:
-    """Return one site's seconds: the median of a step that each does once, the mean of several."""
-    seconds = watch.seconds[what]
-    return median(seconds) if len(seconds) <= sites else sum(seconds) / sites
-
-
-def _up_bytes(watch: Watch, set_up: Watch, sites: int) -> float:
-    spread = sum(set_up.size_bytes["packets"]) / EXCHANGES
-    survivors = len(watch.size_bytes["vector"])
-    packets = sum(watch.size_bytes["packets"]) / survivors
-    return watch.size_bytes["vector"][0] + packets + spread / sites
 
 
 class _Plus:
@@ -223,24 +170,6 @@ class _Plus:
         )
 
 
-def plain_row(cell: Cell, update: Float) -> dict[str, Value]:
-    """Measure a round without masks on the same vectors."""
-    watch = Watch()
-    with watch.on("client"):
-        sent = update.copy()
-    with watch.on("server"):
-        total = sent.copy()
-        for _ in range(cell.sites - cell.lost - 1):
-            np.add(total, sent, out=total)
-        np.divide(total, cell.sites - cell.lost, out=total)
-    return cell.row(
-        "plain",
-        client_s=watch.seconds["client"][0],
-        server_s=watch.seconds["server"][0],
-        up_bytes=sent.nbytes,
-    )
-
-
 def _narrow() -> Iterable[dict[str, Value]]:
     """Run the narrower rings once, for their bytes."""
     cell = Cell(*NARROW_CELL, lost_of(NARROW_CELL[0])[1])
@@ -249,11 +178,6 @@ def _narrow() -> Iterable[dict[str, Value]]:
         consortium = Consortium(cell.sites, quantizer, os.urandom, watch)
         row = our_row(cell, consortium, watch, update_of(cell.numbers))
         yield {**row, "what": "ring", "ring": quantizer.ring, "bits": quantizer.bits}
-
-
-def update_of(numbers: int) -> Float:
-    """Return an update as in training: most values small, all inside the clip."""
-    return np.random.default_rng(0).uniform(-0.05, 0.05, numbers).astype(np.float32)
 
 
 # ---- limits
@@ -307,7 +231,25 @@ def figures(rows: Sequence[Mapping[str, Value]]) -> dict[str, Figure]:
             _median(rows, "round_s", what="deployed", method="flower"),
             _median(rows, "round_s", what="deployed", method="masked"),
         ),
+        "client_1000_over_10": _ratio(
+            _crowd(rows, "client_s", most=True), _crowd(rows, "client_s", most=False)
+        ),
+        "server_1000_s": _crowd(rows, "server_s", most=True),
+        "billion_over_aes": _ratio(
+            _median(rows, "seconds", what="long", method="masked"),
+            _median(rows, "seconds", what="long", method="aes"),
+        ),
+        "masked_over_plain_100mb": _ratio(
+            _median(rows, "round_s", what="link", method="masked"),
+            _median(rows, "round_s", what="link", method="plain"),
+        ),
     }
+
+
+def _crowd(rows: Sequence[Mapping[str, Value]], field: str, *, most: bool) -> float | None:
+    """Return a median of the largest, or of the smallest, federation of the crowd's rows."""
+    sites = sorted({number(row["sites"]) for row in rows if row["what"] == "crowd"})
+    return _median(rows, field, what="crowd", sites=sites[-1 if most else 0]) if sites else None
 
 
 def compared(rows: Sequence[Mapping[str, Value]]) -> list[dict[str, Value]]:

@@ -139,11 +139,21 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class PastRound:
-    """A round's row, with its run, and the mean of the replays that predicted it (None: not predicted)."""
+    """A round's row, with its run, and what its plan predicted (None: nothing).
+
+    `replay_s` is the mean of the replays, `predicted_s` that mean corrected by the rounds before.
+    """
 
     run: str
     row: RoundRow
     replay_s: float | None = None
+    predicted_s: float | None = None
+
+    @property
+    def error(self) -> float | None:
+        """The error of the prediction as a share of the time that the round took."""
+        took_s = self.row.working_s + self.row.collecting_s
+        return abs(self.predicted_s / took_s - 1.0) if self.predicted_s and took_s > 0 else None
 
 
 @value

@@ -8,6 +8,7 @@ import numpy as np
 from fedgc import messages
 from fedgc.secagg import Client, Federation, Identity, Quantizer, Reply, packets
 from fedgc.secagg.federation import least_threshold, member_list
+from fedgc.secagg.graph import graph_for
 
 MODEL = hashlib.sha256(b"model").digest()
 
@@ -15,11 +16,14 @@ MODEL = hashlib.sha256(b"model").digest()
 class Party:
     """Sites of one federation without a link: they answer the server's commands."""
 
-    def __init__(self, count: int, exchanges: int = 3) -> None:
+    def __init__(self, count: int, exchanges: int = 3, colluders: int | None = None) -> None:
+        """With `colluders` the graph is sparse, and three sites need not stay."""
         self.identities = [Identity(hashlib.sha256(f"party {at}".encode()).digest()) for at in range(count)]
         named = [(f"site {at}", each.public) for at, each in enumerate(self.identities)]
         quantizer = Quantizer(clip=1.0, bits=20, ring=32, w_max=100)
-        self.federation = Federation(member_list(named), least_threshold(count), 3, exchanges, quantizer)
+        stays = least_threshold(count) if colluders is None else count - 3
+        graph = None if colluders is None else graph_for(count, stays, stays, colluders, lost=1)
+        self.federation = Federation(member_list(named), stays, 3, exchanges, quantizer, graph=graph)
         self.clients = [f"client {at}" for at in range(count)]
         self.machines = {
             client: Client.start(self.federation, each, {})
@@ -63,7 +67,8 @@ class Party:
                 step = machine.agree(packets.Agree.unpack(packet))
                 return messages.Signed(now, client, round_, self.take(client, step))
             case messages.Unmask():
-                step = machine.unlock(packets.Unlock.unpack(packet))
+                self.take(client, machine.note(packets.Unlock.unpack(packet)))
+                step = self.machines[client].unlock(packets.Unlock.unpack(packet))
                 return messages.Shares(now, client, round_, self.take(client, step))
         return None
 

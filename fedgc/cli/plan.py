@@ -8,9 +8,10 @@ history there is a plan as well, marked "no history". Local work has a plan of i
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -71,6 +72,7 @@ class Explanation:
     question: Question
     names: Mapping[str, str]
     wanted: int | None = None  # clients, if asked for
+    errors: tuple[float, ...] = ()  # of the predictions of past rounds, as shares of what they took
 
     def named(self, text: str) -> str:
         """Return a text with clients by their display names."""
@@ -137,7 +139,8 @@ def _from_store(asked: Asked) -> Explanation | LocalExplanation:
         question, speeds, about.rng, history=history, newcomers_s=asked.add, windows=about.windows
     )
     wanted = _wanted(asked, about)
-    return Explanation(source, advice, question, names, wanted)
+    errors = tuple(each.error for each in speeds.recent if each.error is not None)
+    return Explanation(source, advice, question, names, wanted, errors)
 
 
 def _wanted(asked: Asked, about: Planned) -> int | None:
@@ -186,6 +189,9 @@ def _figures(explanation: Explanation) -> dict[str, Any]:
         "predicted_s": choice.predicted_s,
         "band_s": [choice.band.low_s, choice.band.high_s],
         "correction": choice.correction,
+        "past_predictions": len(explanation.errors),
+        "past_error_median": median(explanation.errors) if explanation.errors else None,
+        "past_error_worst": max(explanation.errors, default=None),
         "uncoded_s": advice.uncoded_s,
         "over_uncoded": advice.over_uncoded,
         "fluid_bound_s": advice.fluid_s,
@@ -249,6 +255,13 @@ def _prediction(choice: Choice) -> str:
     return f"{said}; past rounds took {choice.correction:.2f} times as long as simulated"
 
 
+def _past_errors(errors: Sequence[float]) -> dict[str, str]:
+    if not errors:
+        return {}
+    count = f"of {len(errors)} past rounds" if len(errors) > 1 else "of one past round"
+    return {f"predictions {count}": f"off by {median(errors):.0%} (median), {max(errors):.0%} at most"}
+
+
 def _facts(explanation: Explanation) -> dict[str, str]:
     advice = explanation.advice
     choice = advice.choice
@@ -262,6 +275,7 @@ def _facts(explanation: Explanation) -> dict[str, str]:
         )
         + (", ..." if len(advice.clients) > SHOWN else ""),
         "round": _prediction(choice),
+        **_past_errors(explanation.errors),
         "deadline": "of the first rounds" if choice.deadline_s is None else f"{choice.deadline_s:.3g} s",
         "uncoded": f"{advice.uncoded_s:.3g} s ({advice.over_uncoded:.2f} times that is predicted)",
         "fluid bound": f"{advice.fluid_s:.3g} s ({advice.over_fluid:.2f} times that is predicted)",

@@ -5,12 +5,19 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from click.core import ParameterSource
 
-from fedgc.cli.options import AsJson, Settings
+from fedgc.cli.options import AsJson, Settings, runs_like
 from fedgc.errors import Unusable
+
+OF_TRAINING = (
+    "train", "partition", "processes", "settings", "clients", "rounds", "seed", "model", "trace", "links",
+    "uplink_mb_s", "downlink_mb_s", "server_mb_s", "upload_slots", "as_json", "html",
+)  # fmt: skip
 
 
 def sim(  # noqa: PLR0913, PLR0917  one for each option
+    context: typer.Context,
     clients: Annotated[
         int | None,
         typer.Option(help="How many clients; by default all of the trace, or 200.", show_default=False),
@@ -43,6 +50,20 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="The root of every random choice.")] = 0,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Predict the second half of a past run from its first, and show the error.",
+            autocompletion=runs_like,
+        ),
+    ] = None,
+    sweep: Annotated[
+        Path | None,
+        typer.Option(
+            help="Play the settings, scenarios and seeds of this TOML file, and recommend settings."
+        ),
+    ] = None,
     as_json: AsJson = False,
     html: Annotated[Path | None, typer.Option(help="Write a page with the timeline of a round.")] = None,
     png: Annotated[Path | None, typer.Option(help="Write that timeline as a picture.")] = None,
@@ -73,6 +94,18 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
 
     Example: fedgc sim --train digits --clients 200 --partition dirichlet:0.3 --set learning-rate=0.05
     """
+    if like is not None:
+        from fedgc.cli.sim_like import run_like  # here, since help must not wait for sqlalchemy
+
+        _alone(context, "like", "as_json")
+        run_like(like, as_json=as_json)
+        return
+    if sweep is not None:
+        from fedgc.cli.sim_sweep import run_sim_sweep
+
+        _alone(context, "sweep", "as_json", "html")
+        run_sim_sweep(sweep, html, as_json=as_json)
+        return
     from fedgc.cli.sim import Wanted, run_sim, speeds
     from fedgc.sim import Request
 
@@ -100,8 +133,22 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
             raise Unusable("--partition, --processes, --set: saw one without --train, needed a task to train")
         run_sim(request, wanted)
         return
+    _alone(context, *OF_TRAINING)
     from fedgc.cli.settings import parse
     from fedgc.cli.sim_train import Training, run_training
 
     count = processes or os.cpu_count() or 1
     run_training(Training(train, request, parse(settings or ()), partition, count), wanted)
+
+
+def _alone(context: typer.Context, *allowed: str) -> None:
+    """Refuse options beside the first of the allowed ones that have no meaning there."""
+    names = {each.name or "": each.opts[0] for each in context.command.params}
+    given = [
+        flag
+        for name, flag in names.items()
+        if name not in allowed and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        others = ", ".join(names[each] for each in allowed[1:])
+        raise Unusable(f"{names[allowed[0]]}: saw {given[0]} beside it, needed no option but {others}")

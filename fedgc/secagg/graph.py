@@ -9,7 +9,7 @@ a hash of the members' keys would not have this property, since a server with on
 many keys until the hash suits it; nor would one from nonces that are committed to and revealed later, since
 the server can leave out members after it has seen their nonces.
 
-The server chooses who drops out when it knows the graph. Three events would help it. Their probabilities, for
+The server chooses who drops out when it knows the graph. Four events would help it. Their probabilities, for
 an epoch of R members of which c collude, sum to at most 2^-40 (`Graph.risk`); H is the tail of the
 hypergeometric distribution, P[at least x of k draws are among b of N].
 
@@ -26,8 +26,13 @@ hypergeometric distribution, P[at least x of k draws are among b of N].
   q = C(V, checked) / C(T, checked), V = (n + c) / 2, independently of others; the release of a secret needs
   `shares` of its holders, of which c' collude:
   (R - c) sum over c' of P[c'] P[Bin(holders - c', q) >= shares - c'].
+- Twice: two sums of one model are unmasked. A member that has released shares for one of them masks this
+  model no more, so the members X that released for the first do not sign the second. If X has more than half
+  of the honest members, the second has at most (n + c) / 2 valid signatures: see above. A smaller X would
+  have to hold enough shares of each of the Q - c honest survivors, its own among them; with h = n - c,
+  C(h, h / 2) C(h, Q - c) H(n - 1, h / 2 + c, holders - 1, shares - 1)^(Q - c).
 
-All three fall as R grows, except for the last one's V; so R is the quorum and V that of all members.
+The first three fall as R grows, except for V; so R is the quorum Q, and V that of all n members.
 """
 
 import math
@@ -43,7 +48,7 @@ from fedgc.secagg.keys import digest
 from fedgc.secagg.keystream import keystream
 from fedgc.secagg.shamir import POINTS
 
-RISK_BITS: Final = 40  # statistical security of an epoch: the three events have probability 2^-40 at most
+RISK_BITS: Final = 40  # statistical security of an epoch: the four events have probability 2^-40 at most
 _FAILURE_BITS: Final = 10  # an exchange that loses the stated share of members fails once in 1000 times
 _LOG_2: Final = math.log(2)
 _EVENT: Final = -(RISK_BITS + 2) * _LOG_2  # log probability of each event, when a graph is chosen
@@ -93,8 +98,9 @@ class Graph:
             )
 
     def risk_bits(self, members: int, threshold: int, quorum: int) -> float:
-        """Return -log2 of the probability that one of the three events happens in an epoch."""
+        """Return -log2 of the probability that one of the four events happens in an epoch."""
         found = (
+            _twice(members, quorum, self.colluders, self.holders, self.shares),
             _split(quorum, self.colluders, self.holders, self.shares),
             _cut(quorum, self.colluders, self.neighbors, self.present),
             _fooled(self, members, threshold, quorum),
@@ -166,7 +172,14 @@ def _fewest_neighbors(members: int, quorum: int, colluders: int, lost: int) -> t
 def _fewest_holders(members: int, quorum: int, colluders: int, lost: int, at_least: int) -> tuple[int, int]:
     for holders in range(at_least, min(POINTS, quorum - 1) + 1):
         shares = holders // 2 + 1
-        while shares <= holders and _split(quorum, colluders, holders, shares) > _EVENT:
+        while (
+            shares <= holders
+            and max(
+                _split(quorum, colluders, holders, shares),
+                _twice(members, quorum, colluders, holders, shares),
+            )
+            > _EVENT
+        ):
             shares += 1
         if shares <= holders and _survives(members, lost, holders - 1, shares):  # a lost one holds its own
             return holders, shares
@@ -184,6 +197,13 @@ def _survives(members: int, lost: int, drawn_: int, needed: int) -> bool:
 
 def _split(members: int, colluders: int, holders: int, shares: int) -> float:
     return math.log(members - colluders) + _tail(members - 1, colluders, holders - 1, 2 * shares - holders)
+
+
+def _twice(members: int, quorum: int, colluders: int, holders: int, shares: int) -> float:
+    honest, survivors = members - colluders, quorum - colluders
+    half = honest // 2
+    sets = _choose(honest, half) + _choose(honest, survivors)
+    return sets + survivors * _tail(members - 1, half + colluders, holders - 1, shares - 1)
 
 
 def _alone(members: int, colluders: int, neighbors: int, present: int) -> float:

@@ -87,10 +87,13 @@ class State:
         found = set(self.drew[self.sources.index(member)])
         return found.union(s for s, drew in zip(self.sources, self.drew, strict=True) if member in drew)
 
-    def absence(self, federation: Federation, sites: Collection[int]) -> str:
-        """Return which of these sites a sum of them could cut off, of those whose shares are held here."""
-        there = frozenset(sites)
-        drew = ((s, each) for s, each in zip(self.sources, self.drew, strict=True) if s in there)
+    def absence(self, federation: Federation, sites: Collection[int], of: Collection[int] = ()) -> str:
+        """Return which of these sites a sum of them could cut off, of those whose shares are held here.
+
+        Only those in `of` are looked at, if there are any.
+        """
+        there, asked = frozenset(sites), frozenset(of or sites)
+        drew = ((s, each) for s, each in zip(self.sources, self.drew, strict=True) if s in asked)
         return next(filter(None, (absence(federation, s, each, there) for s, each in drew)), "")
 
     def records(self) -> dict[str, bytes]:

@@ -92,7 +92,7 @@ def recent_rounds(connection: Connection, task_id: int | None, limit: int) -> tu
         PastRound(
             line["run"],
             replace(_round(line).row, clients=tuple(by_round[line["id"]])),
-            _replay_s(line["plan"]),
+            *(_time_in(line["plan"], name) for name in ("replay_s", "predicted_s")),
         )
         for line in lines
     )
@@ -113,9 +113,9 @@ def _plan_of(made: type[tables.Round]) -> ScalarSelect[str]:
     )
 
 
-def _replay_s(basis: str | None) -> float | None:
-    """Return the mean of the replays that a plan was made from, if it was."""
-    seconds = mapping_in(basis or "").get("replay_s")
+def _time_in(basis: str | None, name: str) -> float | None:
+    """Return a time that a plan has predicted, if it has."""
+    seconds = mapping_in(basis or "").get(name)
     if isinstance(seconds, int | float) and math.isfinite(seconds) and seconds > 0:
         return float(seconds)
     return None

@@ -58,6 +58,7 @@ def tell(
             "replicas": 3,
             "free": True,
             "replay_s": replay_s,
+            "predicted_s": replay_s and 2.2 * replay_s,
         }
         store.write(Decided(1000.5, run, 1, "plan", basis, "12 chunks"))
         for client in clients:
@@ -126,7 +127,7 @@ def test_different_history_gives_different_plan(path: Path) -> None:
 
 
 def test_prediction_is_corrected_by_past_predictions(path: Path) -> None:
-    """All past rounds took 60.5 s and were predicted to take half of that."""
+    """All past rounds took 60.5 s: twice the replays, a tenth less than was predicted after correction."""
     rounds = [told_round(number, (0.5, 0.5, 0.5)) for number in range(1, 21)]
     tell("spring", rounds, replay_s=60.5 / 2)
     plan = asked()
@@ -135,6 +136,8 @@ def test_prediction_is_corrected_by_past_predictions(path: Path) -> None:
     assert low_s < plan["predicted_s"] < high_s < 1.01 * low_s
     assert "four rounds in five take" in shown()
     assert "past rounds took 2.00 times as long as simulated" in shown()
+    assert (plan["past_predictions"], plan["past_error_median"]) == (20, pytest.approx(0.1))
+    assert "off by 10% (median), 10% at most" in shown()
 
 
 NO_HISTORY = {

@@ -38,6 +38,7 @@ from fedgc.secagg import Client, packets
 from fedgc.secagg.canonical import unpack
 from fedgc.secagg.client import LONGEST_LEAP
 from tests.masked_fleet import SIZE, STEPS, Fleet
+from tests.party import Party
 
 
 @pytest.fixture
@@ -604,3 +605,19 @@ def test_no_model_has_two_sums_and_every_sum_is_correct(party, count, work, peri
         one.check(which, round_, clients)
     assert all(len(packets_) == 1 for packets_ in one.given.values()), "shares for two sums of one model"
     assert not one.run._key_agreement.enrolled - set(one.party.clients), "a stranger is in"
+
+
+def test_run_with_sparse_graph_survives_lost_sites():
+    one = Fleet(lambda count: Party(count, colluders=2), 24, work="local", gate="every")
+    one.join()
+    first, second = one.party.clients[:2]
+    one.drive(until=lambda fleet: fleet.count(Add) == 5)
+    one.lose(first)
+    one.drive(until=lambda fleet: len(fleet.rows) == 1)
+    one.lose(second)  # some have drawn both, and lack a neighbor: the next keys are of the 22 that are left
+    one.drive()
+    assert one.finished.complete, one.finished
+    assert (one.outcomes()[0], one.outcomes()[-1]) == ("synced", "synced")
+    assert any("of 8 neighbors that it drew" in row.reason for row in one.rows)
+    for at, (round_, clients) in enumerate(one.added):
+        one.check(at, round_, clients)

@@ -23,7 +23,7 @@ def tail(members, marked, draws, least):
 
 
 def risk(graph, members, threshold, quorum):
-    """Slow reference: the exact sum of the three bounds of the module's docstring."""
+    """Slow reference: the exact sum of the four bounds of the module's docstring."""
     bad, honest = graph.colluders, quorum - graph.colluders
     split = honest * tail(quorum - 1, bad, graph.holders - 1, 2 * graph.shares - graph.holders)
     cut = sum(
@@ -40,7 +40,10 @@ def risk(graph, members, threshold, quorum):
         fooled += so_many * sum(
             comb(left, x) * q**x * (1 - q) ** (left - x) for x in range(max(0, graph.shares - c), left + 1)
         )
-    return split + cut + honest * fooled
+    half, left = (members - bad) // 2, quorum - bad
+    twice = comb(members - bad, half) * comb(members - bad, left)
+    twice *= tail(members - 1, half + bad, graph.holders - 1, graph.shares - 1) ** left
+    return split + cut + honest * fooled + twice
 
 
 @pytest.mark.parametrize(

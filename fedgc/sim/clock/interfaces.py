@@ -38,11 +38,15 @@ class Machine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """When a client dies and returns, in seconds from now; `keeps`: whether it then still has its work."""
+    """When a client dies and returns, in seconds from now; `keeps`: whether it then still has its work.
+
+    Its death is noticed after `noticed_s`, or (None) after the grace time of the terms.
+    """
 
     dies_s: float
     returns_s: float = NEVER
     keeps: bool = False
+    noticed_s: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.dies_s <= self.returns_s:

@@ -1,0 +1,105 @@
+"""`fedgc sim --sweep`: settings, scenarios and seeds of a file, as a table, a page, and a recommendation."""
+
+import json
+import math
+import sys
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+import fedgc.web
+from fedgc.cli.image_files import drawable, keep
+from fedgc.cli.view import megabytes, terminal
+from fedgc.sim.owned import CORES
+from fedgc.sim.past_run import PastRun
+from fedgc.sim.simulate import MEGABYTE
+from fedgc.sim.sweep import Swept, Trial, run_sweep
+from fedgc.sim.sweep_file import read_sweep
+from fedgc.sim.sweep_page import sweep_page, toml_of, words_of
+from fedgc.store.database import Store
+
+
+def run_sim_sweep(path: Path, html: Path | None, *, as_json: bool) -> None:
+    """Play the sweep, show it, and write the page."""
+    drawable(html)
+    sweep, console = read_sweep(path), Console(stderr=True)
+    trial = None
+    if sweep.goal is not None:
+        from fedgc.cli.sim_sweep_train import trained  # here, since other sweeps need no torch
+
+        trial = partial(trained, sweep.goal)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("runs", total=None)
+        swept = run_sweep(
+            sweep,
+            _past,
+            lambda done, total: bar.update(task, completed=done, total=total),
+            workers=CORES,
+            trial=trial,
+        )
+    if html is not None:
+        style = Path(fedgc.web.__file__).with_name("page") / "page.css"
+        keep(html, sweep_page(swept, style.read_text()).encode())
+    if as_json:
+        sys.stdout.write(json.dumps(_figures(swept), allow_nan=False) + "\n")
+        return
+    terminal().print(_table(swept))
+    if swept.recommended is not None:
+        terminal().print(Text(f"Recommended:\n{toml_of(swept.settings(swept.recommended))}"))
+
+
+def _past(run: str) -> PastRun:
+    with Store.open(reads_only=True) as store:
+        return PastRun.read(store, run)
+
+
+def _figures(swept: Swept) -> dict[str, object]:
+    best = swept.recommended
+    return {
+        "figures": {"recommended": None if best is None else swept.settings(best), "for": swept.what},
+        "rows": [_row(swept, each) for each in swept.trials],
+    }
+
+
+def _row(swept: Swept, trial: Trial) -> dict[str, object]:
+    counted = trial.seconds < math.inf
+    return {
+        "scenario": trial.scenario,
+        "settings": dict(swept.sweep.combinations[trial.combination]),
+        "seconds": trial.seconds if counted else None,
+        "megabytes": trial.megabytes if counted else None,
+        "exchanges": trial.exchanges,
+        "waste": trial.waste,
+        "rounds": trial.rounds,
+        "last": trial.last,
+        "frontier": trial.combination in swept.frontier(trial.scenario),
+        "ended": trial.ended,
+    }
+
+
+def _table(swept: Swept) -> Table:
+    table = Table(title=f"To {swept.what}; * on the frontier of time and bytes")
+    table.add_column("scenario", no_wrap=True)
+    table.add_column("settings")
+    goal = swept.sweep.goal
+    for column in ("time", "bytes", "exchanges", "discarded" if goal is None else f"last {goal.figure}"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for each in sorted(swept.trials, key=lambda each: (each.scenario, each.seconds)):
+        star = "* " if each.combination in swept.frontier(each.scenario) else ""
+        table.add_row(
+            Text(each.scenario),
+            Text(f"{star}{words_of(swept.sweep.combinations[each.combination])}{_ended(each)}"),
+            f"{each.seconds:.3g} s" if each.seconds < math.inf else "-",
+            megabytes(MEGABYTE * each.megabytes) if each.seconds < math.inf else "-",
+            f"{each.exchanges:.0%}",
+            f"{each.waste:.1%}" if each.last is None else f"{each.last:.4g}",
+        )
+    return table
+
+
+def _ended(trial: Trial) -> str:
+    return f" (ended after {trial.rounds:g} rounds: {trial.ended})" if trial.ended else ""

@@ -1,0 +1,136 @@
+"""Test sweeps: the figures of equal work, the frontier, the recommendation, the page, and what is refused."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedgc.cli.commands import app
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting
+from fedgc.sim.sweep import Swept, Trial, run_sweep
+from fedgc.sim.sweep_file import Sweep, read_sweep
+
+FILE = """
+rounds = 6
+model-mb = 8.0
+[settings]
+local-steps = 16
+gate.name = "every"
+[grid]
+"links.codec" = ["float32", "int8"]
+"timing.quorum" = [1.0]
+[scenarios.even]
+clients = 4
+model = "homogeneous"
+uplink-mb-s = 4.0
+downlink-mb-s = 8.0
+[scenarios.uneven]
+clients = 4
+model = "bimodal-persistent"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "sweep.toml"
+    path.write_text(FILE)
+    return path
+
+
+def unknown(run: str):
+    raise AssertionError(f"no run {run} was asked for")
+
+
+def test_times_and_bytes_are_those_of_equal_work(file: Path):
+    """1 s down, 1 s of work, 2 s up for each of two slots: 64 steps in a round, 8 MB for each model."""
+    swept = run_sweep(read_sweep(file), unknown)
+    plain, short = swept.trials[:2]
+    assert plain.seconds == pytest.approx((1.0 + 1.0 + 2 * 2.0) / 64 * 1000)
+    assert plain.megabytes == pytest.approx(4 * (8.0 + 8.0) / 64 * 1000)
+    assert short.seconds < plain.seconds
+    assert short.megabytes == pytest.approx(4 * (8.0 + 8.0 * 0.251) / 64 * 1000, rel=0.01)
+    assert swept.frontier("even") == {1}
+    assert swept.recommended == 1
+    assert swept.settings(1) == {
+        "local-steps": 16, "gate.name": "every", "links.codec": "int8", "timing.quorum": 1.0
+    }  # fmt: skip
+
+
+def trial(combination: int, seconds: float, megabytes: float, scenario: str = "a", ended: str = "") -> Trial:
+    return Trial(combination, scenario, seconds, megabytes, 1.0, 0.0, 6, ended)
+
+
+def test_frontier_leaves_out_beaten_settings(file: Path):
+    sweep = read_sweep(file)
+    three = Sweep(1, 1, 1.0, {}, ({}, {}, {}, {}), (sweep.scenarios[0],))
+    points = [(1.0, 9.0), (2.0, 2.0), (3.0, 2.0), (math.inf, math.inf)]
+    swept = Swept(three, tuple(trial(at, *each, scenario="even") for at, each in enumerate(points)))
+    assert swept.frontier("even") == {0, 1}
+    assert swept.recommended == 1
+
+
+def test_run_that_ends_early_is_not_recommended(file: Path):
+    sweep = read_sweep(file)
+    one = Sweep(1, 1, 1.0, {}, ({},), (sweep.scenarios[0],))
+    assert Swept(one, (trial(0, 1.0, 1.0, "even", ended="no client"),)).recommended is None
+
+
+def test_command_prints_settings_and_writes_page(file: Path):
+    page = file.with_name("out.html")
+    done = CliRunner().invoke(
+        app, ["sim", "--sweep", str(file), "--html", str(page), "--json"], catch_exceptions=False
+    )
+    said = json.loads(done.stdout)
+    assert RunConfig.read(said["figures"]["recommended"]).codec == "int8"
+    assert {(row["scenario"], row["frontier"]) for row in said["rows"]} >= {("even", True), ("uneven", True)}
+    text = page.read_text()
+    assert "[tool.flwr.app.config]" in text
+    assert text.count("<circle") == 4
+    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_sweep_with_task_gives_time_to_target(file: Path):
+    file.write_text(
+        'rounds = 5\ntrain = "digits"\ntarget = 0.3\n[settings]\nlocal-steps = 4\n[grid]\n'
+        '"learning-rate" = [0.0001, 0.2]\n[scenarios.even]\nclients = 2\nmodel = "homogeneous"\n'
+    )
+    page = file.with_name("out.html")
+    words = ["sim", "--sweep", str(file), "--html", str(page), "--json"]
+    said = json.loads(CliRunner().invoke(app, words, catch_exceptions=False).stdout)
+    slow, quick = said["rows"]
+    assert said["figures"]["for"] == "accuracy 0.3"
+    assert (slow["seconds"], slow["frontier"]) == (None, False)
+    assert slow["last"] < 0.3 <= quick["last"]
+    assert 0 < quick["seconds"] < 10
+    assert said["figures"]["recommended"]["learning-rate"] == 0.2
+    assert "To accuracy 0.3" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("rounds = 6", "round = 6", "unknown key 'round'; did you mean rounds?"),
+        ("rounds = 6", "rounds = 0", "saw rounds = 0, needed a number of at least 1"),
+        ("rounds = 6", "seeds = 1001", "saw 4004 runs, needed at most 2000"),
+        ('["float32", "int8"]', '"int8"', "grid: saw links.codec = 'int8', needed a list of values"),
+        ('["float32", "int8"]', '["int9"]', "setting links.codec: saw 'int9'"),
+        ("clients = 4", 'clients = "4"', "scenario even: saw clients = '4', needed a number"),
+        ('"homogeneous"', '"equal"', "scenario even: model 'equal': unknown"),
+        ("clients = 4", 'like = "r"', "scenario even: saw like = 'r' and 3 more, needed one run alone"),
+        ("local-steps = 16", "rounds = 3", "saw the setting rounds, needed rounds at the top of the file"),
+        ("local-steps = 16", 'secrecy = "masked"\nfederation = "f"', "saw secrecy = masked, needed open"),
+        ("rounds = 6", "rounds = ", "cannot be read"),
+        ("rounds = 6", "target = 0.9", "saw target without train, needed a task to train"),
+        ("rounds = 6", 'train = "digits"', "saw model-mb and train, needed one: the task has the model"),
+        ("model-mb = 8.0", 'train = "digits"', "saw target = 0.0, needed a number of at least 0.001"),
+    ],
+)
+def test_bad_file_is_refused_in_one_line(file: Path, old: str, new: str, why: str):
+    file.write_text(FILE.replace(old, new, 1))
+    with pytest.raises(BadSetting) as refused:
+        read_sweep(file)
+    assert why in str(refused.value)
+    assert "\n" not in str(refused.value)
