@@ -10,6 +10,7 @@ import pytest
 
 from fedgc.errors import BadMessage, BadSetting
 from fedgc.secagg import Descriptor, Federation, guarantees
+from fedgc.secagg.canonical import pack, unpack
 from fedgc.secagg.graph import RISK_BITS, drawn, graph_for
 
 SMALL = graph_for(24, 21, 21, colluders=2, lost=1)
@@ -118,9 +119,17 @@ def test_sparse_descriptor_is_decoded_equal(kit):
     assert federation.shares == SMALL.shares
 
 
-def test_descriptor_with_part_of_graph_is_refused(kit):
-    from fedgc.secagg.canonical import pack, unpack
+def test_descriptor_with_weak_graph_is_refused(kit):
+    weak = replace(SMALL, checked=1)
+    with pytest.raises(BadSetting, match="risk of 2"):
+        kit.federation(24, threshold=21, graph=weak)
+    packed = kit.federation(24, threshold=21, graph=SMALL).pack()
+    label, version, members, counts, *rest = unpack(packed)
+    with pytest.raises(BadSetting, match="risk of 2"):
+        Federation.unpack(pack(label, version, members, (*counts[:-1], 1), *rest))
 
+
+def test_descriptor_with_part_of_graph_is_refused(kit):
     label, version, members, counts, *rest = unpack(kit.federation(24, threshold=21, graph=SMALL).pack())
     with pytest.raises(BadMessage, match="graph of 5 numbers"):
         Federation.unpack(pack(label, version, members, counts[:-1], *rest))
