@@ -7,6 +7,7 @@ first. With `--save` it also writes benchmarks/results/NAME.json, from which the
 figures.
 """
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,7 @@ Traces = Annotated[
     ),
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="Measure less, in under a minute.")]
+PYTHON = Path(sys.executable)
 Save = Annotated[bool, typer.Option("--save", help="Write benchmarks/results/NAME.json.", callback=wholly)]
 
 
@@ -132,6 +134,22 @@ def bench_accuracy(
     from benchmarks.printing import show
 
     report = measure(QUICK if quick else FULL if full else USUAL, data, traces)
+    show(report, as_json=as_json, save=save, lines=text_lines(report))
+
+
+@app.command("groups")
+def bench_groups(
+    as_json: AsJson = False, quick: Quick = False, save: Save = False, traces: Traces = None
+) -> None:
+    """Simulated seconds to a target with clients in groups by speed: beside rounds, partial work and FedBuff.
+
+    Example: python -m benchmarks groups --traces traces --json
+    """
+    from benchmarks.groups import QUICK, USUAL, text_lines
+    from benchmarks.groups import bench_groups as measure
+    from benchmarks.printing import show
+
+    report = measure(QUICK if quick else USUAL, traces)
     show(report, as_json=as_json, save=save, lines=text_lines(report))
 
 
@@ -255,6 +273,26 @@ def bench_preempt(
     from benchmarks.printing import show
 
     show(measure(QUICK_DEPARTURES if quick else departures), as_json=as_json, save=save)
+
+
+@app.command("simulation")
+def bench_simulation(
+    as_json: AsJson = False,
+    quick: Quick = False,
+    save: Save = False,
+    flower_python: Annotated[Path, typer.Option(help="An interpreter with flwr and ray.")] = PYTHON,
+    pfl_python: Annotated[Path, typer.Option(help="An interpreter with pfl and torch.")] = PYTHON,
+) -> None:
+    """Clients a second of simulated training, beside Flower's engine and pfl-research; and its memory.
+
+    Example: python -m benchmarks simulation --pfl-python pfl/bin/python --json
+    """
+    from benchmarks.printing import show
+    from benchmarks.simulation import QUICK, USUAL, text_lines
+    from benchmarks.simulation import bench_simulation as measure
+
+    report = measure(QUICK if quick else USUAL, {"flower": str(flower_python), "pfl": str(pfl_python)})
+    show(report, as_json=as_json, save=save, lines=text_lines(report))
 
 
 @app.command("fleet")

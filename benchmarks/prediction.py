@@ -1,10 +1,10 @@
 """`python -m benchmarks prediction`: the second half of real runs, predicted from their first (`sim.like`).
 
-Five runs, each of four or six clients as processes of this machine over sessions, for about a minute:
+Five runs, each of four clients as processes of this machine over sessions, for about a minute:
 
     uneven       the slowest client needs four times as long for a step as the quickest
-    dying        clients are killed at random moments, and started again a few seconds later
-    stopped      clients are suspended at random moments (SIGSTOP), and go on a few seconds later
+    dying        every ten seconds or so the next client is killed, and started again a second or two later
+    stopped      every few seconds the next client is suspended (SIGSTOP), and goes on a second or two later
     slow links   limited uplinks, of which the slowest takes as long for an update as a round's work
     gated        the drift gate exchanges less than half of the rounds, most of them near the end
 
@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -37,11 +38,9 @@ from fedgc.store.database import Store
 
 WAIT_S: Final = 300.0
 POLL_S: Final = 0.2
-APART_S: Final = (1.5, 3.0)  # between two faults
 AWAY_S: Final = (1.0, 2.0)
 PACES_S: Final = (0.03, 0.04, 0.05, 0.12)
 LIKE_S: Final = (0.03,) * 4
-SIX_S: Final = (0.03,) * 6  # one of them may be away, and the quorum is still there
 UPLINKS_KB_S: Final = (400.0, 260.0, 200.0, 130.0)  # a slower uplink than 125 gives up its slot to others
 QUICK: Final = ("uneven",)
 Fault = Callable[[LocalFederation, str, float], None]
@@ -56,6 +55,7 @@ class Scene:
     settings: Mapping[str, Setting]
     uplinks_kb_s: Sequence[float] = ()
     fault: Fault | None = None
+    apart_s: tuple[float, float] = (2.0, 4.0)  # between two faults
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -86,8 +86,8 @@ def suspend(federation: LocalFederation, name: str, away_s: float) -> None:
 EVERY: Final[Mapping[str, Setting]] = {"gate.name": "every", "rounds": 50}
 SCENES: Final = (
     Scene("uneven", PACES_S, EVERY),
-    Scene("dying", SIX_S, {**EVERY, "rounds": 80}, fault=kill),
-    Scene("stopped", SIX_S, {**EVERY, "rounds": 60}, fault=suspend),
+    Scene("dying", LIKE_S, {**EVERY, "rounds": 100}, fault=kill, apart_s=(9.0, 13.0)),
+    Scene("stopped", LIKE_S, {**EVERY, "rounds": 80, "links.grace-s": 6.0}, fault=suspend),
     Scene("slow links", LIKE_S, {**EVERY, "local-steps": 8}, UPLINKS_KB_S),
     Scene("gated", PACES_S, {"gate.name": "drift", "gate.budget": 0.4, "rounds": 60}),
 )
@@ -145,13 +145,12 @@ def played(scene: Scene, folder: Path) -> PastRun:
     }  # fmt: skip
     with LocalFederation(scene.nodes, folder=folder / "processes", environment=environment) as federation:
         run = federation.submit(settings)
-        rng = np.random.default_rng(0)
+        rng, victims = np.random.default_rng(0), cycle(federation.nodes)
         with _begun(federation, run, database):
             while federation.running(run):
-                time.sleep(float(rng.uniform(*APART_S)) if scene.fault else POLL_S)
+                time.sleep(float(rng.uniform(*scene.apart_s)) if scene.fault else POLL_S)
                 if scene.fault is not None and federation.running(run):
-                    name = str(rng.choice(list(federation.nodes)))
-                    scene.fault(federation, name, float(rng.uniform(*AWAY_S)))
+                    scene.fault(federation, next(victims), float(rng.uniform(*AWAY_S)))
         if (status := federation.wait(run, WAIT_S)) != "finished:completed":
             raise EdgeFailed(f"run {scene.name}: saw {status}, needed finished:completed")
     with Store.open(database, reads_only=True) as store:

@@ -131,9 +131,8 @@ def federation(  # noqa: PLR0913, PLR0917  one for each option
         return
     numbers = Numbers(clip, bits, ring, largest_weight)
     privacy = (noise, releases, delta)
-    pinned = Pinned(
-        tuple(member), threshold, n_min, exchanges, numbers, site_clip, privacy, (colluders, lost)
-    )
+    sparse = (colluders, lost)
+    pinned = Pinned(tuple(member), threshold, n_min, exchanges, numbers, site_clip, privacy, sparse)
     write(opener, path, pinned)
 
 

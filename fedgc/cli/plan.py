@@ -2,7 +2,7 @@
 
 From the store it is the plan with which the next run of the task would begin, on the clients of the last one:
 the same inputs and seed, so the same answer. From a trace it is a plan for the traced machines. Without any
-history there is a plan as well, marked "no history".
+history there is a plan as well, marked "no history". Local work has a plan of its own (`plan_local`).
 """
 
 import json
@@ -19,6 +19,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fedgc.cli.plan_local import LocalExplanation, explain_local
 from fedgc.cli.view import terminal
 from fedgc.config import AUTO, RunConfig
 from fedgc.deploy.app_folder import Setting
@@ -30,7 +31,7 @@ from fedgc.store.engine import there
 from fedgc.tuner import Advice, Choice, Question, advise, clients_wanted, nothing, remember
 from fedgc.tuner.history import FLOAT_BYTES
 from fedgc.tuner.week import Week
-from fedgc.web.next_plan import Planned, planned, question_of
+from fedgc.web.next_plan import Planned, local_clients, planned, question_of, settings_of
 
 PIECES: Final = 4  # chunks for each client of a trace
 UNKNOWN_CLIENTS: Final = 4  # clients in the plan if none was ever seen
@@ -83,7 +84,9 @@ class Explanation:
 def run_plan(asked: Asked, *, as_json: bool) -> None:
     """Print the plan."""
     explanation = _from_trace(asked, asked.trace) if asked.trace else _from_store(asked)
-    if as_json:
+    if isinstance(explanation, LocalExplanation):
+        explanation.show(as_json=as_json)
+    elif as_json:
         sys.stdout.write(json.dumps(_figures(explanation), indent=1) + "\n")
     else:
         terminal().print(_shown(explanation))
@@ -112,7 +115,7 @@ def _from_trace(asked: Asked, trace: Path) -> Explanation:
     return Explanation(source, advice, question, {}, _wanted(asked, about))
 
 
-def _from_store(asked: Asked) -> Explanation:
+def _from_store(asked: Asked) -> Explanation | LocalExplanation:
     if not there():
         return _without_history(asked, "a store that does not exist yet")
     with Store.open(reads_only=True) as store:
@@ -120,6 +123,12 @@ def _from_store(asked: Asked) -> Explanation:
         if asked.run is None and not runs:
             return _without_history(asked, f"store {store.name}, which is empty")
         run = store.run(asked.run) if asked.run else runs[0]
+        config = settings_of(run, asked.settings)
+        if config.work == "local":
+            if asked.add or asked.client_gain is not None:
+                raise Unusable("plan: saw --add or --client-gain with local work, needed coded work")
+            known, numbers = local_clients(store, run, asked.numbers)
+            return explain_local(f"store {store.name}, task {run.task}", known, config, numbers)
         about = planned(store, run, asked.settings, asked.numbers, with_closed=True)
         names = {each.client: each.name for each in store.clients() if each.name}
         source = f"store {store.name}, task {run.task}"

@@ -74,6 +74,7 @@ def figures(made: "RunReport") -> Mapping[str, object]:
         "plain_bytes": made.saved.plain if made.saved else None,
         "secrecy": privacy.secrecy,
         "epsilon": privacy.epsilon,
+        "epsilon_of_records": privacy.of_records,
         "releases": privacy.releases,
         "plans_compared": predictions.compared,
         "plans_within_band": predictions.within,

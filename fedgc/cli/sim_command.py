@@ -10,6 +10,11 @@ from click.core import ParameterSource
 from fedgc.cli.options import AsJson, Settings, runs_like
 from fedgc.errors import Unusable
 
+OF_TRAINING = (
+    "train", "partition", "processes", "settings", "clients", "rounds", "seed", "model", "trace", "links",
+    "uplink_mb_s", "downlink_mb_s", "server_mb_s", "upload_slots", "as_json", "html",
+)  # fmt: skip
+
 
 def sim(  # noqa: PLR0913, PLR0917  one for each option
     context: typer.Context,
@@ -128,6 +133,7 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
             raise Unusable("--partition, --processes, --set: saw one without --train, needed a task to train")
         run_sim(request, wanted)
         return
+    _alone(context, *OF_TRAINING)
     from fedgc.cli.settings import parse
     from fedgc.cli.sim_train import Training, run_training
 

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -16,7 +17,7 @@ from fedgc.cli.view import megabytes, terminal
 from fedgc.sim.owned import CORES
 from fedgc.sim.past_run import PastRun
 from fedgc.sim.simulate import MEGABYTE
-from fedgc.sim.sweep import WORK, Swept, Trial, run_sweep
+from fedgc.sim.sweep import Swept, Trial, run_sweep
 from fedgc.sim.sweep_file import read_sweep
 from fedgc.sim.sweep_page import sweep_page, toml_of, words_of
 from fedgc.store.database import Store
@@ -26,10 +27,19 @@ def run_sim_sweep(path: Path, html: Path | None, *, as_json: bool) -> None:
     """Play the sweep, show it, and write the page."""
     drawable(html)
     sweep, console = read_sweep(path), Console(stderr=True)
+    trial = None
+    if sweep.goal is not None:
+        from fedgc.cli.sim_sweep_train import trained  # here, since other sweeps need no torch
+
+        trial = partial(trained, sweep.goal)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("runs", total=None)
         swept = run_sweep(
-            sweep, _past, lambda done, total: bar.update(task, completed=done, total=total), workers=CORES
+            sweep,
+            _past,
+            lambda done, total: bar.update(task, completed=done, total=total),
+            workers=CORES,
+            trial=trial,
         )
     if html is not None:
         style = Path(fedgc.web.__file__).with_name("page") / "page.css"
@@ -50,7 +60,7 @@ def _past(run: str) -> PastRun:
 def _figures(swept: Swept) -> dict[str, object]:
     best = swept.recommended
     return {
-        "figures": {"recommended": None if best is None else swept.settings(best), "steps": WORK},
+        "figures": {"recommended": None if best is None else swept.settings(best), "for": swept.what},
         "rows": [_row(swept, each) for each in swept.trials],
     }
 
@@ -65,16 +75,18 @@ def _row(swept: Swept, trial: Trial) -> dict[str, object]:
         "exchanges": trial.exchanges,
         "waste": trial.waste,
         "rounds": trial.rounds,
+        "last": trial.last,
         "frontier": trial.combination in swept.frontier(trial.scenario),
         "ended": trial.ended,
     }
 
 
 def _table(swept: Swept) -> Table:
-    table = Table(title=f"For {WORK} local steps in sums; * on the frontier of time and bytes")
+    table = Table(title=f"To {swept.what}; * on the frontier of time and bytes")
     table.add_column("scenario", no_wrap=True)
     table.add_column("settings")
-    for column in ("time", "bytes", "exchanges", "discarded"):
+    goal = swept.sweep.goal
+    for column in ("time", "bytes", "exchanges", "discarded" if goal is None else f"last {goal.figure}"):
         table.add_column(column, justify="right", no_wrap=True)
     for each in sorted(swept.trials, key=lambda each: (each.scenario, each.seconds)):
         star = "* " if each.combination in swept.frontier(each.scenario) else ""
@@ -84,7 +96,7 @@ def _table(swept: Swept) -> Table:
             f"{each.seconds:.3g} s" if each.seconds < math.inf else "-",
             megabytes(MEGABYTE * each.megabytes) if each.seconds < math.inf else "-",
             f"{each.exchanges:.0%}",
-            f"{each.waste:.1%}",
+            f"{each.waste:.1%}" if each.last is None else f"{each.last:.4g}",
         )
     return table
 

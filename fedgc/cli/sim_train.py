@@ -19,7 +19,7 @@ from fedgc.cli.sim import Wanted
 from fedgc.cli.view import terminal
 from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import Setting
-from fedgc.errors import BadSetting, BadTask, Unusable
+from fedgc.errors import BadSetting, BadTask
 from fedgc.sim import Request
 from fedgc.sim.simulate import MEGABYTE
 from fedgc.sim.training import Job, Point, Trained, train
@@ -44,10 +44,6 @@ class Training:
     processes: int = 1
 
     def __post_init__(self) -> None:
-        if self.request.policies:
-            raise Unusable(
-                "--policy and --train: saw both, needed one: a policy is simulated without training"
-            )
         if self.processes < 1:
             raise BadSetting(f"--processes: saw {self.processes}, needed at least 1")
 
@@ -103,8 +99,6 @@ class RoundShown:
 
 def run_training(training: Training, wanted: Wanted) -> None:
     """Train, show the course of the run, and write the page."""
-    if wanted.png is not None:
-        raise Unusable("--png and --train: saw both, needed --html, whose page has the charts")
     drawable(wanted.html)
     sys.path.insert(0, str(Path.cwd()))  # for tasks in the user's folder, as in the run itself
     job, model_mb = training.job()

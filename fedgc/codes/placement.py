@@ -61,12 +61,12 @@ class Placement:
     phases: tuple[float, ...]
     columns: int = field(init=False)
     replicas: int = field(init=False)  # of the chunk with the fewest
-    holds: Bool = field(init=False, repr=False, compare=False)
-    holders: Holders = field(init=False, repr=False, compare=False)
+    replicas_n: Int = field(init=False, repr=False, compare=False)
     holder_cn: Int = field(init=False, repr=False, compare=False)
     flat_cn: Int = field(
         init=False, repr=False, compare=False
     )  # flat index of holder and chunk in a w x n array
+    _holders: list[Holders] = field(init=False, repr=False, compare=False)  # once they are asked for
 
     def __post_init__(self) -> None:
         _check_shape(self.chunks, self.orders, self.classes, self.phases)
@@ -84,20 +84,34 @@ class Placement:
             raise BadPlacement(f"chunks {_few(orphans)} have no holder: each needs at least one")
         holder_cn = np.full((columns, self.chunks), -1, np.int64)
         holder_cn[class_s, chunk_s] = client_s
-        holds = np.zeros((len(self.orders), self.chunks), np.bool_)
-        holds[client_s, chunk_s] = True
         flat_cn = np.where(holder_cn >= 0, holder_cn * self.chunks + np.arange(self.chunks), -1)
-        for array in (holder_cn, holds, flat_cn):
+        for array in (holder_cn, copies_n, flat_cn):
             array.flags.writeable = False
         for name, value in (
             ("columns", columns),
             ("replicas", int(copies_n.min())),
-            ("holds", holds),
-            ("holders", Holders.of(holds)),
+            ("replicas_n", copies_n),
+            ("_holders", []),
             ("holder_cn", holder_cn),
             ("flat_cn", flat_cn),
         ):
             object.__setattr__(self, name, value)
+
+    @property
+    def holds(self) -> Bool:
+        """Return which client holds which chunk (clients x chunks); thousands of clients need it not."""
+        return self.holders.holds
+
+    @property
+    def holders(self) -> Holders:
+        """Return the holders of each chunk."""
+        if not self._holders:
+            holds = np.zeros((len(self.orders), self.chunks), np.bool_)
+            for w, order in enumerate(self.orders):
+                holds[w, list(order)] = True
+            holds.flags.writeable = False
+            self._holders.append(Holders.of(holds))
+        return self._holders[0]
 
     @property
     def clients_w(self) -> int:

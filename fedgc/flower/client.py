@@ -79,9 +79,9 @@ class _Client:
         pace = Pace(time.monotonic, rest, self.pace_s)
         engine = new_engine(self.task, self.config, pace, self.spill, files=files, leave=self._leave)
         if engine.records is not None:
+            self.policy.watch(engine.records)
             if spent := engine.records.ending:
                 raise NotAllowed(spent, client=self.who.client)
-            self.policy.watch(engine.records)
         return engine
 
     def _leave(self, reason: str) -> None:

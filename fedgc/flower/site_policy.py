@@ -29,6 +29,7 @@ from fedgc.policy import (
     Totals,
     check,
     check_exchange,
+    check_release,
     figures_that_leave,
     loss_leaves,
     read_policy,
@@ -61,6 +62,7 @@ class SitePolicy:
         self._closes_at = 0.0  # when the present window closes; asked for in every turn of the client's loop
         self._unsettled = 0  # bytes that moved, and are not in the log yet
         self._records: RecordPrivacy | None = None
+        self._totals = Totals()
         self._withheld: set[str] = set()  # rules that kept figures, each logged once
 
     # ---- joining and hours
@@ -102,8 +104,18 @@ class SitePolicy:
     # ---- what leaves
 
     def watch(self, records: "RecordPrivacy") -> None:
-        """Enter what the steps of this run spend of the privacy of its records into the log."""
-        self._records = records
+        """Let no step on records exceed the privacy of the site, and enter what steps spend into the log."""
+        if self._policy is None or self._log is None:
+            return
+        self._records, self._totals = records, self._log.totals()
+        records.heed(self._forbids)
+
+    def _forbids(self, steps: tuple[Release, ...]) -> str:
+        """Return the rule that these steps would break; what other clients spend meanwhile counts later."""
+        if self._policy is None:
+            return ""
+        exchange = Exchange(self._request.run, steps=steps)
+        return "; ".join(each.text for each in check_release(self._policy, exchange, self._totals))
 
     @property
     def _steps(self) -> tuple[Release, ...]:
@@ -149,8 +161,9 @@ class SitePolicy:
             self._delivered()
 
     def _delivered(self) -> None:
-        if self._records is not None:
+        if self._records is not None and self._log is not None:
             self._records.deliver()
+            self._totals = self._log.totals()
 
     def filtered(self, event: Any) -> Any:  # noqa: ANN401  an event of the same kind
         """Return an event without the figures that must not leave."""

@@ -8,6 +8,7 @@ from fedgc.policy.check import (
     check,
     check_app,
     check_exchange,
+    check_release,
     figures_that_leave,
     loss_leaves,
 )
@@ -18,5 +19,6 @@ from fedgc.policy.totals import Totals
 
 __all__ = [
     "AuditLog", "Entry", "Exchange", "Hours", "Policy", "Refusal", "Request", "Totals", "check", "check_app",
-    "check_exchange", "explained", "figures_that_leave", "loss_leaves", "read_policy", "verify",
+    "check_exchange", "check_release", "explained", "figures_that_leave", "loss_leaves", "read_policy",
+    "verify",
 ]  # fmt: skip

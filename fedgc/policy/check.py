@@ -72,7 +72,7 @@ def check(policy: Policy, request: Request, totals: Totals, now: float) -> tuple
 
 def check_exchange(policy: Policy, exchange: Exchange, totals: Totals, now: float) -> tuple[Refusal, ...]:
     """Return the rules that one more exchange breaks."""
-    return (*_limits(policy, totals, now, exchange), *_release(policy, exchange, totals))
+    return (*_limits(policy, totals, now, exchange), *check_release(policy, exchange, totals))
 
 
 def check_app(policy: Policy, digest: str) -> tuple[Refusal, ...]:
@@ -165,7 +165,8 @@ def _privacy(policy: Policy, request: Request, totals: Totals) -> Iterator[Refus
         )  # fmt: skip
 
 
-def _release(policy: Policy, exchange: Exchange, totals: Totals) -> Iterator[Refusal]:
+def check_release(policy: Policy, exchange: Exchange, totals: Totals) -> Iterator[Refusal]:
+    """Yield the rule that the privacy of one more exchange breaks."""
     if policy.epsilon == NEVER or not (exchange.noise or exchange.steps):
         return
     more = exchange.noise**-2 if exchange.noise else 0.0

@@ -104,19 +104,20 @@ class Plan:
 
     def __post_init__(self) -> None:
         shape = (len(self.clients), len(self.chunks))
-        if self.placement.holds.shape != shape:
-            raise BadPlacement(f"plan: saw a placement of {self.placement.holds.shape}, needed {shape}")
+        placed = (self.placement.clients_w, self.placement.chunks)
+        if placed != shape:
+            raise BadPlacement(f"plan: saw a placement of {placed}, needed {shape}")
         names_c = [(chunk.number, chunk.name) for chunk in self.chunks]
         names_w = tuple(tuple(names_c[c] for c in sorted(order)) for order in self.placement.orders)
         object.__setattr__(self, "names_w", names_w)
         lies = len(self.clients) == 1 or any(len(held) < len(self.chunks) for held in self.held.values())
-        object.__setattr__(self, "alone_c", (self.placement.holds.sum(axis=0) == 1) & lies)
+        object.__setattr__(self, "alone_c", (self.placement.replicas_n == 1) & lies)
 
     @property
     def shares(self) -> Mapping[str, tuple[int, ...]]:
         """The numbers of the chunks that each client works on."""
-        numbers = np.array([chunk.number for chunk in self.chunks])
-        held_w = (tuple(numbers[held_c].tolist()) for held_c in self.placement.holds)
+        numbers = [chunk.number for chunk in self.chunks]
+        held_w = (tuple(numbers[c] for c in sorted(order)) for order in self.placement.orders)
         return dict(zip(self.clients, held_w, strict=True))
 
     @property
@@ -159,7 +160,7 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
     typical_s = _typical_step_s(clients, speeds)
     step_s = tuple(speeds.step_s(client, typical_s) for client in clients)
     placement, how = _placed(clients, chunks, fleet, step_s, config)
-    replicas = int(placement.holds.sum(axis=0).min())
+    replicas = placement.replicas
     most = replicas if config.blocks == AUTO else min(int(config.blocks), replicas)
     short = config.wire == "short" and config.work == "coded"
     wire = shortest_wire(1.0, config.error_limit).value if short else config.codec
@@ -240,8 +241,7 @@ def _pool(
     givers, given = injected(config, len(clients))
     if not givers:
         return None
-    held = [np.flatnonzero(held_c).tolist() for held_c in placement.holds]
-    names = [tuple(chunks[c].name for c in each) for each in held]
+    names = [tuple(chunks[c].name for c in sorted(order)) for order in placement.orders]
     return messages.Pool(givers, given, tuple(zip(clients, names, strict=True)))
 
 
@@ -333,7 +333,7 @@ def _deadline_s(
         return float(config.deadline_s)
     if not step_s:
         return FIRST_DEADLINE_S
-    loads = placement.holds.sum(axis=1) if config.work == "coded" else [1] * len(step_s)
+    loads = placement.loads if config.work == "coded" else [1] * len(step_s)
     slowest = max(float(load) * steps * seconds for load, seconds in zip(loads, step_s, strict=True))
     return max(DEAF_DEADLINE_S if deaf else LEAST_DEADLINE_S, PATIENCE * slowest)
 

@@ -32,22 +32,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgc.errors import BadMessage, BadSetting, BadVector, NotAdmitted
+from fedgc.errors import BadMessage, BadVector, NotAdmitted
 from fedgc.messages import Persist
 from fedgc.secagg import packets, rules
 from fedgc.secagg.federation import Federation
 from fedgc.secagg.graph import draw, drawn
-from fedgc.secagg.keys import (
-    KEY_BYTES,
-    Identity,
-    derive,
-    digest,
-    loaded,
-    same,
-    seal,
-    unseal,
-    verify,
-)
+from fedgc.secagg.keys import KEY_BYTES, Identity, derive, digest, loaded, same, seal, unseal, verify
 from fedgc.secagg.keystream import Strand, Words, expand, keystream
 from fedgc.secagg.packets import SHARE_BYTES
 from fedgc.secagg.privacy import DiscreteGaussian
@@ -323,16 +313,7 @@ class Client:
         if self.number not in packet.members:
             raise BadMessage(f"begin: saw members {packet.members}, needed {self.number} in it")
         rules.check_quorum(self.federation, len(packet.members), "begin")
-        privacy = self.federation.privacy
-        if privacy is not None and self.state.released >= privacy.exchanges:
-            raise BadMessage(
-                f"privacy: saw {self.state.released} exchanges done, needed fewer than {privacy.exchanges}: "
-                "the agreed epsilon is spent"
-            )
-        try:
-            self.federation.check_noise(packet.size)
-        except BadSetting as error:
-            raise BadMessage(f"begin: {error}") from error
+        rules.check_noise(self.federation, self.state.released, packet.size)
 
     def _check_supplied(self, state: State, members: tuple[int, ...]) -> None:
         """Raise unless this site has what it needs of these members."""

@@ -22,6 +22,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgc.errors import BadSetting
+
 Numbers = NDArray[np.float64]
 Release = tuple[float, float, int]  # noise, rate, and how many there were
 
@@ -29,6 +31,7 @@ ORDERS: Final[Numbers] = 1 + np.geomspace(0.02, 500, 200)
 _FAR: Final = 12.0  # deviations beyond which the density adds nothing
 _POINTS: Final = 16  # of the trapezoidal rule in one deviation
 _HALVINGS: Final = 40
+_MOST_NOISE: Final = 1e6
 
 
 def epsilon_of_releases(releases: Iterable[Release], delta: float) -> float:
@@ -52,11 +55,18 @@ def epsilon_of_releases(releases: Iterable[Release], delta: float) -> float:
 def noise_for_releases(most: float, rate: float, count: int, delta: float) -> float:
     """Return about the least noise with which so many releases spend at most this epsilon.
 
+    Raises:
+        BadSetting: The epsilon is too small to be shown at this delta.
+
     >>> round(noise_for_releases(2.44, 0.01, 1000, 1e-6), 2)
     1.0
     """
     low, high = 0.1, 1.0
     while epsilon_of_releases([(high, rate, count)], delta) > most:
+        if high > _MOST_NOISE:
+            raise BadSetting(
+                f"epsilon: saw {most:g}, needed more than any noise can spend at delta {delta:g}"
+            )
         low, high = high, 2 * high
     for _ in range(_HALVINGS):
         middle = (low + high) / 2

@@ -13,7 +13,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from fedgc.errors import BadMessage, NotAdmitted
+from fedgc.errors import BadMessage, BadSetting, NotAdmitted
 from fedgc.secagg.canonical import pack
 from fedgc.secagg.federation import Federation
 from fedgc.secagg.keys import KEY_BYTES, TAG_BYTES, agree, check_public, derive, digest, public_of, verify
@@ -129,6 +129,20 @@ def _keys_of(advert: Advert | Head) -> tuple[bytes, ...]:
     if isinstance(advert, Head):
         return (advert.channel, advert.keys_digest, advert.commitments_digest)
     return (advert.channel, *advert.masks, *advert.commitments)
+
+
+def check_noise(federation: Federation, released: int, numbers: int) -> None:
+    """Raise BadMessage if the privacy of a descriptor allows no further exchange of so many numbers."""
+    privacy = federation.privacy
+    if privacy is not None and released >= privacy.exchanges:
+        raise BadMessage(
+            f"privacy: saw {released} exchanges done, needed fewer than {privacy.exchanges}: "
+            "the agreed epsilon is spent"
+        )
+    try:
+        federation.check_noise(numbers)
+    except BadSetting as error:
+        raise BadMessage(f"begin: {error}") from error
 
 
 def check_quorum(federation: Federation, count: int, what: str) -> None:

@@ -3,7 +3,8 @@
 A run is played on the virtual clock without training (`play`), so the figures are for equal work: seconds and
 megabytes per 1000 local steps that entered a sum, of all clients together. Steps that a client did beyond
 `local-steps` while it waited are not counted. The figures say nothing of accuracy: a gate that exchanges less
-needs fewer bytes.
+needs fewer bytes. A sweep with a goal trains instead (`trial` of `run_sweep`): seconds and megabytes until
+the figure has reached its target.
 
 A combination is on the frontier of a scenario if no other one needs less of the one and no more of the other.
 The recommended one has the least product of time and bytes, as ratios to the least of each scenario: the
@@ -11,15 +12,16 @@ geometric mean over scenarios.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 from typing import Final
 
 from fedgc.config import RunConfig
 from fedgc.history import RoundRow
-from fedgc.sim.clock import ArrayClientModel, Conditions, Line
+from fedgc.sim.clock import ArrayClientModel, Line, Scenario
 from fedgc.sim.owned import processes
 from fedgc.sim.past_run import PastClients, PastRun, rebuilt
 from fedgc.sim.play import FLOAT_BYTES, SUMMED, TimedClients, play, seconds_of, waste_of
@@ -36,12 +38,13 @@ class Trial:
 
     combination: int
     scenario: str
-    seconds: float  # per WORK counted local steps; infinite if none was counted
+    seconds: float  # per WORK counted local steps, or to the goal; infinite if none was counted, or never
     megabytes: float
     exchanges: float  # share of the rounds
     waste: float
     rounds: float
     ended: str = ""  # why a run ended before its last round
+    last: float | None = None  # value of the figure of the goal
 
     @property
     def is_whole(self) -> bool:
@@ -52,6 +55,9 @@ class Trial:
         """Whether this needs less time or bytes, and not more of the other."""
         mine, its = (self.seconds, self.megabytes), (other.seconds, other.megabytes)
         return mine != its and all(here <= there for here, there in zip(mine, its, strict=True))
+
+
+PlayOne = Callable[[Sweep, int, SweepScenario, int], Trial]  # combination, scenario, seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,12 @@ class Swept:
         score = {at: self._score(at) for at in range(len(self.sweep.combinations))}
         best = min(score, key=score.__getitem__)
         return best if score[best] < math.inf else None
+
+    @property
+    def what(self) -> str:
+        """What time and bytes are for."""
+        goal = self.sweep.goal
+        return f"{WORK} local steps in sums" if goal is None else f"{goal.figure} {goal.target:g}"
 
     def settings(self, combination: int) -> Settings:
         """Return all settings of a combination that the file names."""
@@ -96,22 +108,27 @@ def run_sweep(
     progress: Callable[[int, int], object] = lambda *_: None,
     *,
     workers: int = 1,
+    trial: PlayOne | None = None,
 ) -> Swept:
-    """Play every run; `past` returns a recorded run, `progress` hears of (done, total) runs."""
+    """Play every run; `past` returns a recorded run, `progress` hears of (done, total) runs.
+
+    `trial` takes the place of a run without training: (sweep, combination, scenario, seed).
+    """
     known = {each.name: _recorded(past(each.like)) for each in sweep.scenarios if each.like}
+    play_one: PlayOne = trial or partial(_trial, known)
     jobs = [
-        (at, scenario, known.get(scenario.name), seed)
+        (sweep, at, scenario, seed)
         for at in range(len(sweep.combinations))
         for scenario in sweep.scenarios
         for seed in range(sweep.seeds)
     ]
     found: dict[tuple[int, str], list[Trial]] = {}
     if workers == 1 or len(jobs) < SHORT:
-        done: Iterator[Trial] = (_trial(sweep, *job) for job in jobs)
+        done: Iterator[Trial] = (play_one(*job) for job in jobs)
         _gather(found, done, len(jobs), progress)
     else:
         with processes(workers) as pool:
-            futures = [pool.submit(_trial, sweep, *job) for job in jobs]
+            futures = [pool.submit(play_one, of, at, where, seed) for of, at, where, seed in jobs]
             _gather(found, (each.result() for each in as_completed(futures)), len(jobs), progress)
     order = [(at, each.name) for each in sweep.scenarios for at in range(len(sweep.combinations))]
     return Swept(sweep, tuple(_mean(found[each]) for each in order))
@@ -140,8 +157,11 @@ def _recorded(past: PastRun) -> _Recorded:
     return _Recorded(rebuilt(past.rounds, past.numbers, past.config.grace_s), past.numbers)
 
 
-def _trial(sweep: Sweep, at: int, scenario: SweepScenario, recorded: _Recorded | None, seed: int) -> Trial:
+def _trial(
+    known: Mapping[str, _Recorded], sweep: Sweep, at: int, scenario: SweepScenario, seed: int
+) -> Trial:
     """Play one run."""
+    recorded = known.get(scenario.name)
     config = sweep.config(sweep.combinations[at], seed)
     clients, line = _modelled(sweep, scenario, config, seed) if recorded is None else _past(recorded, config)
     there = sum(at_s == 0 for at_s in clients.arrives_s) if clients.arrives_s else len(clients.names)
@@ -188,8 +208,7 @@ def _modelled(
     sweep: Sweep, scenario: SweepScenario, config: RunConfig, seed: int
 ) -> tuple[TimedClients, Line]:
     request = replace(scenario.request, seed=seed)
-    factor = config.round_steps / scenario.unit_steps
-    rounds = [_scaled(each, factor, scenario.returns_s) for each in request.scenario()]
+    rounds = scaled(request.scenario(), scenario, config)
     model = ArrayClientModel(
         lambda number: rounds[min(number, len(rounds)) - 1], [1.0] * max(1, config.chunks)
     )
@@ -198,13 +217,17 @@ def _modelled(
     return clients, replace(request.line, slots=config.upload_slots)
 
 
-def _scaled(conditions: Conditions, factor: float, returns_s: float) -> Conditions:
-    """Return the conditions in units of so many times the work; a client that dies is back after a time."""
-    return replace(
-        conditions,
-        pace_wk=conditions.pace_wk * factor,
-        slice_units=conditions.slice_units / factor,
-        returns_s_w=conditions.dies_s_w + returns_s,
+def scaled(rounds: Scenario, scenario: SweepScenario, config: RunConfig) -> Scenario:
+    """Return the rounds in units of a round's local steps; a client that dies is back after a time."""
+    factor = config.round_steps / scenario.unit_steps
+    return tuple(
+        replace(
+            each,
+            pace_wk=each.pace_wk * factor,
+            slice_units=each.slice_units / factor,
+            returns_s_w=each.dies_s_w + scenario.returns_s,
+        )
+        for each in rounds
     )
 
 
@@ -216,4 +239,6 @@ def _mean(trials: Sequence[Trial]) -> Trial:
         for name in ("seconds", "megabytes", "exchanges", "waste", "rounds")
     }
     ended = next((each.ended for each in trials if each.ended), "")
-    return Trial(first.combination, first.scenario, **means, ended=ended)
+    lasts = [each.last for each in trials if each.last is not None]
+    last = fmean(lasts) if lasts else None
+    return Trial(first.combination, first.scenario, **means, ended=ended, last=last)

@@ -43,7 +43,9 @@ MODEL_MB: Final = 50.0
 RETURNS_S: Final = 30.0
 SETS: Final = {"rounds": "rounds", "seed": "seeds"}
 SMALL: Final = 0.001  # megabytes of the smallest model
-TOP: Final = ("rounds", "seeds", "model-mb", "settings", "grid", "scenarios")
+TOP: Final = (
+    "rounds", "seeds", "model-mb", "train", "figure", "target", "settings", "grid", "scenarios",
+)  # fmt: skip
 OF_MODELS: Final = (
     "clients", "model", "trace", "links", "uplink-mb-s", "downlink-mb-s", "server-mb-s", "latency-s",
 )  # fmt: skip
@@ -64,6 +66,15 @@ class SweepScenario:
 
 
 @dataclass(frozen=True, slots=True)
+class Goal:
+    """The task that is trained, and the value of one of its figures that runs are to reach."""
+
+    task: str
+    figure: str
+    target: float
+
+
+@dataclass(frozen=True, slots=True)
 class Sweep:
     """What is tried: each of `combinations`, on every scenario and with every seed."""
 
@@ -73,6 +84,7 @@ class Sweep:
     common: Settings
     combinations: tuple[Settings, ...]
     scenarios: tuple[SweepScenario, ...]
+    goal: "Goal | None" = None
 
     def config(self, combination: Settings, seed: int) -> RunConfig:
         """Return the settings of one run."""
@@ -108,10 +120,29 @@ def read_sweep(path: Path) -> Sweep:
         {dashed(name): value for name, value in common.items()},
         tuple(dict(zip(names, values, strict=True)) for values in product(*grid.values())),
         tuple(_scenario(table, name, scenarios) for name in scenarios),
+        _goal(table),
     )
+    return _checked(table.where, sweep)
+
+
+def _checked(where: str, sweep: Sweep) -> Sweep:
+    """Return a sweep whose settings are valid, and can be played."""
+    if sweep.goal is not None and any(each.like for each in sweep.scenarios):
+        raise BadSetting(f"{where}: saw train and a scenario with like, needed modelled clients to train")
     if any(sweep.config(each, seed=0).secrecy == "masked" for each in sweep.combinations):
-        raise BadSetting(f"{table.where}: saw secrecy = masked, needed open: keys are not simulated")
+        raise BadSetting(f"{where}: saw secrecy = masked, needed open: keys are not simulated")
     return sweep
+
+
+def _goal(table: "_Table") -> Goal | None:
+    if "train" not in table.values:
+        if alone := {"figure", "target"} & table.values.keys():
+            raise BadSetting(f"{table.where}: saw {min(alone)} without train, needed a task to train")
+        return None
+    if "model-mb" in table.values:
+        raise BadSetting(f"{table.where}: saw model-mb and train, needed one: the task has the model")
+    figure = table.text("figure") if "figure" in table.values else "accuracy"
+    return Goal(table.text("train"), figure, table.number("target", 0.0, SMALL))
 
 
 def _scenario(table: "_Table", name: str, scenarios: Mapping[str, Any]) -> SweepScenario:
@@ -127,6 +158,7 @@ def _scenario(table: "_Table", name: str, scenarios: Mapping[str, Any]) -> Sweep
     given: dict[str, Any] = {}
     for key in set(OF_MODELS) & own.values.keys():
         given[key.replace("-", "_")] = own.text(key) if key in TEXTS else own.numbers(key)
+    given |= {key: Path(given[key]) for key in ("trace", "links") if key in given}
     given |= {
         "rounds": int(table.number("rounds", ROUNDS)),
         "model_mb": table.number("model-mb", MODEL_MB, SMALL),
@@ -159,12 +191,12 @@ class _Table:
             raise BadSetting(f"{self.where}: saw {name} = {found!r}, needed a table")
         return found
 
-    def text(self, name: str) -> str | Path:
-        """Return the name of a model, or the path of a file."""
+    def text(self, name: str) -> str:
+        """Return a text."""
         found = self.values[name]
         if not isinstance(found, str):
             raise BadSetting(f"{self.where}: saw {name} = {found!r}, needed text")
-        return found if name == "model" else Path(found)
+        return found
 
     def numbers(self, name: str) -> float | tuple[float, ...]:
         """Return a number, or several in a list."""

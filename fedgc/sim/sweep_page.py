@@ -5,16 +5,15 @@ import json
 import math
 from typing import Final
 
-from fedgc.sim.sweep import WORK, Swept, Trial
+from fedgc.sim.sweep import Swept, Trial
 from fedgc.sim.sweep_file import Settings
 from fedgc.sim.timeline import STYLE, ticks_of
 
 WIDTH, HEIGHT, LEFT, BELOW = 640, 320, 60, 40
 LABEL: Final = 'font-size="11" fill="currentColor"'
-ABOUT: Final = (
-    f"Means over seeds, for {WORK} local steps of all clients that entered a sum; steps beyond local-steps "
-    "are not counted. Nothing is trained: settings that exchange less often need fewer bytes, and what they "
-    "cost in accuracy is not seen here."
+UNTRAINED: Final = (
+    "Steps beyond local-steps are not counted. Nothing is trained: settings that exchange less often need "
+    "fewer bytes, and what they cost in accuracy is not seen here."
 )
 
 
@@ -43,6 +42,7 @@ def sweep_page(swept: Swept, style: str = "") -> str:
     """Return a self-contained page; `style` is the style sheet of the web page."""
     parts = "".join(_section(swept, each.name) for each in swept.sweep.scenarios)
     best = swept.recommended
+    about = html.escape(f"To {swept.what}, means over seeds. {'' if swept.sweep.goal else UNTRAINED}")
     advice = (
         f"<section><h2>Recommended</h2><pre>{html.escape(toml_of(swept.settings(best)))}</pre></section>"
         if best is not None
@@ -52,14 +52,16 @@ def sweep_page(swept: Swept, style: str = "") -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>fedgc: sweep</title><style>{style}{STYLE}</style></head><body><main>"
-        f"<section><h1>Sweep</h1><p>{ABOUT}</p></section>{advice}{parts}</main></body></html>"
+        f"<section><h1>Sweep</h1><p>{about}</p></section>{advice}{parts}</main></body></html>"
     )
 
 
 def _section(swept: Swept, scenario: str) -> str:
     trials = [each for each in swept.trials if each.scenario == scenario]
     best, frontier = swept.recommended, swept.frontier(scenario)
-    names = ("settings", "seconds", "MB", "exchanged rounds", "work discarded", "")
+    goal = swept.sweep.goal
+    last = "work discarded" if goal is None else f"last {html.escape(goal.figure)}"
+    names = ("settings", "seconds", "MB", "exchanged rounds", last, "")
     rows = "".join(
         f"<tr><td>{'<td>'.join(_cells(swept, each, each.combination in frontier))}</tr>"
         for each in sorted(trials, key=lambda each: each.seconds)
@@ -77,7 +79,7 @@ def _cells(swept: Swept, trial: Trial, is_best: bool) -> tuple[str, ...]:
         f"{trial.seconds:.3g}",
         f"{trial.megabytes:.3g}",
         f"{trial.exchanges:.0%}",
-        f"{trial.waste:.1%}",
+        f"{trial.waste:.1%}" if trial.last is None else f"{trial.last:.4g}",
         html.escape(trial.ended) or ("frontier" if is_best else ""),
     )
 

@@ -254,15 +254,18 @@ class _Training:
         names = [f"client {at}" for at in range(clients)]
         return VirtualClock(names, client_model, terms, () if owned else held, self._fleet, owned)
 
-    def run(self) -> None:
-        """Run from the first client to the last round."""
+    def run(self, until: Callable[[Point], bool]) -> None:
+        """Run from the first client to the last round, or until the caller has seen enough."""
         given: list[Any] = []
         for w in range(self._job.scenario[0].clients):
             given += self._run.handle(self._clock.joined(w, 0.0))
         try:
-            self._clock.run(self._run, given, lambda: self._run.finished, self._heed)
+            self._clock.run(self._run, given, lambda: self._ended(until), self._heed)
         finally:
             self._fleet.close()
+
+    def _ended(self, until: Callable[[Point], bool]) -> bool:
+        return self._run.finished or (bool(self.points) and until(self.points[-1]))
 
     def _heed(self, output: object) -> None:
         if isinstance(output, Add):
@@ -299,12 +302,17 @@ class _Training:
             self._metrics = self._common.evaluate(self.model)
 
 
-def train(job: Job, heard: Heard = lambda _: None, progressed: Progressed = lambda _: None) -> Trained:
-    """Train to the end; an engine's failure ends the run.
+def train(
+    job: Job,
+    heard: Heard = lambda _: None,
+    progressed: Progressed = lambda _: None,
+    until: Callable[[Point], bool] = lambda _: False,
+) -> Trained:
+    """Train to the end, or `until` a round is the last one; an engine's failure ends the run.
 
     `heard` receives each round as it ends, and `progressed` the number of rounds done, with fractions.
     """
     with tempfile.TemporaryDirectory(prefix="fedgc-sim-") as folder:
         training = _Training(job, Path(folder), heard, progressed)
-        training.run()
+        training.run(until)
     return Trained(tuple(training.points), training.model)

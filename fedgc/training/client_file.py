@@ -54,15 +54,16 @@ class Extents:
         self._free.setdefault(extent.room, []).append(extent.offset)
 
 
-def write(path: Path, extent: Extent, data: bytes | memoryview) -> Extent:
-    """Write to an extent, which has room for the data; return it with its size."""
+def write(path: Path, extent: Extent, *parts: bytes | memoryview) -> Extent:
+    """Write these parts one after the other to an extent with room for them; return it with its size."""
     try:
         with path.open("r+b") as file:
             file.seek(extent.offset)
-            file.write(data)
+            for part in parts:
+                file.write(part)
     except OSError as error:
         raise EdgeFailed(f"training: the states of clients cannot be written: {error}") from error
-    return Extent(extent.offset, extent.room, len(data))
+    return Extent(extent.offset, extent.room, sum(memoryview(part).nbytes for part in parts))
 
 
 def mapped(path: Path, extent: Extent) -> Bytes:

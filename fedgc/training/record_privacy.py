@@ -32,6 +32,7 @@ from fedgc.training.data import Rows, Samples
 from fedgc.training.devices import to_device
 from fedgc.training.record_gradients import RecordGradients
 
+Forbids = Callable[[tuple[Release, ...]], str]
 ROUNDING: Final = 1 + 1e-9  # of an epsilon
 
 
@@ -56,6 +57,7 @@ class RecordPrivacy:
         self._spent: tuple[Release, ...] = files.releases() if files is not None else ()
         self._unwritten = False
         self._undelivered: tuple[Release, ...] = ()
+        self._forbids: Forbids = lambda _: ""
         self._noise, self._rate = self._spent[-1][:2] if self._spent else (0.0, 0.0)
 
     # ---- steps
@@ -108,9 +110,14 @@ class RecordPrivacy:
     def ending(self) -> str:
         """Why no step can follow; empty if one can."""
         most = self._config.privacy_epsilon
-        if not most or not self._rate:
+        if not self._rate:
             return ""
-        one = with_release(self._spent, (self._noise, self._rate, 1))
+        step = (self._noise, self._rate, 1)
+        if forbidden := self._forbids(with_release(self._undelivered, step)):
+            return forbidden
+        if not most:
+            return ""
+        one = with_release(self._spent, step)
         after = epsilon_of_releases(one, self._config.privacy_delta)
         if after <= most * ROUNDING:
             return ""
@@ -124,6 +131,10 @@ class RecordPrivacy:
         if self._unwritten and self._files is not None:
             self._files.put_releases(self._spent)
         self._unwritten = False
+
+    def heed(self, forbids: Forbids) -> None:
+        """Do no step for which this function, given all undelivered steps with it, returns a reason."""
+        self._forbids = forbids
 
     @property
     def undelivered(self) -> tuple[Release, ...]:

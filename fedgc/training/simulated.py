@@ -7,7 +7,7 @@ client is its model's vector, then its optimizer, the buffers outside the vector
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -102,11 +102,10 @@ class ClientTrainer:
     def _written(self, stretch: Stretch, end: Saved, trained: Trained) -> Trained:
         rest = io.BytesIO()
         torch.save([end.unsent, dict(end.optimizer), self._trainer.flat.read_private()], rest)
-        state, room = end.vector.tobytes() + rest.getvalue(), stretch.room
-        if len(state) > room.room:
-            return Trained(trained.losses, trained.led, trained.squared_norm, room, state)
-        kept = write(self._folder / STATES, room, state)
-        return Trained(trained.losses, trained.led, trained.squared_norm, kept)
+        parts = end.vector.data, rest.getbuffer()
+        if sum(part.nbytes for part in parts) > stretch.room.room:
+            return replace(trained, spilled=b"".join(parts))
+        return replace(trained, kept=write(self._folder / STATES, stretch.room, *parts))
 
     def _kept(self, stretch: Stretch) -> tuple[Saved | None, Mapping[str, Tensor]]:
         """Return the trajectory so far, and the private tensors."""

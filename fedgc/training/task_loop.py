@@ -105,6 +105,8 @@ class TaskLoop(LocalLoop):
         local_step = LocalStep((work.seed, work.client), at, share, led, work.pool)
         loss = self._trainer.step(begin.chunks, local_step)
         self.squared_gradient = self._trainer.squared_gradient
+        if self._trainer.config.measure == "gradient":  # which the next report tells
+            self._keep_spent()
         return Advance(1, self._pace.after_step(began), loss, led)
 
     def vector(self) -> Readable:

@@ -85,9 +85,14 @@ class Trainer:
         """Take noised gradients of single records, as `RecordPrivacy` says.
 
         Raises:
-            BadTask: The model has no gradients of single records.
+            BadTask: The model has no gradients of single records, or several clients have the records.
             EdgeFailed: What is spent cannot be read.
         """
+        if self._task.may_move:
+            raise BadTask(
+                "task: saw data that may move, whose records would spend the budgets of several clients; "
+                "needed each client's own (may_move = False) with privacy.unit = record"
+            )
         gradients = RecordGradients(self.flat.module, self._autocast_loss, self.config.privacy_clip)
         if self.flat.size != self.flat.parameters or self.flat.is_half:
             raise BadTask(

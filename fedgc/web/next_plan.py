@@ -11,7 +11,7 @@ import numpy as np
 
 from fedgc.config import AUTO, RunConfig, known
 from fedgc.errors import FedgcError, Unusable
-from fedgc.history import Speeds
+from fedgc.history import Speed, Speeds
 from fedgc.round.plan import Chunk, Fleet
 from fedgc.sim.clock import Line
 from fedgc.store.database import Store
@@ -43,7 +43,7 @@ def question_of(clients: Sequence[str], chunks: int, numbers: int, config: RunCo
     """Return the question for clients that can load all chunks."""
     if config.work != "coded":
         raise Unusable(
-            f"plan: saw work = {config.work}, which all do alike; needed coded work, which is shared"
+            f"plan: saw work = {config.work} without a run of it in the store, needed one, or coded work"
         )
     table = tuple(Chunk(number, f"chunk {number}", 1) for number in range(chunks))
     fleet = Fleet(dict.fromkeys(clients, frozenset(range(chunks))), table, numbers)
@@ -71,12 +71,25 @@ def planned(
     if not clients:
         return None
     given = settings or {}
-    config = RunConfig.read({**known(run.settings), "resume": "", **given})
+    config = settings_of(run, given)
     if basis.get("free") is False and config.replicas == AUTO:
         config = replace(config, replicas=int(basis["replicas"]))
     chunks = config.chunks if "data.chunks" in given else int(basis.get("chunks", config.chunks))
     question = question_of(clients, chunks, numbers or int(basis.get("numbers", 0)), config)
     return Planned(question, speeds, recall(speeds.recent, question.clients), windows)
+
+
+def settings_of(run: Run, settings: Mapping[str, Any]) -> RunConfig:
+    """Return the settings of a run, overridden by these."""
+    return RunConfig.read({**known(run.settings), "resume": "", **settings})
+
+
+def local_clients(store: Store, run: Run, numbers: int = 0) -> tuple[list[Speed], int]:
+    """Return the speeds of the clients of a run, and how many numbers its model has, if not so many."""
+    basis, speeds = _last_plan(store, run), store.speeds(run.task)
+    clients = basis.get("loads") or speeds.known
+    measured = [speeds.known[client] for client in clients if client in speeds.known]
+    return measured, numbers or int(basis.get("numbers", 0))
 
 
 def _last_plan(store: Store, run: Run) -> Mapping[str, Any]:

@@ -96,11 +96,15 @@ class ClientShare:
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
-    """What the server could see, and the epsilon that was spent."""
+    """What the server could see, and the epsilon that was spent.
+
+    `of_records` is the limit of each client's epsilon if it noises its steps (0: no limit).
+    """
 
     secrecy: str
     epsilon: float | None
     releases: int
+    of_records: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +253,9 @@ def _samples(rounds: Sequence[Round]) -> Samples | None:
 def _privacy(run: Run, rounds: Sequence[Round]) -> Privacy:
     spent = [each.row.metrics["epsilon"] for each in rounds if "epsilon" in each.row.metrics]
     releases = sum(each.row.outcome in SUMMED for each in rounds)
-    return Privacy(str(run.settings.get("secrecy", "open")), spent[-1] if spent else None, releases)
+    protects = run.settings.get("privacy.unit") == "record"
+    limit = float(run.settings.get("privacy.epsilon", 0.0)) if protects else None
+    return Privacy(str(run.settings.get("secrecy", "open")), spent[-1] if spent else None, releases, limit)
 
 
 def _predictions(plans: tuple[PlanMade, ...]) -> Predictions:

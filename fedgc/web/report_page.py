@@ -14,7 +14,7 @@ from fedgc.store.explanation import span
 from fedgc.web.app import page_file
 from fedgc.web.markup import Markup, element, joined, line_chart, table
 from fedgc.web.plans import PlanMade
-from fedgc.web.report import ClientShare, RunReport, Samples
+from fedgc.web.report import ClientShare, Privacy, RunReport, Samples
 
 MOST_CLIENTS: Final = 500  # in the table; --json has all
 MOST_LOST: Final = 60
@@ -28,15 +28,18 @@ WAITED: Final = (
     "its training and its upload. “Share of data” is of the samples that clients have announced to the run."
 )
 EPSILON: Final = (
-    "Epsilon spent for each record or site, as the descriptor says: {:.3f}, at its delta. It does not hold "
-    "against sites that collude, which know their own noise."
+    "Epsilon spent for each site: {:.3f}, at the descriptor's delta. It does not hold against sites that "
+    "collude, which know their own noise."
 )
-
-
 CLIENT_EPSILON: Final = (
     "Epsilon spent for each client: {:.3f}, at privacy.delta. It holds for those who see the models, not for "
     "the server, which adds the noise."
 )
+RECORD_EPSILON: Final = (
+    "Each client has added noise to its local steps, and counts the epsilon of its records itself: at most "
+    "{:.3f} (privacy.epsilon), at privacy.delta."
+)
+RECORD_NOISE: Final = "Each client has added noise to its local steps, without a limit of epsilon."
 
 
 def report_page(report: RunReport, now: float) -> str:
@@ -273,8 +276,15 @@ def _privacy(report: RunReport) -> Markup:
     if privacy.secrecy != "masked":
         words, seen = CLIENT_EPSILON, f"the update of every client in {privacy.releases} exchanges."
         seen = f"Secrecy was {privacy.secrecy}: the server has read {seen}"
-    spent = "No differential privacy." if privacy.epsilon is None else words.format(privacy.epsilon)
-    return _paragraph(f"{seen} {spent}")
+    return _paragraph(f"{seen} {_spent(privacy, words)}")
+
+
+def _spent(privacy: Privacy, words: str) -> str:
+    if privacy.epsilon is not None:
+        return words.format(privacy.epsilon)
+    if privacy.of_records is not None:
+        return RECORD_EPSILON.format(privacy.of_records) if privacy.of_records else RECORD_NOISE
+    return "No differential privacy."
 
 
 def _predictions(report: RunReport) -> Markup:

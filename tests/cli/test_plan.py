@@ -176,6 +176,19 @@ def test_trace_is_planned_with_its_machines(tmp_path: Path) -> None:
     assert plan["rows"][0]["rounds"] == {"trace": list(range(1, 13))}
 
 
+def test_local_work_is_planned_by_its_quorum(path: Path) -> None:
+    tell("spring", [told_round(number, (0.5, 0.5, 2.0)) for number in range(3, 10)])
+    plan = asked("--set", "work=local", "--set", "local-steps=16")
+    assert (plan["way"], plan["quorum"], plan["clients_with_measured_links"]) == ("partial", 0.6666, 0)
+    assert plan["rounds"]["round_s"] == pytest.approx(8.0)
+    assert plan["waiting"] == {"round_s": 32.0, "update_s": 32.0}
+    assert "chosen timing.quorum = 0.6666: rounds of 8 s" in shown(
+        "--set", "work=local", "--set", "local-steps=16"
+    )
+    with pytest.raises(Unusable, match="saw --add or --client-gain with local work"):
+        asked("--set", "work=local", "--add", "1")
+
+
 @pytest.mark.parametrize(
     "words",
     [

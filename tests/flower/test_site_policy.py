@@ -2,8 +2,10 @@
 
 import io
 import json
+import re
 import time
 import zipfile
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -22,6 +24,7 @@ from fedgc.links.byte_counts import Amounts
 from fedgc.messages import Failed, Leaving, Lost, Progress, Report, Reveal, Scored
 from fedgc.policy import read_policy, verify
 from fedgc.policy.digests import app_digest, task_digest
+from fedgc.secagg.renyi import Release
 from tests.flower.test_client_loop import serving, work
 from tests.links.conftest import WAIT_S
 
@@ -207,3 +210,28 @@ def test_guard_fits_installed_flower():
 def test_digest_of_task_is_that_of_file_python_imports():
     digest = task_digest("tests.contract.stepping:task", [str(Path(__file__).parents[2])])
     assert digest.startswith("sha256:")
+
+
+def test_steps_on_records_are_logged_whether_update_leaves_or_not(site: Path):
+    """No step is allowed that would exceed what the site has left; an update of other steps is refused."""
+    policy = policy_of(site, "[privacy]\nepsilon = 2.5\n")
+    records = SimpleNamespace(undelivered=((1.0, 0.01, 900),), heed=lambda forbids: heeded.append(forbids))
+    records.deliver = lambda: setattr(records, "undelivered", ())
+    heeded: list[Callable[[tuple[Release, ...]], str]] = []
+    policy.watch(records)  # type: ignore[arg-type]
+    (forbids,) = heeded
+    assert forbids(((1.0, 0.01, 900),)) == ""
+    policy.send(1, 100)
+    assert records.undelivered == ()
+    assert forbids(((1.0, 0.01, 1),)) == ""
+    said = r"privacy.epsilon\): saw 2.7 spent by all runs with this update"
+    assert re.search(said, forbids(((1.0, 0.01, 400),)))
+    records.undelivered = ((1.0, 0.01, 400),)
+    with pytest.raises(NotAllowed, match=said):
+        policy.send(2, 100)
+    policy.settle(2)
+    assert [(each["what"], each["steps"]) for each in logged(site)] == [
+        ("exchange", [[1.0, 0.01, 900]]), ("refused", []), ("round", [[1.0, 0.01, 400]]),
+    ]  # fmt: skip
+    policy.settle(3)
+    assert len(logged(site)) == 3

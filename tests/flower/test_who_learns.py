@@ -13,13 +13,14 @@ PAGE = Path(__file__).parents[2] / "docs" / "threat-model.md"
 MODES: Mapping[str, Mapping[str, object]] = {
     "plain": {"aggregator": "weighted-mean"},
     "`[privacy]`": {"privacy_noise": 1.0, "privacy_clip": 0.5},
-    "`privacy.unit = record`": {
+    "`unit = record`": {
         "privacy_noise": 1.0, "privacy_unit": "record", "aggregator": "weighted-mean"
     },
     "masked": {"masked": True},
+    "masked, `unit = record`": {"masked": True, "privacy_noise": 1.0, "privacy_unit": "record"},
     "masked, `--site-clip`": {"masked": True, "privacy": Privacy(0.5, 1.0, 10, 1e-6)},
 }  # fmt: skip
-CLEAR = {"`privacy.unit = record`": "with noise"}  # what an update is that is sent as it is
+CLEAR = {True: "with noise", False: "yes"}  # what an update is that is sent as it is, by noise in each step
 FACTS = ("the update of one client", "its training loss", "its number of samples", "the mean of all updates")
 NEAR = 1e-5  # of a mean: rounding under masks
 
@@ -27,7 +28,7 @@ NEAR = 1e-5  # of a mean: rounding under masks
 def learned(mode: str, made: Run) -> dict[tuple[str, str], str]:
     """What the server learns of the first client, and what the second one does, by party and fact."""
     about, other = made.clients[0], made.clients[1]
-    trained, said, clear = made.first - about.updates[0], {True: "yes", False: "no"}, CLEAR.get(mode, "yes")
+    trained, said, clear = made.first - about.updates[0], {True: "yes", False: "no"}, CLEAR["record" in mode]
     found = {}
     for party, sent in (("the server", about.sent), ("another client", other.received)):
         has_update = holds_numbers(sent, about.updates[0]) or holds_numbers(sent, trained)

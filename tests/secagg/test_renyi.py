@@ -9,6 +9,7 @@ from dp_accounting.privacy_loss_distribution import PrivacyLossDistribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedgc.errors import BadSetting
 from fedgc.secagg.renyi import ORDERS, epsilon_of_releases, noise_for_releases
 
 DELTA = 1e-6
@@ -84,3 +85,5 @@ def test_found_noise_spends_epsilon_it_was_found_for():
     assert epsilon_of_releases([(noise, 0.1, 500)], 1e-5) == pytest.approx(2.0, rel=1e-3)
     assert epsilon_of_releases([], 1e-5) == 0.0
     assert ORDERS.min() > 1
+    with pytest.raises(BadSetting, match=r"epsilon: saw 0.001, needed more"):
+        noise_for_releases(0.001, 0.1, 500, 1e-5)

@@ -92,6 +92,23 @@ def test_command_prints_settings_and_writes_page(file: Path):
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
 
 
+def test_sweep_with_task_gives_time_to_target(file: Path):
+    file.write_text(
+        'rounds = 5\ntrain = "digits"\ntarget = 0.3\n[settings]\nlocal-steps = 4\n[grid]\n'
+        '"learning-rate" = [0.0001, 0.2]\n[scenarios.even]\nclients = 2\nmodel = "homogeneous"\n'
+    )
+    page = file.with_name("out.html")
+    words = ["sim", "--sweep", str(file), "--html", str(page), "--json"]
+    said = json.loads(CliRunner().invoke(app, words, catch_exceptions=False).stdout)
+    slow, quick = said["rows"]
+    assert said["figures"]["for"] == "accuracy 0.3"
+    assert (slow["seconds"], slow["frontier"]) == (None, False)
+    assert slow["last"] < 0.3 <= quick["last"]
+    assert 0 < quick["seconds"] < 10
+    assert said["figures"]["recommended"]["learning-rate"] == 0.2
+    assert "To accuracy 0.3" in page.read_text()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
@@ -106,6 +123,9 @@ def test_command_prints_settings_and_writes_page(file: Path):
         ("local-steps = 16", "rounds = 3", "saw the setting rounds, needed rounds at the top of the file"),
         ("local-steps = 16", 'secrecy = "masked"\nfederation = "f"', "saw secrecy = masked, needed open"),
         ("rounds = 6", "rounds = ", "cannot be read"),
+        ("rounds = 6", "target = 0.9", "saw target without train, needed a task to train"),
+        ("rounds = 6", 'train = "digits"', "saw model-mb and train, needed one: the task has the model"),
+        ("model-mb = 8.0", 'train = "digits"', "saw target = 0.0, needed a number of at least 0.001"),
     ],
 )
 def test_bad_file_is_refused_in_one_line(file: Path, old: str, new: str, why: str):

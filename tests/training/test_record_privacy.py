@@ -94,6 +94,11 @@ def test_model_that_mixes_records_is_refused(model, said):
         Trainer(task_of(model=model), config()).protect(os.urandom)
 
 
+def test_data_of_several_clients_are_refused():
+    with pytest.raises(BadTask, match="whose records would spend the budgets of several clients"):
+        Trainer(task_of(may_move=True), config()).protect(os.urandom)
+
+
 def test_loss_with_branches_on_values_is_named():
     def branches(module, batch):
         found = loss(module, batch)
@@ -206,6 +211,17 @@ def test_client_leaves_with_its_steps_before_budget_is_exceeded(bench, tmp_path_
     assert report.steps == 3
     engine.close()
     assert engine_of(folder, privacy_epsilon=1.0).records.ending
+
+
+def test_step_that_site_forbids_is_not_done():
+    records = records_of()
+    records.heed(lambda steps: "the site says no" if steps[0][2] > 2 else "")
+    for _ in range(2):
+        assert records.ending == ""
+        records._charge()
+    assert records.ending == "the site says no"
+    records.deliver()
+    assert records.ending == ""
 
 
 def test_automatic_noise_spends_budget_of_run(bench, tmp_path_factory):

@@ -174,6 +174,14 @@ def test_private_run_reports_epsilon_of_clients(empty):
     assert "Epsilon spent for each client: 1.500" in text
 
 
+def test_run_with_noised_steps_reports_limit_of_clients(empty):
+    settings = RunConfig(privacy_unit="record", privacy_epsilon=2.0).table()
+    empty.write(Begun(START, "noised", settings))
+    empty.write(Appended(START + 1, "noised", round_of(1)))
+    assert report_of(empty, empty.run("noised"), NOW).privacy.of_records == 2.0
+    assert "counts the epsilon of its records itself: at most 2.000" in shown(empty, "noised").text
+
+
 def test_hostile_names_reach_page_as_text(empty):
     """Every text that a peer can choose: names, sites, links, failures, figures, reasons, audit."""
     settings = {**RunConfig().table(), "task": EVIL}

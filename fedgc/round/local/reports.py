@@ -4,8 +4,6 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from fedgc.messages import Command, Continue, Joined, Progress, Report, Work
 from fedgc.round.roster import Roster
 
@@ -31,8 +29,8 @@ class StepReports:
         self.collecting = False
         self._staying: set[int] = set()
         self._arrived: set[int] = set()
-        holds, chunks = roster.plan.placement.holds, roster.plan.chunks
-        self.held: Final = [[chunks[c] for c in np.flatnonzero(held_c)] for held_c in holds]
+        orders, chunks = roster.plan.placement.orders, roster.plan.chunks
+        self.held: Final = [[chunks[c] for c in sorted(order)] for order in orders]
         self.samples: Final = [sum(chunk.samples for chunk in held) for held in self.held]
         self.pinned: Final = {
             roster.w[each]: n for each, n in roster.assignment.pinned.items() if each in roster.w

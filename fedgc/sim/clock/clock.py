@@ -18,8 +18,6 @@ from heapq import nsmallest
 from itertools import chain, count
 from typing import Any, Final
 
-import numpy as np
-
 from fedgc.errors import FedgcError
 from fedgc.messages import (
     Close,
@@ -114,7 +112,7 @@ class VirtualClock:
         self.now = now
         plan = machine.plan
         held = [Held(chunk.name, chunk.samples, chunk.digest) for chunk in plan.chunks]
-        self._holds = [tuple(held[c] for c in np.flatnonzero(held_c)) for held_c in plan.placement.holds]
+        self._holds = [tuple(held[c] for c in sorted(order)) for order in plan.placement.orders]
         self._samples = {chunk.number: chunk.samples for chunk in plan.chunks}
         present = [self.joined(w, now, live=hears) for w, hears in enumerate(live)]
         self.run(machine, machine.start(now, present), lambda: machine.outcome is not None)
@@ -252,17 +250,14 @@ class VirtualClock:
     def forecast(self, most: int) -> list[tuple[str, int]]:
         """Return the clients that report local work next, and the steps, if no command changes it."""
         reports = (each for each in self._heap if each[2] in (CHUNK_ENDS, SAYS))
-        found = [
-            (self._clients[w], self._reports(what, w, of)) for _, _, what, w, of in nsmallest(most, reports)
-        ]
-        return [(client, steps) for client, steps in found if steps]
-
-    def _reports(self, what: int, w: int, of: Any) -> int:  # noqa: ANN401  the entry of the heap
-        """Return the steps of local work that this entry of the heap reports; 0 if it reports none."""
-        if what == SAYS:
-            return of.reached if isinstance(of, Reported) and of.chunk == WHOLE else 0
-        client = self._fleet[w]
-        return int(client.goal) if of == self._turn[w] and client.local else 0
+        found = []
+        for _, _, what, w, of in nsmallest(most, reports):
+            if what == SAYS:
+                steps = of.reached if isinstance(of, Reported) and of.chunk == WHOLE else 0
+            else:
+                steps = int(self._fleet[w].goal) if of == self._turn[w] and self._fleet[w].local else 0
+            found += [(self._clients[w], steps)] if steps else []
+        return found
 
     def up_s(self, client: str) -> float:
         """Return the seconds for a whole update on a client's uplink."""

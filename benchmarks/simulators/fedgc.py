@@ -1,0 +1,60 @@
+"""fedgc's simulated training: `fedgc.py CLIENTS ROUNDS PROCESSES SAMPLES WIDTH`.
+
+All clients are alike and do one local epoch, and the round waits for all: the same work as the others'.
+"""
+
+import json
+import sys
+import time
+from functools import partial
+
+from benchmarks.femnist_like import BATCH, RATE, loss, network, samples
+from fedgc.config import RunConfig
+from fedgc.sim.clock import working
+from fedgc.sim.training import Job, Point, train
+from fedgc.training.tasks import Task
+
+
+def task(clients: int, count: int, width: int) -> Task:
+    """Return the task, with a chunk for each client."""
+    chunks = {f"chunk {at}": count for at in range(clients)}
+    return Task(partial(network, width), chunks, partial(_load, count), loss)
+
+
+def _load(count: int, chunk: str) -> object:
+    return samples(int(chunk.split()[1]), count)
+
+
+def main(clients: int, rounds: int, processes: int, count: int, width: int) -> None:
+    """Train, and print the moments."""
+    config = RunConfig(
+        rounds=rounds,
+        local_steps=max(1, count // BATCH),
+        batch_size=BATCH,
+        learning_rate=RATE,
+        min_clients=clients,
+        gate="every",
+        quorum=1.0,
+        lockstep="on",
+        shared_momentum="off",
+        aggregator="weighted-mean",
+        evaluate_every=0,
+        device="cpu",
+        threads=1,
+    )
+    make = partial(task, clients, count, width)
+    scenario = (working([[1.0]] * clients),) * rounds
+    moments = [time.monotonic()]
+
+    def heard(point: Point) -> None:
+        if point.row.outcome != "synced" or sum(each.counted > 0 for each in point.row.clients) < clients:
+            raise SystemExit(f"round {point.row.round}: saw {point.row.outcome}, needed all clients")
+        moments.append(time.monotonic())
+
+    job = Job(make(), config, scenario, make=make, workers=processes, owned=True, keeps_clients=False)
+    train(job, heard)
+    sys.stdout.write(json.dumps({"moments": moments}) + "\n")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

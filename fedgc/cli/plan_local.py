@@ -1,0 +1,94 @@
+"""`fedgc plan` of local work: the quorum for these clients, and whether asynchronous updates would pay."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from fedgc.cli.view import terminal
+from fedgc.codecs import make_codec
+from fedgc.config import RunConfig
+from fedgc.errors import Unusable
+from fedgc.history import Speed
+from fedgc.tuner.local_rounds import LocalChoice, LocalClients, LocalRounds, choose_rounds
+
+
+@dataclass(frozen=True, slots=True)
+class LocalExplanation:
+    """The choice, and what it was made from."""
+
+    source: str
+    choice: LocalChoice
+    clients: int
+    linked: int  # whose links were measured
+
+    def show(self, *, as_json: bool) -> None:
+        """Print it."""
+        if as_json:
+            sys.stdout.write(json.dumps(_figures(self), indent=1) + "\n")
+            return
+        table = Table(title=f"Local work, from {self.source}", show_header=False)
+        table.add_column(no_wrap=True)
+        table.add_column()
+        for name, value in _facts(self).items():
+            table.add_row(name, value)
+        terminal().print(table)
+
+
+def explain_local(source: str, speeds: Sequence[Speed], config: RunConfig, numbers: int) -> LocalExplanation:
+    """Return the explanation for clients with these speeds and a model of so many numbers."""
+    if not speeds:
+        raise Unusable(f"plan: saw no measured client in {source}, needed a round of local work")
+    down_bytes = make_codec(config.download_codec).expected(numbers)
+    up_bytes = make_codec(config.codec).expected(numbers)
+    clients = LocalClients(
+        np.array([each.step_s for each in speeds]),
+        np.array([down_bytes / each.down_bytes_s if each.down_bytes_s else 0.0 for each in speeds]),
+        np.array([up_bytes / each.up_bytes_s if each.up_bytes_s else 0.0 for each in speeds]),
+    )
+    linked = sum(1 for each in speeds if each.up_bytes_s and each.down_bytes_s) if numbers else 0
+    return LocalExplanation(source, choose_rounds(clients, config.round_steps), len(speeds), linked)
+
+
+def _figures(of: LocalExplanation) -> dict[str, Any]:
+    choice = of.choice
+    return {
+        "source": of.source,
+        "way": choice.way,
+        "clients": of.clients,
+        "clients_with_measured_links": of.linked,
+        "quorum": choice.rounds.quorum,
+        "rounds": _of_rounds(choice.rounds),
+        "waiting": _of_rounds(choice.waiting),
+        "asynchronous": {"update_s": choice.asynchronous_s},
+    }
+
+
+def _of_rounds(rounds: LocalRounds) -> dict[str, float]:
+    return {"round_s": rounds.round_s, "update_s": rounds.update_s}
+
+
+def _facts(of: LocalExplanation) -> Mapping[str, str]:
+    choice, rounds = of.choice, of.choice.rounds
+    lacks = of.clients - of.linked
+    facts = {
+        "chosen": f"timing.quorum = {rounds.quorum:g}: {_words(rounds)}",
+        "waiting for all": _words(choice.waiting),
+        "asynchronous": f"a whole update of a client in {choice.asynchronous_s:.3g} s",
+    }
+    if choice.way == "asynchronous":
+        facts["asynchronous"] += (
+            ". That is quicker, and fedgc has no such rounds: shorten transfers (links.codec), "
+            "or exchange less often (local-steps)"
+        )
+    if lacks:
+        facts["links"] = f"unknown for {lacks} of {of.clients} clients, whose transfers count as no time"
+    return facts
+
+
+def _words(rounds: LocalRounds) -> str:
+    return f"rounds of {rounds.round_s:.3g} s, a whole update of a client in {rounds.update_s:.3g} s"

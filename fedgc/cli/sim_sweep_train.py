@@ -1,0 +1,40 @@
+"""One run of a sweep that trains: time and bytes until a figure of the task has reached its target."""
+
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+from fedgc.cli.sim_train import Training
+from fedgc.errors import Unusable
+from fedgc.history import RoundRow
+from fedgc.sim.play import SUMMED
+from fedgc.sim.sweep import Trial, scaled
+from fedgc.sim.sweep_file import Goal, Sweep, SweepScenario
+from fedgc.sim.training import Point, train
+
+
+def trained(goal: Goal, sweep: Sweep, at: int, scenario: SweepScenario, seed: int) -> Trial:
+    """Train one run, and return the time and the bytes until the goal was reached."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # for tasks in the user's folder
+    settings = {**sweep.common, **sweep.combinations[at]}
+    job, model_mb = Training(goal.task, replace(scenario.request, seed=seed), settings).job()
+    job = replace(job, scenario=scaled(job.scenario, scenario, job.config))
+    rows, models, marks = list[RoundRow](), set[tuple[str, int]](), list[tuple[float, float, float]]()
+
+    def heard(point: Point) -> None:
+        row = point.row
+        rows.append(replace(row, clients=()))
+        models.update((each.client, row.version) for each in row.clients if each.steps or each.counted)
+        if goal.figure in point.metrics:
+            sent_mb = model_mb * (point.sent + len(models))
+            marks.append((point.seconds, sent_mb, point.metrics[goal.figure]))
+
+    train(job, heard)
+    if not marks:
+        raise Unusable(f"--sweep: saw no figure {goal.figure} of task {goal.task}, needed one it evaluates")
+    reached = next((mark for mark in marks if mark[2] >= goal.target), (math.inf, math.inf, 0.0))
+    exchanges = fmean(row.outcome in SUMMED for row in rows)
+    return Trial(at, scenario.name, *reached[:2], exchanges, 0.0, len(rows), last=marks[-1][2])

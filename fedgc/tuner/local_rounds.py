@@ -1,0 +1,97 @@
+"""Rounds of local work before a run: the quorum, and whether asynchronous updates would be quicker.
+
+Ways to train are compared by the mean time, over clients, in which one gives as much as its whole steps from
+a new model. The first steps of a client give most: `s` of `S` steps give sqrt(s / S). A round ends when the
+quorum is done, so each client gives what it has by then, and the next round begins when the slowest update
+is in; a quorum with which some client never does a step is not chosen. Asynchronous updates (FedBuff, Nguyen
+et al., arXiv 2106.06639) wait for nobody, and are of older models: they give `STALE` of a whole update. Both
+were fitted to scenes of `python -m benchmarks groups`, which measures what the choice is worth.
+
+Shape letters: w clients.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from fedgc.errors import BadSetting
+from fedgc.sim.clock.conditions import Float
+
+STALE: Final = 0.6
+LEAST_QUORUM: Final = 0.25  # so that no single quick client sets the pace of many
+DIGITS: Final = 1e4  # of a quorum, rounded down: its product with the clients then rounds up to their number
+
+
+@dataclass(frozen=True, slots=True)
+class LocalClients:
+    """What is known of clients: seconds of a local step, of a model down and of an update up."""
+
+    step_s_w: Float
+    down_s_w: Float
+    up_s_w: Float
+
+    def __post_init__(self) -> None:
+        shapes = {self.step_s_w.shape, self.down_s_w.shape, self.up_s_w.shape}
+        if len(shapes) != 1 or not self.step_s_w.size:
+            raise BadSetting(f"clients of local work: saw times of {shapes}, needed one of each client")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRounds:
+    """Rounds that end with a quorum; `update_s` is the mean time for a whole update of a client."""
+
+    quorum: float
+    round_s: float
+    update_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LocalChoice:
+    """The quickest rounds, rounds that wait for all, and asynchronous updates."""
+
+    rounds: LocalRounds
+    waiting: LocalRounds
+    asynchronous_s: float
+
+    @property
+    def way(self) -> str:
+        """Return which way is quickest: sync, partial or asynchronous."""
+        if self.asynchronous_s < self.rounds.update_s:
+            return "asynchronous"
+        return "partial" if self.rounds.quorum < 1.0 else "sync"
+
+
+def choose_rounds(clients: LocalClients, steps: int) -> LocalChoice:
+    """Return the choice for rounds of this many local steps.
+
+    >>> slow = LocalClients(np.array([1.0, 1.0, 1.0, 4.0]), np.zeros(4), np.zeros(4))
+    >>> choice = choose_rounds(slow, 16)
+    >>> choice.way, choice.rounds.quorum, choice.rounds.round_s, choice.waiting.round_s
+    ('partial', 0.75, 16.0, 64.0)
+    """
+    count = len(clients.step_s_w)
+    least = math.ceil(LEAST_QUORUM * count)
+    tried = [_rounds(clients, steps, done) for done in range(least, count + 1)]
+    cycle_s_w = clients.down_s_w + steps * clients.step_s_w + clients.up_s_w
+    return LocalChoice(_quickest(tried), tried[-1], float(cycle_s_w.mean()) / STALE)
+
+
+def _quickest(tried: Sequence[LocalRounds]) -> LocalRounds:
+    return min(reversed(tried), key=lambda each: each.update_s)  # of equals, that with the most clients
+
+
+def _rounds(clients: LocalClients, steps: int, done: int) -> LocalRounds:
+    """Return the rounds that end when so many clients are done."""
+    count = len(clients.step_s_w)
+    ready_s_w = clients.down_s_w + steps * clients.step_s_w
+    end_s = float(np.sort(ready_s_w)[done - 1])
+    steps_w = np.where(
+        ready_s_w <= end_s, steps, np.floor(np.maximum(0.0, end_s - clients.down_s_w) / clients.step_s_w)
+    )
+    round_s = end_s + float(clients.up_s_w.max())
+    with np.errstate(divide="ignore"):
+        update_s = round_s * float(np.sqrt(steps / steps_w).mean())
+    return LocalRounds(math.floor(DIGITS * done / count) / DIGITS, round_s, update_s)

@@ -1,0 +1,62 @@
+"""Test the groups benchmark: what is planned for whom, ratios of medians, and one real run."""
+
+import math
+
+import pytest
+
+from benchmarks.asynchronous import Buffered, Grouped
+from benchmarks.grid import Modelled
+from benchmarks.groups import ARMS, UNEVEN, Measured, Run, Setting, clients_of, figures, report, text_lines
+
+EVEN, LINKED = UNEVEN
+CALM = Modelled("homogeneous")
+PLANNED = ARMS["planned"][0]
+
+
+def made(arm: str, seed: int, seconds: float) -> Measured:
+    return Measured(Run(EVEN, arm, ARMS[arm][0], 0.4, seed, 100.0), seconds)
+
+
+def test_figures_are_ratios_of_medians_over_seeds():
+    times = {"sync": (9.0, 10.0, math.inf), "partial": (4.0, 5.0, 6.0), "FedBuff": (8.0,) * 3}
+    times |= {"groups": (1.0, 7.0, 8.0), "planned": (6.0, 5.5, 5.0)}
+    of = report(
+        [made(arm, seed, seconds) for arm, each in times.items() for seed, seconds in enumerate(each)]
+    )
+    assert next(iter(of.figures)) == "groups_over_sync", "0.7 is more than asked, so it is printed first"
+    assert of.figures["groups_over_sync"] == {EVEN.name: 0.7}
+    assert of.figures["worst_over_best"] == pytest.approx(1.1)
+    assert of.figures["groups_over_best"] == {EVEN.name: 1.4}
+    assert of.seeds == [0, 1, 2]
+    assert len(list(text_lines(of))) == 1 + 15
+
+
+def test_arm_that_never_arrives_has_infinite_ratio():
+    seconds = {"sync": math.inf, "partial": 4.0, "FedBuff": math.inf, "groups": math.inf, "planned": 4.0}
+    of = figures([made(arm, 0, each) for arm, each in seconds.items()])
+    assert (of["groups_over_best"], of["worst_over_best"]) == ({EVEN.name: math.inf}, 1.0)
+    assert of["groups_over_sync"] == {EVEN.name: 1.0}
+
+
+def test_planned_arm_is_partial_rounds_or_fedbuff():
+    even, linked = (PLANNED.resolved(clients_of(source, 0)) for source in UNEVEN)
+    assert (even.rule, even.partial, even.quorum) == (None, True, 0.375)
+    assert linked.rule == Buffered(2)
+
+
+def test_groups_come_from_history_and_one_group_is_partial_rounds():
+    grouped = Setting("twice", rule=Grouped(2.0))
+    assert clients_of(EVEN, 0).groups == ((0, 1, 2), (3, 4, 5), (6, 7))
+    assert grouped.resolved(clients_of(EVEN, 0)) == grouped
+    calm = grouped.resolved(clients_of(CALM, 0))
+    assert (calm.rule, calm.partial) == (None, True)
+
+
+def test_run_is_given_up_after_its_time():
+    run = Run(LINKED, "groups", ARMS["groups"][0], 0.4, 0, 8.0)
+    assert math.isinf(run.seconds())
+
+
+def test_run_reaches_target_in_simulated_seconds():
+    run = Run(EVEN, "partial", ARMS["partial"][1], 0.4, 0, 40.0)
+    assert 2.2 < run.seconds() < 40.0

@@ -1,0 +1,54 @@
+"""Test the choice of a quorum for local work, and when asynchronous updates are quicker."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fedgc.errors import BadSetting
+from fedgc.tuner.local_rounds import STALE, LocalClients, choose_rounds
+
+SPEEDS = np.array([1.0, 1.0, 1.0, 0.2, 0.2, 0.2, 0.05, 0.05])
+STEPS = 32
+
+
+def clients(link_s: float = 0.0, *, slow_links: bool = False) -> LocalClients:
+    link_s_w = link_s / SPEEDS if slow_links else np.full(len(SPEEDS), link_s)
+    return LocalClients(1.0 / SPEEDS, link_s_w, link_s_w)
+
+
+def test_quorum_is_that_of_quick_clients():
+    choice = choose_rounds(clients(), STEPS)
+    assert (choice.way, choice.rounds.quorum, choice.rounds.round_s) == ("partial", 0.375, 32.0)
+    assert choice.waiting.round_s == choice.waiting.update_s == 640.0
+
+
+def test_quorum_lets_each_client_do_one_step():
+    """The slowest client needs 20 s for a step and 20 s for the model, so rounds of 20 s give it nothing."""
+    slow = LocalClients(np.array([1.0, 1.0, 2.0, 20.0]), np.full(4, 20.0), np.zeros(4))
+    assert choose_rounds(slow, 4).rounds.quorum == 1.0
+
+
+def test_slow_links_are_for_asynchronous_updates():
+    choice = choose_rounds(clients(16.0, slow_links=True), STEPS)
+    assert choice.way == "asynchronous"
+    assert choice.asynchronous_s == pytest.approx(np.mean(64.0 / SPEEDS) / STALE)
+
+
+def test_equal_clients_are_all_waited_for():
+    same = LocalClients(np.ones(7), np.zeros(7), np.zeros(7))
+    assert (choose_rounds(same, STEPS).way, choose_rounds(same, STEPS).rounds.quorum) == ("sync", 1.0)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 7, 49, 1000])
+def test_quorum_as_share_names_as_many_clients(count: int):
+    """Clients in two halves of different speed: the quick half is the quorum."""
+    quick = math.ceil(count / 2)
+    step_s_w = np.where(np.arange(count) < quick, 1.0, 30.0)
+    quorum = choose_rounds(LocalClients(step_s_w, np.zeros(count), np.zeros(count)), STEPS).rounds.quorum
+    assert math.ceil(quorum * count) == quick
+
+
+def test_times_of_other_clients_are_refused():
+    with pytest.raises(BadSetting, match="needed one of each client"):
+        LocalClients(np.ones(3), np.ones(2), np.ones(3))
