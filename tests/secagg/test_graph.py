@@ -11,7 +11,7 @@ import pytest
 from fedgc.errors import BadMessage, BadSetting
 from fedgc.secagg import Descriptor, Federation, guarantees
 from fedgc.secagg.canonical import pack, unpack
-from fedgc.secagg.graph import RISK_BITS, drawn, graph_for
+from fedgc.secagg.graph import RISK_BITS, draw, drawn, graph_for
 
 SMALL = graph_for(24, 21, 21, colluders=2, lost=1)
 LARGE = graph_for(1000, 900, 900, colluders=50, lost=50)
@@ -101,6 +101,25 @@ def test_draw_is_uniform_and_without_repetition():
     assert set(seen) == set(range(10, 20))
     assert all(abs(count - 600) < 5 * math.sqrt(600 * 0.7) for count in seen.values())
     assert all(len(set(drawn(range(9), 5, bytes([key]) * 32))) == 5 for key in range(50))
+
+
+def test_neighbors_are_drawn_among_holders_by_same_secret():
+    others = range(SMALL.holders - 1)  # all of them are holders
+    drew = {draw(SMALL, others, bytes([chance]) * 32) for chance in range(20)}
+    assert {holders for holders, _ in drew} == {tuple(others)}
+    assert len({neighbors for _, neighbors in drew}) > 10
+    assert all(len(neighbors) == SMALL.neighbors and set(neighbors) <= set(others) for _, neighbors in drew)
+    more = {draw(SMALL, range(100), bytes([chance]) * 32)[0] for chance in range(20)}
+    assert len(more) == 20
+
+
+def test_graph_with_more_holders_or_checks_than_members_is_refused():
+    for graph, members, threshold, quorum in (
+        (LARGE, 90, 75, 45),
+        (replace(LARGE, checked=901), 1000, 900, 900),
+    ):
+        with pytest.raises(BadSetting, match="needed more members or fewer colluders"):
+            graph.check(members, threshold, quorum)
 
 
 def test_sparse_descriptor_is_decoded_equal(kit):
