@@ -42,6 +42,9 @@ class Source(Protocol):
     def make(self, clients: int, rounds: int, seed: int) -> Scenario:
         """Return this many rounds of at most this many clients."""
 
+    def __hash__(self) -> int:
+        """Return the same for equal sources, whose rounds are made once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Modelled:

@@ -25,7 +25,7 @@ Figures, ratios of medians over seeds:
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import fmean, median
@@ -146,14 +146,6 @@ class Clients:
 
     blocks: Scenario
 
-    @classmethod
-    def of(cls, source: Source, seed: int) -> "Clients":
-        """Scale a source so that its median client, or speed 1, does a block in `BLOCK_S`."""
-        made = source.make(CLIENTS, BLOCKS, seed)
-        middle = 1.0 if isinstance(source, Uneven) else float(np.median([each.mean_pace_w for each in made]))
-        links = any(each.up_s_w.any() for each in made)
-        return cls(tuple(_scaled(each, BLOCK_S / middle, links=links) for each in made))
-
     @property
     def known(self) -> LocalClients:
         """Return what the history shows."""
@@ -183,6 +175,15 @@ class Clients:
         return tuple(islice(cycle(each), rounds))
 
 
+@lru_cache(maxsize=8)
+def clients_of(source: Source, seed: int) -> Clients:
+    """Return a source scaled so that its median client, or speed 1, does a block in `BLOCK_S`."""
+    made = source.make(CLIENTS, BLOCKS, seed)
+    middle = 1.0 if isinstance(source, Uneven) else float(np.median([each.mean_pace_w for each in made]))
+    links = any(each.up_s_w.any() for each in made)
+    return Clients(tuple(_scaled(each, BLOCK_S / middle, links=links) for each in made))
+
+
 def _scaled(block: Conditions, factor: float, *, links: bool) -> Conditions:
     pace_wk = block.mean_pace_w[:, None] * factor
     up_s, down_s = (block.up_s_w * factor, block.down_s_w * factor) if links else (LINK * BLOCK_S,) * 2
@@ -202,7 +203,7 @@ class Run:
 
     def seconds(self) -> float:
         """Train; return the seconds to the target, infinite if it is not reached."""
-        clients = Clients.of(self.source, self.seed)
+        clients = clients_of(self.source, self.seed)
         setting = self.setting.resolved(clients)
         job = self._job(setting, clients)
         try:
@@ -245,7 +246,7 @@ class Measured:
     def row(self) -> dict[str, Value]:
         """Return a row of the report."""
         run = self.run
-        setting = run.setting.resolved(Clients.of(run.source, run.seed))
+        setting = run.setting.resolved(clients_of(run.source, run.seed))
         return {
             "scene": run.source.name, "arm": run.arm, "setting": setting.name,
             "rule": type(setting.rule).__name__ if setting.rule else "rounds", "quorum": setting.quorum,
@@ -256,7 +257,7 @@ class Measured:
 def measure(source: Source, care: Care) -> list[Measured]:
     """Tune and measure all arms in one scene."""
     found: list[Measured] = []
-    longest = LONGEST * float(Clients.of(source, TUNING_SEEDS[0]).round_s_w.max())
+    longest = LONGEST * float(clients_of(source, TUNING_SEEDS[0]).round_s_w.max())
     for arm in ARMS:
         best = tune(source, arm, care, longest)
         longest = min(longest, LATE * best.seconds)
@@ -268,7 +269,7 @@ def measure(source: Source, care: Care) -> list[Measured]:
 def tune(source: Source, arm: str, care: Care, longest: float) -> Measured:
     """Return the quickest setting and rate: all are tried on one seed, the best two on another as well."""
     first, second = TUNING_SEEDS
-    clients = Clients.of(source, first)
+    clients = clients_of(source, first)
     different = {replace(each.resolved(clients), name=""): each for each in reversed(ARMS[arm])}
     quickest, tried = longest, []
     for setting in reversed(different.values()):

@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 
 from fedgc.config import RunConfig
 from fedgc.training.tasks import Task
-from fedgc.training.tasks.digits import read
 from fedgc.training.trainer import LocalStep, Trainer
 
-RECORDS: Final = 300
-BATCH: Final = 50
-STEPS: Final = 400
+RECORDS: Final = 1200
+BATCH: Final = 100
+STEPS: Final = 600
+INPUTS: Final = 20
+WRONG: Final = 0.2  # of the labels, which a model can only know by heart
 HIDDEN: Final = 128
+RATE: Final = 5e-3
 DELTA: Final = 1e-5
 CLIP: Final = 1.0
 EDGE: Final = 1e-6  # of a probability
@@ -44,11 +46,8 @@ class Attacked:
 
 def attack(epsilon: float, models: int) -> Attacked:
     """Return the result of the attack on so many models; `epsilon` 0: without privacy."""
-    table = read()
-    order = np.random.default_rng(0).permutation(len(table.labels))
-    inputs = torch.from_numpy(table.inputs[order])
-    labels = torch.from_numpy(table.labels[order])
-    members = _halves(models)
+    inputs, labels, truth = _records()
+    members = halves(models)
     scores, right = np.empty(members.shape), 0.0
     for model, chosen in enumerate(members):
         rows = torch.from_numpy(np.flatnonzero(chosen))
@@ -57,13 +56,22 @@ def attack(epsilon: float, models: int) -> Attacked:
             found = trained(inputs).double().softmax(1)
         at_label = found[torch.arange(RECORDS), labels[:RECORDS]].clamp(EDGE, 1 - EDGE)
         scores[model] = at_label.logit().numpy()
-        right += float((found[RECORDS:].argmax(1) == labels[RECORDS:]).double().mean())
-    said = _guesses(scores, members)
+        right += float((found[RECORDS:].argmax(1) == truth[RECORDS:]).double().mean())
+    said = guesses(scores, members)
     balanced = float((said[members].mean() + (~said[~members]).mean()) / 2)
     return Attacked(balanced, right / models, spent)
 
 
-def _halves(models: int) -> Flags:
+def _records() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return inputs, labels of which some are wrong, and the right ones; the last half is in no model."""
+    made = torch.Generator().manual_seed(0)
+    inputs = torch.randn(2 * RECORDS, INPUTS, generator=made)
+    truth = (inputs @ torch.randn(INPUTS, generator=made) > 0).long()
+    wrong = torch.rand(2 * RECORDS, generator=made) < WRONG
+    return inputs, truth ^ wrong.long(), truth
+
+
+def halves(models: int) -> Flags:
     """Return who is in the data of each model: each record in one half of the models."""
     rng = np.random.default_rng(1)
     half = np.arange(models) < models // 2
@@ -76,14 +84,14 @@ def _trained(
     """Return a model that a client has trained, and the epsilon that it has spent."""
     task = Task(
         model=lambda: torch.nn.Sequential(
-            torch.nn.Flatten(), torch.nn.Linear(64, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, 10)
+            torch.nn.Linear(INPUTS, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, 2)
         ),
         chunks={"all": len(inputs)},
         load=lambda _: (inputs, labels),
         loss=lambda module, batch: torch.nn.functional.cross_entropy(module(batch[0]), batch[1]),
         optimizer=lambda parameters, rate: torch.optim.Adam(parameters, rate),
     )
-    common = {"batch_size": BATCH, "local_steps": STEPS, "rounds": 1, "learning_rate": 3e-3, "seed": seed}
+    common = {"batch_size": BATCH, "local_steps": STEPS, "rounds": 1, "learning_rate": RATE, "seed": seed}
     private = {
         "privacy_unit": "record",
         "privacy_epsilon": epsilon,
@@ -101,7 +109,7 @@ def _trained(
     return trainer.flat.module.eval(), spent
 
 
-def _guesses(scores: Numbers, members: Flags) -> Flags:
+def guesses(scores: Numbers, members: Flags) -> Flags:
     """Return for each model and record whether the attacker takes it for a member, by all other models."""
     said = np.empty(members.shape, np.bool_)
     for target in range(len(scores)):

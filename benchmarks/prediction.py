@@ -3,7 +3,7 @@
 Five runs, each of four clients as processes of this machine over sessions, for about a minute:
 
     uneven       the slowest client needs four times as long for a step as the quickest
-    dying        every few seconds the next client is killed, and started again a second or two later
+    dying        every ten seconds or so the next client is killed, and started again a second or two later
     stopped      every few seconds the next client is suspended (SIGSTOP), and goes on a second or two later
     slow links   limited uplinks, of which the slowest takes as long for an update as a round's work
     gated        the drift gate exchanges less than half of the rounds, most of them near the end
@@ -38,7 +38,6 @@ from fedgc.store.database import Store
 
 WAIT_S: Final = 300.0
 POLL_S: Final = 0.2
-APART_S: Final = (2.0, 4.0)  # between two faults
 AWAY_S: Final = (1.0, 2.0)
 PACES_S: Final = (0.03, 0.04, 0.05, 0.12)
 LIKE_S: Final = (0.03,) * 4
@@ -56,6 +55,7 @@ class Scene:
     settings: Mapping[str, Setting]
     uplinks_kb_s: Sequence[float] = ()
     fault: Fault | None = None
+    apart_s: tuple[float, float] = (2.0, 4.0)  # between two faults
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -86,8 +86,8 @@ def suspend(federation: LocalFederation, name: str, away_s: float) -> None:
 EVERY: Final[Mapping[str, Setting]] = {"gate.name": "every", "rounds": 50}
 SCENES: Final = (
     Scene("uneven", PACES_S, EVERY),
-    Scene("dying", LIKE_S, {**EVERY, "rounds": 80}, fault=kill),
-    Scene("stopped", LIKE_S, {**EVERY, "links.grace-s": 6.0}, fault=suspend),
+    Scene("dying", LIKE_S, {**EVERY, "rounds": 100}, fault=kill, apart_s=(9.0, 13.0)),
+    Scene("stopped", LIKE_S, {**EVERY, "rounds": 80, "links.grace-s": 6.0}, fault=suspend),
     Scene("slow links", LIKE_S, {**EVERY, "local-steps": 8}, UPLINKS_KB_S),
     Scene("gated", PACES_S, {"gate.name": "drift", "gate.budget": 0.4, "rounds": 60}),
 )
@@ -148,7 +148,7 @@ def played(scene: Scene, folder: Path) -> PastRun:
         rng, victims = np.random.default_rng(0), cycle(federation.nodes)
         with _begun(federation, run, database):
             while federation.running(run):
-                time.sleep(float(rng.uniform(*APART_S)) if scene.fault else POLL_S)
+                time.sleep(float(rng.uniform(*scene.apart_s)) if scene.fault else POLL_S)
                 if scene.fault is not None and federation.running(run):
                     scene.fault(federation, next(victims), float(rng.uniform(*AWAY_S)))
         if (status := federation.wait(run, WAIT_S)) != "finished:completed":

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.asynchronous import Buffered, Grouped
 from benchmarks.grid import Modelled
-from benchmarks.groups import ARMS, UNEVEN, Clients, Measured, Run, Setting, figures, report, text_lines
+from benchmarks.groups import ARMS, UNEVEN, Measured, Run, Setting, clients_of, figures, report, text_lines
 
 EVEN, LINKED = UNEVEN
 CALM = Modelled("homogeneous")
@@ -39,16 +39,16 @@ def test_arm_that_never_arrives_has_infinite_ratio():
 
 
 def test_planned_arm_is_partial_rounds_or_fedbuff():
-    even, linked = (PLANNED.resolved(Clients.of(source, 0)) for source in UNEVEN)
+    even, linked = (PLANNED.resolved(clients_of(source, 0)) for source in UNEVEN)
     assert (even.rule, even.partial, even.quorum) == (None, True, 0.375)
     assert linked.rule == Buffered(2)
 
 
 def test_groups_come_from_history_and_one_group_is_partial_rounds():
     grouped = Setting("twice", rule=Grouped(2.0))
-    assert Clients.of(EVEN, 0).groups == ((0, 1, 2), (3, 4, 5), (6, 7))
-    assert grouped.resolved(Clients.of(EVEN, 0)) == grouped
-    calm = grouped.resolved(Clients.of(CALM, 0))
+    assert clients_of(EVEN, 0).groups == ((0, 1, 2), (3, 4, 5), (6, 7))
+    assert grouped.resolved(clients_of(EVEN, 0)) == grouped
+    calm = grouped.resolved(clients_of(CALM, 0))
     assert (calm.rule, calm.partial) == (None, True)
 
 

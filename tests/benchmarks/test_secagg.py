@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from benchmarks import secagg
+from benchmarks import crowd, secagg
 from benchmarks.consortium import Consortium, Watch
 from benchmarks.report import Report
 from fedgc.errors import EdgeFailed
@@ -32,6 +32,22 @@ def test_figures_are_ratios_of_medians():
     found = secagg.figures(rows)
     assert found["flower_client_over_ours"] == {"10,1e6,1": 10.0}
     assert found["flower_server_over_ours"] == {"10,1e6,1": 5.0}
+
+
+def test_figures_of_crowd_compare_most_sites_with_fewest():
+    rows = [
+        secagg.Cell(10, 10**6, 1).row("crowd", client_s=seconds, server_s=1.0) for seconds in (1.0, 2.0, 9.0)
+    ]
+    rows += [secagg.Cell(1000, 10**6, 50).row("crowd", client_s=6.0, server_s=4.0)]
+    found = secagg.figures(rows)
+    assert (found["client_1000_over_10"], found["server_1000_s"]) == (3.0, 4.0)
+    assert found["billion_over_aes"] is None
+
+
+def test_long_vector_is_measured_beside_its_keystreams():
+    rows = list(crowd.long_rows(2**20))
+    assert [row["method"] for row in rows] == ["masked", "aes"]
+    assert secagg.figures(rows)["billion_over_aes"] == rows[0]["seconds"] / rows[1]["seconds"]
 
 
 def test_unmeasured_flower_sizes_are_left_missing():

@@ -194,6 +194,12 @@ def _secagg() -> Iterator[Decoder]:
         secret.Roster(1, (signed, replace(signed, member=1))),
         secret.Deal(1, 0, (secret.Parcel(0, 1, b"blob", bytes(64)), secret.Parcel(0, 2, b"", b""))),
         secret.Begin(1, 0, (0, 1, 2), 9, b"settings", (secret.Delivery(1, b"blob", bytes(32)),)),
+        signed.head,
+        secret.Roster(1, (signed.head, replace(signed.head, member=1))),
+        secret.Deal(1, 0, (secret.Parcel(0, 1, b"blob", bytes(64)),), (1,)),
+        secret.Begin(
+            1, 0, (0, 1), 9, b"s", (secret.Delivery(1, b"blob", bytes(32), (0, 2)),), ((1, bytes(32)),)
+        ),
         secret.Agree(1, 0, (0, 1)),
         secret.Unlock(1, 0, ((0, bytes(64)), (1, bytes(64)))),
         secret.Opened(1, 0, 2, ((0, bytes(32)), (1, bytes(32)))),

@@ -26,7 +26,7 @@ from fedgc.secagg import (
 )  # fmt: skip
 from fedgc.secagg.federation import least_threshold
 from fedgc.secagg.graph import Graph
-from fedgc.secagg.packets import Advert, Agree, Begin, Deal, Opened, Unlock
+from fedgc.secagg.packets import Advert, Agree, Begin, Deal, Opened, Roster, Unlock
 
 NOW = 1_800_000_000.0
 SIZE = 40  # numbers of an update
@@ -88,7 +88,8 @@ class Consortium:
         for number, advert in enumerate(self.adverts(epoch)):
             if number not in absent:
                 setup = setup.admit(advert, NOW)
-        setup, roster = setup.roster()
+        setup, sent = setup.roster()
+        roster = Roster.unpack(sent.pack())
         for number in set(setup.adverts) - set(silent):
             site = self.sites[number]
             deal = site.take(site.client.join(roster, NOW, next(self.entropy)))

@@ -68,6 +68,13 @@ def join(group, roster, kit, entropy=SECRET):
     return Deal.unpack(group.sites[SITE].client.join(roster, kit.now, entropy)[1][1].content)
 
 
+def client_draws(client, roster, kit):
+    """Return what a member draws from a roster by one randomness, whatever the signatures in it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rules, "check_signed", lambda *_: None)
+        return Deal.unpack(client.join(roster, kit.now, SECRET)[1][1].content).holders
+
+
 def join_often(group, roster, kit):
     """Join 40 times: each draws 8 of the 23 others, so one of them draws any given member."""
     for chance in range(40):
@@ -154,8 +161,13 @@ def test_draw_is_secret_and_new_for_every_roster(opened, kit):
     group, _, roster = opened
     drawn = {(join(group, roster, kit, bytes([chance]) * 32).holders) for chance in range(20)}
     assert len(drawn) == 20
-    shorter = replace(roster, adverts=roster.adverts[:-1])
-    assert join(group, shorter, kit).neighbors != join(group, roster, kit).neighbors
+    other = changed(roster, 0, made=roster.adverts[0].made + 1)  # the same members, and the same randomness
+    drew = [
+        client_draws(group.sites[SITE].client, each, kit)
+        for each in (roster, changed(roster, 0, made=roster.adverts[0].made), other)
+    ]
+    assert drew[0] == drew[1]
+    assert drew[0] != drew[2]
     for holders in drawn:
         assert len(holders) == GRAPH.holders
         assert SITE in holders
@@ -175,6 +187,21 @@ def test_deal_for_other_holders_is_refused_by_server(opened, kit):
         with pytest.raises(BadMessage, match="parcels for others"):
             setup.receive(wrong)
     assert setup.receive(deal).deals
+    last = max(deal.holders)
+    left = tuple(advert for advert in roster.adverts if advert.member != last)
+    without = replace(setup, known=rules.Known.of(replace(roster, adverts=left)))
+    with pytest.raises(BadMessage, match="parcels for others"):
+        without.receive(deal)
+
+
+def test_head_carries_all_that_its_signature_covers(opened):
+    roster = opened[2]
+    assert Roster.unpack(roster.pack()) == roster
+    head = roster.adverts[0]
+    for name, other in (("fid", SECRET), ("epoch", 2), ("member", 3), ("made", 4), ("channel", SECRET),
+                        ("keys_digest", SECRET), ("commitments_digest", SECRET)):  # fmt: skip
+        assert replace(head, **{name: other}).statement != head.statement
+    assert replace(head, signature=bytes(64)).statement == head.statement
 
 
 # ---- beginning
