@@ -42,6 +42,7 @@ class Training:
     settings: Mapping[str, Setting]
     partition: str | None = None
     processes: int = 1
+    ray: str = ""
 
     def __post_init__(self) -> None:
         if self.processes < 1:
@@ -77,7 +78,7 @@ class Training:
         processes = min(self.processes, clients) if config.work == "local" else 1
         job = Job(
             task, config, request.scenario(), request.line, make=make, workers=processes, owned=owned,
-            keeps_clients=False,
+            keeps_clients=False, ray=self.ray,
         )  # fmt: skip
         return job, request.model_mb
 
