@@ -15,6 +15,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from fedgc.cli.image_files import drawable, keep
+from fedgc.cli.signals import like_ctrl_c
 from fedgc.cli.sim import Wanted
 from fedgc.cli.view import terminal
 from fedgc.config import RunConfig
@@ -109,7 +110,7 @@ def run_training(training: Training, wanted: Wanted) -> None:
         rounds.append(_shown(point, model_mb))
 
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    with like_ctrl_c(), Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         shown = bar.add_task("rounds", total=job.config.rounds)
         trained = train(job, heard, lambda done: bar.update(shown, completed=done))
     wall_s = time.monotonic() - begun

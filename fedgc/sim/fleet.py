@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from fedgc.sim.training import Job
 
 MODELS_KEPT: Final = 4  # common models from which a client with latency may begin
-ROOM: Final = 65_536  # bytes of a state beside its vector, as far as is known at first
+ROOM: Final = 65_536  # bytes of a state beside its vector, before the first one is known
+SPARE: Final = 1024  # bytes by which a state may be longer than others
 MOST_AHEAD: Final = 64  # stretches
 SHARE_AHEAD: Final = 50  # one client in so many is trained ahead
 
@@ -179,10 +180,10 @@ class Fleet:
         self.taken(self._taken)
 
     def _stored(self, trained: Trained) -> Extent:
+        self._room = max(self._room, (len(trained.spilled) or trained.kept.size) + SPARE)
         if not trained.spilled:
             return trained.kept
         self._extents.release(trained.kept)
-        self._room = len(trained.spilled) + ROOM
         return write(self._file, self._extents.reserve(self._room), trained.spilled)
 
     def _cancel(self, client: str, path: Trajectory) -> None:
