@@ -16,6 +16,7 @@ from typing import Final
 
 from fedgc.codecs.model_change import ModelChange
 from fedgc.errors import NotRecoverable, Refused
+from fedgc.flower.announced_hours import AnnouncedHours
 from fedgc.flower.background import BackgroundQueue
 from fedgc.flower.checkpoint_writer import CheckpointWriter
 from fedgc.flower.evaluations import Evaluations
@@ -34,7 +35,6 @@ from fedgc.links.pieces import Vector, digest_of, packed
 from fedgc.messages import (
     Add,
     Announced,
-    Closing,
     Codeword,
     Event,
     Failed,
@@ -113,7 +113,7 @@ class Driver:
         self._checkpoints = CheckpointWriter(job, self._background, log)
         self._shown, self._trimmed, self._live = 0.0, self._started, LiveState(job.config, self._started)
         self._warn_once = WarnOnce(log)
-        self._faults, self._waits = ClientFaults(), FruitlessWaits()
+        self._faults, self._waits, self._hours = ClientFaults(), FruitlessWaits(), AnnouncedHours(job.sink)
         self.guard: Final = EventGuard(log, lambda: self._run.number)
         self._skipped = self._over = 0  # rounds
         self.events: Final[queue.SimpleQueue[LinkEvent]] = events or queue.SimpleQueue()
@@ -219,11 +219,7 @@ class Driver:
             for about, claims in self._claims.items():
                 if warning := claims.handle(event, link.name):
                     self._warn_once(about, self._run.number, warning)
-            if isinstance(event, Closing):
-                windows = tuple(
-                    (event.now + opens_s, event.now + ends_s) for opens_s, ends_s in event.windows
-                )
-                self._job.sink.has_hours(self._run.number, event.client, windows)
+            self._hours.handle(event, self._run.number)
             return self._run.handle(event)
         return ()
 

@@ -145,12 +145,15 @@ class StoreSink(Sink):
             self._put(Decided(self._wall(), self._run, round_, USED, {USED: new}, about))
 
     def has_hours(self, round_: int, client: str, windows: Windows) -> None:
-        """Record when a client may train; each of its announcements, up to a limit."""
+        """Record when a client may train, without windows at any time; each announcement, up to a limit."""
+        if not windows and not self._announced[client]:
+            return  # it never had hours
         self._announced[client] += 1
-        if windows and self._announced[client] <= AUDITED:
+        if self._announced[client] <= AUDITED:
             times = [[opens + self._offset_s, ends + self._offset_s] for opens, ends in windows]
             hours = sum(ends - opens for opens, ends in windows) / 3600
-            about = f"client {self._seen.get(client, (client,))[0]} may train {hours:.0f} h a week"
+            may = f"{hours:.0f} h a week" if windows else "at any time"
+            about = f"client {self._seen.get(client, (client,))[0]} may train {may}"
             self._put(
                 Decided(self._wall(), self._run, round_, HOURS, {"client": client, HOURS: times}, about)
             )

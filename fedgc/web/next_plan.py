@@ -22,6 +22,7 @@ from fedgc.tuner.wanted import CLIENT_GAIN, check_gain
 from fedgc.tuner.week import Windows
 
 FRESH_S: Final = 60.0  # for which a computed number of clients is given again
+RUNS_KEPT: Final = 16  # whose numbers are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +100,9 @@ def _last_plan(store: Store, run: Run) -> Mapping[str, Any]:
 
 
 def _hours(store: Store, run: Run) -> Windows:
-    """Return the hours that each client has last announced."""
-    announced = [each.basis for each in store.decisions(run.run, what=HOURS)]
-    return {each["client"]: [tuple(window) for window in each[HOURS]] for each in announced}
+    """Return the hours that each client has last announced, if it has any."""
+    announced = {each.basis["client"]: each.basis[HOURS] for each in store.decisions(run.run, what=HOURS)}
+    return {client: [tuple(window) for window in hours] for client, hours in announced.items() if hours}
 
 
 @dataclass(slots=True)
@@ -121,7 +122,10 @@ class WantedClients:
             at, round_, number = self._found.get(run.run, (-math.inf, None, None))
             if time.monotonic() - at >= FRESH_S and (round_ != run.last_round or math.isinf(at)):
                 number = self._computed(store, run)
-                self._found = {run.run: (time.monotonic(), run.last_round, number)}
+                self._found.pop(run.run, None)  # so that the first is the one computed longest ago
+                self._found[run.run] = time.monotonic(), run.last_round, number
+                if len(self._found) > RUNS_KEPT:
+                    del self._found[next(iter(self._found))]
             return number
 
     def _computed(self, store: Store, run: Run) -> int | None:

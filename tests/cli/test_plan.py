@@ -114,6 +114,10 @@ def test_closed_hours_of_three_time_zones_lengthen_round(path: Path) -> None:
     plan = asked()
     assert plan["week"]["idle_h"] == 0
     assert plan["week"]["round_s"] > 2 * plan["predicted_s"], "one of three clients at a time"
+    with Store.open() as store:
+        for client in CLIENTS:
+            store.write(Decided(1002.0, "spring", 2, "hours", {"client": client, "hours": []}, "no hours"))
+    assert "week" not in asked(), "a client that has no hours any more is not kept from training"
 
 
 def test_different_history_gives_different_plan(path: Path) -> None:

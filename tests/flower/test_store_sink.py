@@ -7,10 +7,12 @@ import pytest
 
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed
+from fedgc.flower.announced_hours import AnnouncedHours
 from fedgc.flower.json_lines import Lines
 from fedgc.flower.sink import Live
 from fedgc.flower.store_sink import AUDITED, StoreSink
 from fedgc.history import BestModel, RoundRow, Score
+from fedgc.messages import Closing, Joined
 from fedgc.store.database import Store
 from fedgc.store.liveness import SERVER, lost, this_process
 from fedgc.store.reading import HOURS
@@ -76,6 +78,23 @@ def test_hours_of_client_are_stored_as_wall_clock(path: str, tmp_path: Path):
     assert len(found) == AUDITED, "no client floods the store"
     assert found[0].basis == {"client": "a", HOURS: [[1005.0, 4605.0]]}
     assert found[0].reason == "client a may train 1 h a week"
+
+
+def test_client_without_hours_any_more_is_stored_once_it_joins(path: str, tmp_path: Path):
+    keeper = Keeper(lambda: Store.open(path), tmp_path / "aside.jsonl", lambda _: None)
+    sink = StoreSink(keeper, "r", time.time, 1000.0, Lines("", lambda _: None))
+    hours = AnnouncedHours(sink)
+    joins = [Joined(9.0, client, True, ()) for client in ("a", "b")]
+    with sink.recorded(RunConfig(work="coded")):
+        for event in (Closing(5.0, "a", 3600.0, ((0.0, 3600.0),)), *joins, joins[0]):
+            hours.handle(event, 1)
+    with Store.open(path) as store:
+        found = store.decisions("r", what=HOURS)
+    assert [each.basis for each in found] == [
+        {"client": "a", HOURS: [[1005.0, 4605.0]]},
+        {"client": "a", HOURS: []},
+    ]
+    assert found[1].reason == "client a may train at any time"
 
 
 ROW = {

@@ -60,6 +60,20 @@ def test_wanted_clients_are_computed_once_per_minute(told, monkeypatch):
     assert samples(exposition(told, "spring", WantedClients()))["fedgc_clients_wanted", run] == 1
 
 
+def test_wanted_clients_of_several_runs_are_kept(told, monkeypatch):
+    told.write(Begun(START, "other", RunConfig(task="digits", work="coded").table()))
+    wanted, run = WantedClients(), frozenset({("run", "spring")})
+    first = samples(exposition(told, "spring", wanted))["fedgc_clients_wanted", run]
+    monkeypatch.setattr("fedgc.web.next_plan.clients_wanted", lambda *_: 1)
+    exposition(told, "other", wanted)
+    assert samples(exposition(told, "spring", wanted))["fedgc_clients_wanted", run] == first
+    monkeypatch.setattr("fedgc.web.next_plan.RUNS_KEPT", 1)
+    told.write(Begun(START, "third", RunConfig(task="digits", work="coded").table()))
+    for each in ("third", "other", "spring"):
+        exposition(told, each, wanted)
+    assert samples(exposition(told, "spring", wanted))["fedgc_clients_wanted", run] == 1
+
+
 def test_local_work_wants_no_clients(empty):
     empty.write(Begun(START, "new", RunConfig(task="digits").table()))
     empty.write(Seen(START, "aa", "quick"))
