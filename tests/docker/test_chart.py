@@ -35,6 +35,10 @@ VALUES = {
 BAD = {
     "server.advertise: needed the address that clients dial": {},
     "client.server: needed the server's address": {"server": {"enabled": False}, "client": {"enabled": True}},
+    "client.autoscaling.min: saw 5, needed at most client.autoscaling.max, 4": {
+        "server": {"enabled": False},
+        "client": {**CLIENT["client"], "autoscaling": {"enabled": True, "min": 5, "max": 4}},
+    },
     "site.consortium: needed the address": {**SERVER, "site": {"enabled": True}},
     "site.enabled: saw server.enabled = false": {"server": {"enabled": False}, "site": {"enabled": True}},
     "additional properties 'sever' not allowed": {"sever": {}},
