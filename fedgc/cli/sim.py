@@ -67,16 +67,20 @@ def _figures(each: Prediction) -> dict[str, object]:
     return {
         "policy": each.policy,
         "rounds": len(each.results),
-        "median_s": _ends(each.median_s),
-        "p95_s": _ends(each.p95_s),
+        "median_s": finite(each.median_s),
+        "p95_s": finite(each.p95_s),
         "up_mb": each.up_mb,
         "discarded": each.discarded,
     }
 
 
-def _ends(seconds: float) -> float | None:
-    """Return a time, or None for a round that never ends: JSON has no infinity."""
-    return seconds if math.isfinite(seconds) else None
+def finite(number: float | None) -> float | None:
+    """Return a number, or None in place of NaN and infinity, which JSON does not have.
+
+    >>> finite(0.5), finite(float("nan")), finite(None)
+    (0.5, None, None)
+    """
+    return number if number is not None and math.isfinite(number) else None
 
 
 def _table(predictions: tuple[Prediction, ...]) -> Table:

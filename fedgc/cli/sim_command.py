@@ -30,7 +30,10 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
     uplink_mb_s: Annotated[str, typer.Option(help="Uplinks; several, as 12.5,1, repeat.")] = "12.5",
     downlink_mb_s: Annotated[str, typer.Option(help="Downlinks, in the same way.")] = "50",
     server_mb_s: Annotated[float, typer.Option(help="Link of the server, shared; 0: no limit.")] = 0.0,
-    upload_slots: Annotated[int, typer.Option(help="Clients that upload at a time; 0: all.")] = 0,
+    upload_slots: Annotated[
+        int,
+        typer.Option(help="Clients that upload at a time; 0: all, or with --train links.upload-slots."),
+    ] = 0,
     model: Annotated[
         str,
         typer.Option(

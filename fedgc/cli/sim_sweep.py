@@ -13,6 +13,7 @@ from rich.text import Text
 
 import fedgc.web
 from fedgc.cli.image_files import drawable, keep
+from fedgc.cli.sim import finite
 from fedgc.cli.view import megabytes, terminal
 from fedgc.sim.owned import CORES
 from fedgc.sim.past_run import PastRun
@@ -58,14 +59,14 @@ def _past(run: str) -> PastRun:
 
 
 def _figures(swept: Swept) -> dict[str, object]:
-    best = swept.recommended
+    best, frontiers = swept.recommended, swept.frontiers
     return {
         "figures": {"recommended": None if best is None else swept.settings(best), "for": swept.what},
-        "rows": [_row(swept, each) for each in swept.trials],
+        "rows": [_row(swept, each, frontiers[each.scenario]) for each in swept.trials],
     }
 
 
-def _row(swept: Swept, trial: Trial) -> dict[str, object]:
+def _row(swept: Swept, trial: Trial, frontier: frozenset[int]) -> dict[str, object]:
     counted = trial.seconds < math.inf
     return {
         "scenario": trial.scenario,
@@ -75,8 +76,8 @@ def _row(swept: Swept, trial: Trial) -> dict[str, object]:
         "exchanges": trial.exchanges,
         "waste": trial.waste,
         "rounds": trial.rounds,
-        "last": trial.last,
-        "frontier": trial.combination in swept.frontier(trial.scenario),
+        "last": finite(trial.last),
+        "frontier": trial.combination in frontier,
         "ended": trial.ended,
     }
 
@@ -85,11 +86,11 @@ def _table(swept: Swept) -> Table:
     table = Table(title=f"To {swept.what}; * on the frontier of time and bytes")
     table.add_column("scenario", no_wrap=True)
     table.add_column("settings")
-    goal = swept.sweep.goal
+    goal, frontiers = swept.sweep.goal, swept.frontiers
     for column in ("time", "bytes", "exchanges", "discarded" if goal is None else f"last {goal.figure}"):
         table.add_column(column, justify="right", no_wrap=True)
     for each in sorted(swept.trials, key=lambda each: (each.scenario, each.seconds)):
-        star = "* " if each.combination in swept.frontier(each.scenario) else ""
+        star = "* " if each.combination in frontiers[each.scenario] else ""
         table.add_row(
             Text(each.scenario),
             Text(f"{star}{words_of(swept.sweep.combinations[each.combination])}{_ended(each)}"),

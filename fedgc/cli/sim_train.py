@@ -16,7 +16,7 @@ from rich.table import Table
 
 from fedgc.cli.image_files import drawable, keep
 from fedgc.cli.signals import like_ctrl_c
-from fedgc.cli.sim import Wanted
+from fedgc.cli.sim import Wanted, finite
 from fedgc.cli.view import terminal
 from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import Setting
@@ -32,6 +32,8 @@ from fedgc.web.report_page import page_of
 SHOWN: Final = 20  # rounds of the table on a terminal
 COLUMNS: Final = ("round", "outcome", "time", "clients", "steps counted", "loss", "sent", "figures")
 SUMMED: Final = ("synced", "approximate")
+SIMULATED: Final = {"secrecy": "open", "client.app": "fedgc", "script": "", "site.gateway": ""}
+BY_OPTIONS: Final = {"task": "--train alone", "min-clients": "--clients"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +59,13 @@ class Training:
             "data.chunks": clients,
         }
         mine |= {} if self.partition is None else {"data.partition": self.partition}
+        for name in BY_OPTIONS & self.settings.keys():
+            raise BadSetting(f"setting {name}: saw it with --train, needed {BY_OPTIONS[name]}")
         table = {**mine, **self.settings, "task": self.task, "min-clients": clients, "client.threads": 1}
         config = RunConfig.read(table)
-        if config.secrecy != "open":
-            raise BadSetting(f"setting secrecy: saw {config.secrecy} with --train, needed open")
+        for name, needed in SIMULATED.items():
+            if (seen := config.table()[name]) != needed:
+                raise BadSetting(f"setting {name}: saw {seen} with --train, needed {needed or 'none'}")
         return config
 
     def job(self) -> tuple[Job, float]:
@@ -75,11 +80,18 @@ class Training:
                 f"task {self.task}: saw {len(task.sizes())} chunks, needed one for each of {clients} clients"
             )
         size = CommonModel(task, config).size
-        request = replace(self.request, clients=clients, rounds=config.rounds, model_mb=4 * size / MEGABYTE)
+        request = replace(
+            self.request,
+            clients=clients,
+            rounds=config.rounds,
+            seed=config.seed,
+            model_mb=4 * size / MEGABYTE,
+            upload_slots=self.request.upload_slots or config.upload_slots,
+        )
         processes = min(self.processes, clients) if config.work == "local" else 1
         job = Job(
             task, config, request.scenario(), request.line, make=make, workers=processes, owned=owned,
-            keeps_clients=False, ray=self.ray,
+            keeps_clients=False, ray=self.ray, grace_s=config.grace_s,
         )  # fmt: skip
         return job, request.model_mb
 
@@ -118,7 +130,7 @@ def run_training(training: Training, wanted: Wanted) -> None:
     if wanted.html is not None:
         keep(wanted.html, _page(summary, rounds).encode())
     if wanted.as_json:
-        found = {**summary, "rounds": [asdict(each) for each in rounds]}
+        found = {**summary, "rounds": [{**asdict(each), **_figures(each)} for each in rounds]}
         sys.stdout.write(json.dumps({"training": found}, allow_nan=False) + "\n")
     else:
         terminal().print(_table(summary, rounds))
@@ -150,9 +162,17 @@ def _summary(
         "seconds": last.seconds,
         "up_mb": last.up_mb,
         "steps": sum(each.steps for each in rounds),
-        "metrics": next((dict(each.metrics) for each in reversed(rounds) if each.metrics), {}),
+        "metrics": next((_finite(each.metrics) for each in reversed(rounds) if each.metrics), {}),
         "model": hashlib.sha256(trained.model.tobytes()).hexdigest()[:16],
     }
+
+
+def _figures(each: RoundShown) -> dict[str, object]:
+    return {"loss": finite(each.loss), "metrics": _finite(each.metrics)}
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: finite(value) for name, value in metrics.items()}
 
 
 def _cells(each: RoundShown) -> tuple[str, ...]:

@@ -91,7 +91,10 @@ class Fleet:
 
     def load(self, version: int, model: Vector) -> None:
         """Store the new common model and a few earlier ones."""
-        model.tofile(model_file(self._folder, version))
+        try:
+            model.tofile(model_file(self._folder, version))
+        except OSError as error:
+            raise EdgeFailed(f"training: a model cannot be written: {error}") from error
         begun = {path.work.version for path in self._trajectories.values()}
         needed = begun | {each - 1 for each in begun}  # with shared momentum
         for old in [each for each in self._models if each <= version - MODELS_KEPT and each not in needed]:

@@ -73,6 +73,11 @@ class Swept:
         return frozenset(each.combination for each in there if not any(other.beats(each) for other in there))
 
     @property
+    def frontiers(self) -> Mapping[str, frozenset[int]]:
+        """The frontier of each scenario."""
+        return {each.name: self.frontier(each.name) for each in self.sweep.scenarios}
+
+    @property
     def recommended(self) -> int | None:
         """The number of the recommended combination; None if no run of any has counted a step."""
         score = {at: self._score(at) for at in range(len(self.sweep.combinations))}
@@ -129,7 +134,11 @@ def run_sweep(
     else:
         with processes(workers) as pool:
             futures = [pool.submit(play_one, of, at, where, seed) for of, at, where, seed in jobs]
-            _gather(found, (each.result() for each in as_completed(futures)), len(jobs), progress)
+            try:
+                _gather(found, (each.result() for each in as_completed(futures)), len(jobs), progress)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)  # queued runs would delay the end
+                raise
     order = [(at, each.name) for each in sweep.scenarios for at in range(len(sweep.combinations))]
     return Swept(sweep, tuple(_mean(found[each]) for each in order))
 

@@ -30,6 +30,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, Final
 
+from fedgc.codecs import EXACT
 from fedgc.config import RunConfig
 from fedgc.config.fields import Value
 from fedgc.config.names import dashed, flat
@@ -129,8 +130,14 @@ def _checked(where: str, sweep: Sweep) -> Sweep:
     """Return a sweep whose settings are valid, and can be played."""
     if sweep.goal is not None and any(each.like for each in sweep.scenarios):
         raise BadSetting(f"{where}: saw train and a scenario with like, needed modelled clients to train")
-    if any(sweep.config(each, seed=0).secrecy == "masked" for each in sweep.combinations):
-        raise BadSetting(f"{where}: saw secrecy = masked, needed open: keys are not simulated")
+    for config in (sweep.config(each, seed=0) for each in sweep.combinations):
+        if config.secrecy == "masked":
+            raise BadSetting(f"{where}: saw secrecy = masked, needed open: keys are not simulated")
+        if config.fragments > 1 or config.download_codec != EXACT:
+            raise BadSetting(
+                f"{where}: saw links.fragments or links.download-codec, needed their defaults: "
+                "whole models are simulated"
+            )
     return sweep
 
 

@@ -52,6 +52,7 @@ from fedgc.training import Answer, CommonModel, ServerOptimizer, Vector, new_eng
 from fedgc.training.round_sum import RoundSum
 from fedgc.training.simulated import STILL
 from fedgc.training.tasks import Task
+from fedgc.training.trainer import set_threads
 
 FLEET: Final = "fleet"  # the one engine's name
 PRIVACY: Final = 1  # the stream of seeds for noise
@@ -73,6 +74,7 @@ class Job:
     ray: str = ""  # the address of a Ray cluster that the processes are on; empty: this machine
     keeps_clients: bool = True  # the points of the result have the rows of clients
     owned: bool = False  # each client has an equal share of the chunks, and no other can load them
+    grace_s: float = 0.0  # until the server notices that a client has died
 
     def __post_init__(self) -> None:
         if self.engines is not None and self.config.work != "local":
@@ -222,6 +224,7 @@ class _Training:
 
     def __init__(self, job: Job, folder: Path, heard: Heard, progressed: Progressed) -> None:
         self._job, self._heard, self._progressed = job, heard, progressed
+        set_threads(job.config)  # as worker processes do: evaluation gives the same figures
         self._common = CommonModel(job.task, job.config)
         self._optimizer = ServerOptimizer(job.config, self._common.parameters)
         self.model = self._common.first()
@@ -239,6 +242,11 @@ class _Training:
         parts = RunParts(job.planner, pins=SamplePins(job.config.pinned_samples))
         self._run = Run(job.config, now=0.0, size=self._common.size, parts=parts)
 
+    @property
+    def average(self) -> Vector:
+        """The model to use: the one that clients train from, except with schedule-free SGD."""
+        return self._optimizer.average(self.model)
+
     def _load(self, version: int) -> None:
         self._fleet.load(version, self.model)
         self._sum.begin(version, self.model, self._common.layout.shapes)
@@ -248,7 +256,8 @@ class _Training:
         samples, local = sum(sizes.values()), job.config.work == "local"
         units = [1.0] if local else [each * clients / samples for each in sizes.values()]
         client_model = ArrayClientModel(lambda number: job.scenario[number - 1], units)
-        terms = Terms(job.config.round_steps, 4 * self._common.size, job.line, partial=job.partial)
+        size_bytes = 4 * self._common.size
+        terms = Terms(job.config.round_steps, size_bytes, job.line, job.grace_s, partial=job.partial)
         held = [Held(name, samples, "" if job.owned else SHARED) for name, samples in sizes.items()]
         ends = [len(held) * at // clients for at in range(clients + 1)]
         owned = [held[begin:end] for begin, end in pairwise(ends)] if job.owned else ()
@@ -299,8 +308,8 @@ class _Training:
                 self.model = self._optimizer.apply(self.model, mean)
         self._load(apply.version)
         every = self._job.config.evaluate_every
-        if every and apply.round % every == 0:
-            self._metrics = self._common.evaluate(self.model)
+        due = every and apply.round % every == 0
+        self._metrics = self._common.evaluate(self.average) if due else {}
 
 
 def train(
@@ -316,4 +325,4 @@ def train(
     with tempfile.TemporaryDirectory(prefix="fedgc-sim-") as folder:
         training = _Training(job, Path(folder), heard, progressed)
         training.run(until)
-    return Trained(tuple(training.points), training.model)
+    return Trained(tuple(training.points), training.average)

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from fedgc.config import RunConfig
-from fedgc.errors import EdgeFailed
+from fedgc.errors import EdgeFailed, FedgcError
 from fedgc.sim.owned import processes
 from fedgc.training.simulated import ClientTrainer, Stretch, Trained
 from fedgc.training.tasks import Task
 
 GIVE_UP_AFTER: Final = 3  # times that processes ended one after the other
-_TRAINERS: Final[list[ClientTrainer]] = []  # of a worker process: one
+_TRAINERS: Final[list[ClientTrainer | EdgeFailed]] = []  # of a worker process: one, or why there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,16 @@ class Workers:
 
 
 def _prepare(make: Callable[[], Task], config: RunConfig, folder: Path) -> None:
-    _TRAINERS.append(ClientTrainer(make(), config, folder))
+    try:
+        _TRAINERS.append(ClientTrainer(make(), config, folder))
+    except Exception as error:  # the user's code may raise anything, and a pool says only that it is broken
+        text = str(error).strip().split("\n")[0]
+        what = text if isinstance(error, FedgcError) else f"{type(error).__name__}: {text}"
+        _TRAINERS.append(EdgeFailed(f"training: the task cannot be made in a process: {what}"))
 
 
 def _train(stretch: Stretch) -> Trained:
-    return _TRAINERS[0].train(stretch)
+    trainer = _TRAINERS[0]
+    if isinstance(trainer, EdgeFailed):
+        raise trainer
+    return trainer.train(stretch)

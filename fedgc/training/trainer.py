@@ -58,6 +58,12 @@ def initial_model(task: Task, config: RunConfig) -> FlatModel:
         return FlatModel(_made("model", task.model), task.private)
 
 
+def set_threads(config: RunConfig) -> None:
+    """Let torch use as many threads as the settings say."""
+    if config.threads:
+        torch.set_num_threads(config.threads)
+
+
 class Trainer:
     """Holds the module, the optimizer and the loaded samples; trains one trajectory at a time."""
 
@@ -66,8 +72,7 @@ class Trainer:
         self.config = config
         self.records: RecordPrivacy | None = None  # makes the gradients, with record-level privacy
         self.device = choose(config.device)
-        if config.threads:
-            torch.set_num_threads(config.threads)
+        set_threads(config)
         made = initial_model(task, config)
         self.layout: Layout = announced_layout(made.layout, made.module, task.private)
         self.flat = FlatModel(made.module.to(self.device), task.private)

@@ -2,12 +2,15 @@
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from fedgc.cli import commands
+from fedgc.cli.sim_train import Training
 from fedgc.errors import FedgcError
+from fedgc.sim import Request
 
 LITTLE = ("--clients", "4", "--processes", "1", "--set", "local-steps=2", "--set", "gate.lockstep=on")
 
@@ -64,6 +67,17 @@ def test_own_task_is_trained_from_working_folder(tmp_path):
         (("--train", "digits", "--policy", "uncoded"), "--train: saw --policy beside it"),
         (("--train", "digits", "--png", "x.png"), "--train: saw --png beside it"),
         (("--train", "digits", "--set", "links.download-codec=bf16"), "links.download-codec"),
+        (("--train", "digits", "--set", "client.app=stock"), "client.app: saw stock with --train"),
+        (("--train", "digits", "--set", "script=x.py"), "script: saw x.py with --train, needed none"),
+        (
+            ("--train", "digits", "--set", "site.gateway=g", "--set", "gate.name=every"),
+            "site.gateway: saw g with --train, needed none",
+        ),
+        (
+            ("--train", "digits", "--set", "min-clients=2"),
+            "min-clients: saw it with --train, needed",
+        ),
+        (("--train", "digits", "--set", "task=cifar10"), "setting task: saw it with --train"),
         (("--partition", "iid"), "--ray, --set: saw one, needed --train"),
     ],
 )
@@ -72,6 +86,32 @@ def test_training_that_cannot_begin_is_refused_in_one_line(words, sentence):
     assert isinstance(error, FedgcError)
     assert sentence in str(error)
     assert "\n" not in str(error)
+
+
+def test_uploads_failures_and_chances_are_those_of_settings():
+    request = Request(clients=4, rounds=2, replicas=1, server_mb_s=1.0)
+    settings = {"links.upload-slots": 3, "links.grace-s": 7.0, "seed": 5}
+    job, model_mb = Training("digits", request, settings).job()
+    assert (job.line.slots, job.grace_s, job.line.update_s) == (3, 7.0, model_mb)
+    same, _ = Training("digits", replace(request, seed=5, upload_slots=1), {}).job()
+    assert same.line.slots == 1, "--upload-slots wins"
+    for one, other in zip(job.scenario, same.scenario, strict=True):
+        assert (one.pace_wk == other.pace_wk).all(), "--set seed=5 is --seed 5"
+
+
+def test_figures_that_are_not_finite_are_null_in_json(tmp_path):
+    (tmp_path / "broken_figures.py").write_text(
+        "import numpy as np, torch, fedgc\n\n\n"
+        "def task(config):\n"
+        "    data = (np.ones((40, 2), np.float32), np.ones((40, 1), np.float32))\n"
+        "    loss = lambda model, batch: torch.nn.functional.mse_loss(model(batch[0]), batch[1])\n"
+        "    evaluate = lambda model: {'perplexity': float('inf')}\n"
+        "    model = lambda: torch.nn.Linear(2, 1)\n"
+        "    return fedgc.over(data, config, model=model, loss=loss, evaluate=evaluate)\n"
+    )
+    said = sim("--train", "broken_figures:task", "--rounds", "1", "--json", *LITTLE)
+    found = json.loads(said.stdout, parse_constant=pytest.fail)["training"]
+    assert found["metrics"] == found["rounds"][0]["metrics"] == {"perplexity": None}
 
 
 def test_trace_with_fewer_clients_is_refused(tmp_path):

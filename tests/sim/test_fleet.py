@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from fedgc.config import RunConfig
@@ -13,7 +14,7 @@ from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.sim import workers
 from fedgc.sim.clock import working
 from fedgc.sim.fleet import Fleet
-from fedgc.sim.training import Job, train
+from fedgc.sim.training import Job, _Training, train
 from fedgc.training.tasks import Task, over
 
 CLIENTS = 6
@@ -107,6 +108,34 @@ def test_client_keeps_its_private_layers(tmp_path):
     places = {each.offset for each in kept.values()}
     assert len(places) == CLIENTS
     assert (tmp_path / "clients").stat().st_size <= 3 * CLIENTS * max(each.room for each in kept.values())
+
+
+def test_threads_are_the_same_for_any_number_of_processes(tmp_path):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        _Training(replace(job(), workers=2), tmp_path, print, print)._fleet.close()
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_model_that_cannot_be_written_ends_training_in_one_line(tmp_path):
+    fleet = Fleet(job(), tmp_path)
+    (tmp_path / "model-3").symlink_to("/dev/full")
+    with pytest.raises(EdgeFailed, match="training: a model cannot be written: "):
+        fleet.load(3, np.zeros(5000, np.float32))
+
+
+def lost_file():
+    raise FileNotFoundError("no file ward.csv")
+
+
+@pytest.mark.contract
+@pytest.mark.slow
+def test_task_that_no_process_can_make_is_named():
+    with pytest.raises(EdgeFailed, match="cannot be made in a process: FileNotFoundError: no file"):
+        train(replace(job(), make=lost_file, workers=2))
 
 
 def test_failure_of_task_names_client_and_round():

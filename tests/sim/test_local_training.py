@@ -13,7 +13,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 from fedgc.sim.clock import NEVER, Line, working
 from fedgc.sim.training import Job, Trained, train
-from fedgc.training import CommonModel
+from fedgc.training import CommonModel, ServerOptimizer
 from fedgc.training.data import batch_rows
 from fedgc.training.randomness import key
 from fedgc.training.tasks import Task
@@ -168,6 +168,37 @@ def test_low_precision_reaches_similar_model():
         assert short.points[-1].sent == pytest.approx(plain.points[-1].sent * share_of(wire))
         assert np.linalg.norm(short.model - plain.model) < 0.02 * np.linalg.norm(plain.model)
         assert (short.model != plain.model).any()
+
+
+def test_figures_are_shown_in_rounds_that_evaluate():
+    done = trained(config(rounds=5, evaluate_every=2))
+    assert [bool(point.metrics) for point in done.points] == [False, True, False, True, False]
+
+
+def test_average_of_schedule_free_server_is_evaluated(monkeypatch):
+    servers, stepped = [], []
+
+    class Spied(ServerOptimizer):
+        def apply(self, *given):
+            servers.append(self)
+            stepped.append(super().apply(*given).copy())
+            return stepped[-1]
+
+    monkeypatch.setattr("fedgc.sim.training.ServerOptimizer", Spied)
+    settings = config(rounds=3, server_optimizer="schedule-free")
+    task = replace(TASK, evaluate=lambda module: {"bias": float(module.bias.abs().sum())})
+    done = trained(settings, task=task)
+    assert np.array_equal(done.model, servers[-1].average(stepped[-1]))
+    assert not np.array_equal(done.model, stepped[-1])
+    assert done.points[-1].metrics["bias"] == pytest.approx(np.abs(done.model[10:]).sum())
+
+
+def test_death_is_noticed_after_grace_time():
+    calm = working([[1.0]] * 3)
+    storm = replace(calm, dies_s_w=np.array([np.inf, np.inf, 0.5]))
+    job = Job(TASK, config(rounds=1), (storm,))
+    at_once, later = (train(replace(job, grace_s=grace_s)).points[-1].seconds for grace_s in (0.0, 9.0))
+    assert at_once < 9.0 < later
 
 
 @pytest.mark.parametrize("momentum", ["off", 0.1])

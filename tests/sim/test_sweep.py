@@ -2,6 +2,9 @@
 
 import json
 import math
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,6 +81,39 @@ def test_run_that_ends_early_is_not_recommended(file: Path):
     assert Swept(one, (trial(0, 1.0, 1.0, "even", ended="no client"),)).recommended is None
 
 
+def test_failing_run_does_not_wait_for_queued_runs(file: Path, monkeypatch):
+    begun = []
+
+    def failing(*_: object) -> Trial:
+        begun.append(1)
+        time.sleep(0.01)
+        raise BadSetting("no such luck")
+
+    monkeypatch.setattr("fedgc.sim.sweep.processes", ThreadPoolExecutor)
+    many = replace(read_sweep(file), seeds=50)
+    with pytest.raises(BadSetting, match="no such luck"):
+        run_sweep(many, unknown, workers=1 + 1, trial=failing)
+    assert len(begun) < 4 * many.seeds
+
+
+def test_command_takes_frontier_once_and_unknown_figures_as_null(file: Path, monkeypatch):
+    taken, frontier = [], Swept.frontier
+
+    def counted(swept: Swept, scenario: str) -> frozenset[int]:
+        taken.append(scenario)
+        return frontier(swept, scenario)
+
+    def played(sweep: Sweep, *_: object, **__: object) -> Swept:
+        of = [(at, each.name) for each in sweep.scenarios for at in (0, 1)]
+        return Swept(sweep, tuple(replace(trial(at, 1.0, 1.0, name), last=math.nan) for at, name in of))
+
+    monkeypatch.setattr(Swept, "frontier", counted)
+    monkeypatch.setattr("fedgc.cli.sim_sweep.run_sweep", played)
+    said = CliRunner().invoke(app, ["sim", "--sweep", str(file), "--json"], catch_exceptions=False)
+    assert [row["last"] for row in json.loads(said.stdout)["rows"]] == [None] * 4
+    assert taken == ["even", "uneven"]
+
+
 def test_command_prints_settings_and_writes_page(file: Path):
     page = file.with_name("out.html")
     done = CliRunner().invoke(
@@ -122,6 +158,16 @@ def test_sweep_with_task_gives_time_to_target(file: Path):
         ("clients = 4", 'like = "r"', "scenario even: saw like = 'r' and 3 more, needed one run alone"),
         ("local-steps = 16", "rounds = 3", "saw the setting rounds, needed rounds at the top of the file"),
         ("local-steps = 16", 'secrecy = "masked"\nfederation = "f"', "saw secrecy = masked, needed open"),
+        (
+            "local-steps = 16",
+            "links.kind = 'session'\nlinks.fragments = 2",
+            "saw links.fragments or links.download-codec",
+        ),
+        (
+            "local-steps = 16",
+            "links.kind = 'session'\nlinks.download-codec = 'int8'",
+            "whole models are simulated",
+        ),
         ("rounds = 6", "rounds = ", "cannot be read"),
         ("rounds = 6", "target = 0.9", "saw target without train, needed a task to train"),
         ("rounds = 6", 'train = "digits"', "saw model-mb and train, needed one: the task has the model"),
