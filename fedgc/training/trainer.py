@@ -103,6 +103,10 @@ class Trainer:
 
     def load(self, names: tuple[str, ...]) -> int:
         """Load the samples of these chunks as one; return their number."""
+        if self.records is not None and len(set(names)) < len(names):
+            raise TaskFailed(
+                f"saw chunks {', '.join(names)}, needed each once: the privacy of a record counts it once"
+            )
         if names not in self._loaded:
             self._loaded[names] = concatenated([self._chunk(name) for name in names])
         if self.records is not None:

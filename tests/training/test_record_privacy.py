@@ -99,6 +99,13 @@ def test_data_of_several_clients_are_refused():
         Trainer(task_of(may_move=True), config()).protect(os.urandom)
 
 
+def test_chunk_named_twice_is_not_sampled_twice():
+    trainer = Trainer(task_of(), config())
+    trainer.protect(os.urandom)
+    with pytest.raises(TaskFailed, match="saw chunks all, all, needed each once"):
+        trainer.load(("all", "all"))
+
+
 def test_loss_with_branches_on_values_is_named():
     def branches(module, batch):
         found = loss(module, batch)
