@@ -153,18 +153,19 @@ class CacheFiles:
 
     # ---- privacy
 
-    def put_releases(self, releases: Sequence[Release]) -> None:
-        """Write the noised steps of the run, or raise EdgeFailed."""
-        self._write("releases", [list(each) for each in releases])
+    def put_releases(self, spent: Sequence[Release], undelivered: Sequence[Release]) -> None:
+        """Write the noised steps of the run, and those not in the site's log yet, or raise EdgeFailed."""
+        self._write("releases", [[list(each) for each in steps] for steps in (spent, undelivered)])
 
-    def releases(self) -> tuple[Release, ...]:
-        """Return the noised steps of the run so far; raise EdgeFailed if they cannot be read."""
+    def releases(self) -> tuple[tuple[Release, ...], tuple[Release, ...]]:
+        """Return what `put_releases` has written last; raise EdgeFailed if it cannot be read."""
         files = self._files("releases")
         if not files:
-            return ()
+            return (), ()
         for path in files:
             with suppress(TypeError, ValueError):
-                return tuple((float(noise), float(rate), int(count)) for noise, rate, count in _checked(path))
+                spent, undelivered = _checked(path)
+                return _releases(spent), _releases(undelivered)
         raise EdgeFailed(
             f"cache {files[0]}: cannot be read, and what this client has spent of its privacy "
             "is in it; needed it, or another name of the run"
@@ -247,6 +248,10 @@ def _read(path: Path) -> Any:  # noqa: ANN401  the content of a file
         return torch.load(path, weights_only=True, mmap=True)
     except Exception:  # torch raises many kinds of error for invalid files
         return None
+
+
+def _releases(rows: Sequence[tuple[float, float, int]]) -> tuple[Release, ...]:
+    return tuple((float(noise), float(rate), int(count)) for noise, rate, count in rows)
 
 
 def _info_in(about: Mapping[str, Any]) -> TrajectoryInfo:

@@ -16,6 +16,7 @@ depends on them can leave the client.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor
 
 from fedgc.config import AUTO, RunConfig
+from fedgc.errors import EdgeFailed
 from fedgc.secagg.keys import KEY_BYTES
 from fedgc.secagg.keystream import RandomBytes
 from fedgc.secagg.privacy import NOISE_BLOCK, Gaussian, uniform
@@ -54,9 +56,10 @@ class RecordPrivacy:
         self._config, self._gradients, self._files = config, gradients, files
         self._sampling = RandomBytes(entropy(KEY_BYTES))
         self._gaussian = Gaussian(1.0, entropy(KEY_BYTES))
-        self._spent: tuple[Release, ...] = files.releases() if files is not None else ()
+        self._spent: tuple[Release, ...]
+        self._undelivered: tuple[Release, ...]
+        self._spent, self._undelivered = files.releases() if files is not None else ((), ())
         self._unwritten = False
-        self._undelivered: tuple[Release, ...] = ()
         self._forbids: Forbids = lambda _: ""
         self._noise, self._rate = self._spent[-1][:2] if self._spent else (0.0, 0.0)
 
@@ -129,7 +132,7 @@ class RecordPrivacy:
     def keep(self) -> None:
         """Write what is spent; raise EdgeFailed if that fails, and then nothing may leave."""
         if self._unwritten and self._files is not None:
-            self._files.put_releases(self._spent)
+            self._files.put_releases(self._spent, self._undelivered)
         self._unwritten = False
 
     def heed(self, forbids: Forbids) -> None:
@@ -138,12 +141,14 @@ class RecordPrivacy:
 
     @property
     def undelivered(self) -> tuple[Release, ...]:
-        """Steps that are not in the log of the site's policy yet."""
+        """Steps that are not in the log of the site's policy yet, those of earlier processes included."""
         return self._undelivered
 
     def deliver(self) -> None:
         """Take note that the log has all steps so far."""
-        self._undelivered = ()
+        self._undelivered, self._unwritten = (), True
+        with suppress(EdgeFailed):  # a later process enters them once more
+            self.keep()
 
     def _charge(self) -> None:
         step = (self._noise, self._rate, 1)

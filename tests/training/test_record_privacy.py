@@ -231,6 +231,18 @@ def test_step_that_site_forbids_is_not_done():
     assert records.ending == ""
 
 
+def test_steps_of_killed_process_are_delivered_by_next(tmp_path):
+    first = records_of(files=CacheFiles(tmp_path))
+    for _ in range(2):
+        first._charge()
+    first.keep()
+    second = records_of(files=CacheFiles(tmp_path))
+    assert second.undelivered == ((1.0, 8 / 1000, 2),)
+    second.deliver()
+    third = records_of(files=CacheFiles(tmp_path))
+    assert (third.undelivered, third.epsilon) == ((), second.epsilon)
+
+
 def test_automatic_noise_spends_budget_of_run(bench, tmp_path_factory):
     engine = engine_of(tmp_path_factory.mktemp("client"), privacy_noise="auto", privacy_epsilon=3.0)
     for round_ in range(1, 5):
@@ -243,8 +255,8 @@ def test_automatic_noise_spends_budget_of_run(bench, tmp_path_factory):
 
 def test_damaged_account_is_refused(tmp_path):
     files = CacheFiles(tmp_path)
-    files.put_releases([(1.0, 0.5, 3)])
-    assert files.releases() == ((1.0, 0.5, 3),)
+    files.put_releases([(1.0, 0.5, 3)], [(1.0, 0.5, 2)])
+    assert files.releases() == (((1.0, 0.5, 3),), ((1.0, 0.5, 2),))
     (path,) = tmp_path.glob("releases-*")
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(EdgeFailed, match="what this client has spent of its privacy"):
