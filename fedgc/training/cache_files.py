@@ -12,7 +12,7 @@ process at a time uses it.
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -23,7 +23,6 @@ import torch
 
 from fedgc.errors import EdgeFailed
 from fedgc.guards import guarded
-from fedgc.secagg.renyi import Release
 from fedgc.training.cache import Saved, file_digest
 from fedgc.training.flat import Vector
 from fedgc.training.local_update import LOCAL_TRAJECTORY, Residual, chunk_numbers
@@ -151,26 +150,6 @@ class CacheFiles:
             return {}
         return {str(name): each for name, each in read.items() if isinstance(each, torch.Tensor)}
 
-    # ---- privacy
-
-    def put_releases(self, spent: Sequence[Release], undelivered: Sequence[Release]) -> None:
-        """Write the noised steps of the run, and those not in the site's log yet, or raise EdgeFailed."""
-        self._write("releases", [[list(each) for each in steps] for steps in (spent, undelivered)])
-
-    def releases(self) -> tuple[tuple[Release, ...], tuple[Release, ...]]:
-        """Return what `put_releases` has written last; raise EdgeFailed if it cannot be read."""
-        files = self._files("releases")
-        if not files:
-            return (), ()
-        for path in files:
-            with suppress(TypeError, ValueError):
-                spent, undelivered = _checked(path)
-                return _releases(spent), _releases(undelivered)
-        raise EdgeFailed(
-            f"cache {files[0]}: cannot be read, and what this client has spent of its privacy "
-            "is in it; needed it, or another name of the run"
-        )
-
     # ---- models
 
     def models(self) -> Mapping[int, str]:
@@ -248,10 +227,6 @@ def _read(path: Path) -> Any:  # noqa: ANN401  the content of a file
         return torch.load(path, weights_only=True, mmap=True)
     except Exception:  # torch raises many kinds of error for invalid files
         return None
-
-
-def _releases(rows: Sequence[tuple[float, float, int]]) -> tuple[Release, ...]:
-    return tuple((float(noise), float(rate), int(count)) for noise, rate, count in rows)
 
 
 def _info_in(about: Mapping[str, Any]) -> TrajectoryInfo:
