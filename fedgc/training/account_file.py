@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,12 +22,17 @@ class AccountFile:
         self._path = path
 
     def put(self, spent: Sequence[Release], undelivered: Sequence[Release]) -> None:
-        """Write both, or raise EdgeFailed."""
+        """Write both, on the disk once this returns, or raise EdgeFailed."""
         content, new = json.dumps([spent, undelivered]).encode(), self._path.with_suffix(".new")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            new.write_bytes(_digest(content) + content)
+            with new.open("wb") as file:
+                file.write(_digest(content) + content)
+                file.flush()
+                os.fsync(file.fileno())
             new.replace(self._path)
+            for folder in (self._path.parent, self._path.parent.parent):  # which may be new, too
+                _sync(folder)
         except OSError as error:
             raise EdgeFailed(f"account {self._path}: could not be written: {error}") from error
 
@@ -42,6 +48,14 @@ class AccountFile:
                 f"account {self._path}: cannot be read ({error}), and what this client has spent of its "
                 "privacy is in it; needed it, or another name of the run"
             ) from error
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _digest(content: bytes) -> bytes:

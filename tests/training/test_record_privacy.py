@@ -265,6 +265,15 @@ def test_damaged_account_is_refused(tmp_path):
             account.read()
 
 
+def test_account_is_on_disk_before_update_leaves(tmp_path, monkeypatch):
+    """Its bytes before its name, so that a loss of power leaves one account or the other."""
+    synced, account = [], AccountFile(tmp_path / "accounts" / "account.json")
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_ino))
+    account.put([(1.0, 0.5, 3)], [])
+    folder = tmp_path / "accounts"
+    assert synced == [path.stat().st_ino for path in (folder / "account.json", folder, tmp_path)]
+
+
 def test_account_that_cannot_be_written_keeps_update(tmp_path):
     records = records_of(account=AccountFile(tmp_path / "accounts" / "account.json"))
     (tmp_path / "accounts").write_text("this is no folder")
