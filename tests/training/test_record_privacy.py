@@ -291,6 +291,7 @@ def test_account_that_cannot_be_written_keeps_update(tmp_path):
         ({"script": "train.py"}, "script: saw train.py, needed a task"),
         ({"placement": "cyclic"}, "data.placement: saw cyclic, needed private"),
         ({"lockstep": "off"}, "gate.lockstep: saw off"),
+        ({"privacy_noise": 1e-5}, "privacy.noise: saw 1e-05, needed at least 0.05, or auto, with"),
     ],
 )
 def test_settings_without_record_privacy_are_refused(more, said):
