@@ -233,6 +233,8 @@ class ClientLoop:
         """Let the engine work; one that leaves takes no new work, but that of a skipped round goes on."""
         if self._leaves and isinstance(command, Validate):
             return
+        if isinstance(command, Work | Continue):
+            self._policy.reread()
         self.engine.handle(command)
         if self._leaves:
             self.engine.leave()

@@ -109,11 +109,16 @@ class SitePolicy:
             return
         self._records = records
         self.settle(0)  # the steps of a process that was killed
-        self._totals = self._log.totals()
+        self.reread()
         records.heed(self._forbids)
 
+    def reread(self) -> None:
+        """Count what other clients of the site have spent meanwhile, before steps on records follow."""
+        if self._records is not None and self._log is not None:
+            self._totals = self._log.totals()
+
     def _forbids(self, steps: tuple[Release, ...]) -> str:
-        """Return the rule that these steps would break; what other clients spend meanwhile counts later."""
+        """Return the rule that these steps would break, by what the site had spent at the last work."""
         if self._policy is None:
             return ""
         exchange = Exchange(self._request.run, steps=steps)
@@ -171,9 +176,9 @@ class SitePolicy:
             self._delivered()
 
     def _delivered(self) -> None:
-        if self._records is not None and self._log is not None:
+        if self._records is not None:
             self._records.deliver()
-            self._totals = self._log.totals()
+            self.reread()
 
     def filtered(self, event: Any) -> Any:  # noqa: ANN401  an event of the same kind
         """Return an event without the figures that must not leave."""

@@ -242,6 +242,19 @@ def test_measure_leaves_after_its_steps_are_logged(link, site: Path) -> None:
         link.eventually(lambda: ended)
 
 
+def test_steps_of_other_client_count_from_next_work(link, site: Path) -> None:
+    text, step = "[privacy]\nepsilon = 2.5\n", ((1.0, 0.01, 400),)
+    policy, other, records = policy_of(site, text), policy_of(site, text), protected()
+    policy.watch(records)  # type: ignore[arg-type]
+    with serving(link, policy=policy) as (_, client, _):
+        other.watch(protected((1.0, 0.01, 900)))  # type: ignore[arg-type]
+        assert records.forbids(step) == ""
+        link.listener.publish(0, link.vector())
+        link.listener.send(work(client))
+        link.event(Progress)
+        assert "saw 2.7 spent by all runs" in records.forbids(step)
+
+
 def test_steps_on_records_are_logged_whether_update_leaves_or_not(site: Path):
     """No step is allowed that would exceed what the site has left; an update of other steps is refused."""
     policy = policy_of(site, "[privacy]\nepsilon = 2.5\n")
