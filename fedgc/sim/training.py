@@ -70,6 +70,7 @@ class Job:
     planner: Planner | None = None
     make: Callable[[], Task] | None = None  # makes the task in worker processes
     workers: int = 1
+    ray: str = ""  # the address of a Ray cluster that the processes are on; empty: this machine
     keeps_clients: bool = True  # the points of the result have the rows of clients
     owned: bool = False  # each client has an equal share of the chunks, and no other can load them
 
@@ -80,7 +81,7 @@ class Job:
             raise BadSetting("training: saw links.fragments or links.download-codec, needed their defaults")
         if self.engines is None and self.config.protects_records:
             raise BadSetting("privacy.unit: saw record, which is not simulated, needed client")
-        if self.workers > 1 and self.make is None:
+        if (self.workers > 1 or self.ray) and self.make is None:
             raise BadSetting(
                 f"training: saw {self.workers} processes, needed a function that makes the task in each"
             )
