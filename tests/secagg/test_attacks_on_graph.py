@@ -371,8 +371,8 @@ def test_choice_of_signatures_differs_by_site_and_packet(agreed, monkeypatch):
 
     chosen = []
     monkeypatch.setattr(module, "verify", lambda public, *_: chosen[-1].append(public))
-    signed = sorted(exchange.signatures.items())
-    for packet in (Unlock(1, 1, tuple(signed[:THRESHOLD])), Unlock(1, 1, tuple(signed[-THRESHOLD:]))):
+    signed = exchange.unlock().signatures
+    for packet in (Unlock(1, 1, signed), Unlock(1, 1, (*signed[:-1], (signed[-1][0], bytes(64))))):
         for site in group.sites[:4]:
             chosen.append([])
             site.client.note(packet)[0].unlock(packet)
@@ -429,6 +429,22 @@ def test_unknown_identity_is_refused_with_graph(kit):
     with pytest.raises(NotAdmitted, match="needed a member's"):
         Client.start(kit.federation(COUNT, threshold=THRESHOLD, graph=GRAPH),
                      Identity(hashlib.sha256(b"stranger").digest()), {})  # fmt: skip
+
+
+def test_deal_with_neighbors_is_refused_without_graph(kit):
+    group = kit.make(4)
+    setup = SetUp(group.federation, 1)
+    for advert in group.adverts():
+        setup = setup.admit(advert, kit.now)
+    setup, roster = setup.roster()
+    deal = Deal.unpack(group.sites[0].client.join(roster, kit.now, SECRET)[1][1].content)
+    with pytest.raises(BadMessage, match="parcels for others"):
+        setup.receive(replace(deal, neighbors=(1,)))
+
+
+def test_point_is_place_among_holders_with_graph(kit, begun):
+    assert rules.point(begun[0].federation, (3, 300, 900), 900) == 3
+    assert rules.point(kit.federation(4), (1, 3), 3) == 4
 
 
 def test_delivery_row_has_one_encoding():

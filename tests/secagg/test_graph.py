@@ -10,7 +10,8 @@ import pytest
 
 from fedgc.errors import BadMessage, BadSetting
 from fedgc.secagg import Descriptor, Federation, guarantees
-from fedgc.secagg.graph import RISK_BITS, drawn, graph_for
+from fedgc.secagg.canonical import pack, unpack
+from fedgc.secagg.graph import RISK_BITS, draw, drawn, graph_for
 
 SMALL = graph_for(24, 21, 21, colluders=2, lost=1)
 LARGE = graph_for(1000, 900, 900, colluders=50, lost=50)
@@ -102,6 +103,25 @@ def test_draw_is_uniform_and_without_repetition():
     assert all(len(set(drawn(range(9), 5, bytes([key]) * 32))) == 5 for key in range(50))
 
 
+def test_neighbors_are_drawn_among_holders_by_same_secret():
+    others = range(SMALL.holders - 1)  # all of them are holders
+    drew = {draw(SMALL, others, bytes([chance]) * 32) for chance in range(20)}
+    assert {holders for holders, _ in drew} == {tuple(others)}
+    assert len({neighbors for _, neighbors in drew}) > 10
+    assert all(len(neighbors) == SMALL.neighbors and set(neighbors) <= set(others) for _, neighbors in drew)
+    more = {draw(SMALL, range(100), bytes([chance]) * 32)[0] for chance in range(20)}
+    assert len(more) == 20
+
+
+def test_graph_with_more_holders_or_checks_than_members_is_refused():
+    for graph, members, threshold, quorum in (
+        (LARGE, 90, 75, 45),
+        (replace(LARGE, checked=901), 1000, 900, 900),
+    ):
+        with pytest.raises(BadSetting, match="needed more members or fewer colluders"):
+            graph.check(members, threshold, quorum)
+
+
 def test_sparse_descriptor_is_decoded_equal(kit):
     federation = kit.federation(24, threshold=21, graph=SMALL)
     assert Federation.unpack(federation.pack()) == federation
@@ -118,9 +138,17 @@ def test_sparse_descriptor_is_decoded_equal(kit):
     assert federation.shares == SMALL.shares
 
 
-def test_descriptor_with_part_of_graph_is_refused(kit):
-    from fedgc.secagg.canonical import pack, unpack
+def test_descriptor_with_weak_graph_is_refused(kit):
+    weak = replace(SMALL, checked=1)
+    with pytest.raises(BadSetting, match="risk of 2"):
+        kit.federation(24, threshold=21, graph=weak)
+    packed = kit.federation(24, threshold=21, graph=SMALL).pack()
+    label, version, members, counts, *rest = unpack(packed)
+    with pytest.raises(BadSetting, match="risk of 2"):
+        Federation.unpack(pack(label, version, members, (*counts[:-1], 1), *rest))
 
+
+def test_descriptor_with_part_of_graph_is_refused(kit):
     label, version, members, counts, *rest = unpack(kit.federation(24, threshold=21, graph=SMALL).pack())
     with pytest.raises(BadMessage, match="graph of 5 numbers"):
         Federation.unpack(pack(label, version, members, counts[:-1], *rest))
