@@ -4,10 +4,11 @@ Bell, Bonawitz, Gascón, Lepoint, Raykova, "Secure Single-Server Aggregation wit
 (CCS 2020), in its variant for a malicious server. Each member draws, by its own secret randomness and after
 the roster of the epoch is fixed, the *holders* of its shares, and among them its *neighbors*. Two members
 share a mask if either drew the other. Nobody can influence the draw of an honest member: neither the server,
-which chooses the roster before, nor the colluders, whose own draws add edges of their own only. A graph from
-a hash of the members' keys would not have this property, since a server with one colluding member can try
-many keys until the hash suits it; nor would one from nonces that are committed to and revealed later, since
-the server can leave out members after it has seen their nonces.
+which chooses the roster before, nor the colluders, whose own draws add edges of their own only. A member
+verifies all of a roster before it draws, and draws once for an epoch, so no refusal depends on a draw. A
+graph from a hash of the members' keys would not have this property, since a server with one colluding member
+can try many keys until the hash suits it; nor would one from nonces that are committed to and revealed later,
+since the server can leave out members after it has seen their nonces.
 
 The server chooses who drops out when it knows the graph. Four events would help it. Their probabilities, for
 an epoch of R members of which c collude, sum to at most 2^-40 (`Graph.risk`); H is the tail of the
