@@ -162,7 +162,7 @@ class Client:
         bound = rules.context(self.federation, known.rho, packet, model)
         if state.turn is not None and packet.exchange == state.turn.exchange:
             return self._begin_again(state.turn, bound)
-        self._check_begin(packet)
+        self._check_begin(known, packet)
         self._check_unspent(model)
         if state.sources == (self.number,):
             state = self._supplied(known, packet)
@@ -298,13 +298,15 @@ class Client:
             raise BadMessage(f"exchange: saw epoch {epoch}, needed the one set up, {self.state.epoch}")
         return self.state.known
 
-    def _check_begin(self, packet: packets.Begin) -> None:
+    def _check_begin(self, known: Known, packet: packets.Begin) -> None:
         last = self.state.turn.exchange if self.state.turn else 0
         if not last < packet.exchange <= self.federation.exchanges:
             raise BadMessage(
                 f"exchange: saw {packet.exchange} after {last}, needed a later one, "
                 f"at most {self.federation.exchanges}"
             )
+        if strangers := sorted(set(packet.members) - set(known.members)):
+            raise BadMessage(f"begin: saw members {strangers}, needed those of the epoch")
         if self.number not in packet.members:
             raise BadMessage(f"begin: saw members {packet.members}, needed {self.number} in it")
         rules.check_quorum(self.federation, len(packet.members), "begin")

@@ -221,6 +221,11 @@ def test_changed_neighbors_of_source_are_refused(begun, kit):
         delivered(begun, kit, fewer)
 
 
+def test_members_outside_epoch_count_for_no_quorum(begun, kit):
+    with pytest.raises(BadMessage, match=r"saw members \[24, 99\], needed those of the epoch"):
+        delivered(begun, kit, lambda packet: replace(packet, members=(*packet.members, COUNT, 99)))
+
+
 def test_other_mask_keys_of_neighbor_are_refused(begun, kit):
     def with_keys(change):
         return lambda packet: replace(packet, keys=tuple(sorted((change(packet.keys[0]), *packet.keys[1:]))))

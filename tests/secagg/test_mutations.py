@@ -76,6 +76,7 @@ MUTATIONS = [
     ("server", "wanted = graph.holders, graph.holders - 1, graph.neighbors", "wanted = numbers"),
     ("server", "return deal.holders == members and not deal.neighbors", "return deal.holders == members"),
     # the beginning
+    ("client", "if strangers := sorted(set(packet.members) - set(known.members)):", "if strangers := []:"),
     ("client", "self.number, delivery.neighbors\n", "self.number, ()\n"),
     ("rules", "*((neighbors,) if neighbors else ())", ""),
     ("client", "            rules.check_keys(self.federation, head, keys)\n", ""),
