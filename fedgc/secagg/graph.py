@@ -26,7 +26,7 @@ hypergeometric distribution, P[at least x of k draws are among b of N].
   randomness, of the T that the server shows once. It accepts a false set with probability
   q = C(V, checked) / C(T, checked), V = (n + c) / 2, independently of others; the release of a secret needs
   `shares` of its holders, of which c' collude:
-  (R - c) sum over c' of P[c'] P[Bin(holders - c', q) >= shares - c'].
+  E (R - c) sum over c' of P[c'] P[Bin(holders - c', q) >= shares - c'].
 - Twice: two sums of one model are unmasked. A member that has released shares for one of them masks this
   model no more, so the members X that released for the first do not sign the second. If X has more than half
   of the honest members, the second has at most (n + c) / 2 valid signatures: see above. A smaller X would
@@ -49,6 +49,7 @@ from fedgc.secagg.keys import digest
 from fedgc.secagg.keystream import keystream
 from fedgc.secagg.shamir import POINTS
 
+MOST_EXCHANGES: Final = 64  # per epoch; T compromised sites reveal the rest of an epoch, so it is short
 RISK_BITS: Final = 40  # statistical security of an epoch: the four events have probability 2^-40 at most
 _FAILURE_BITS: Final = 10  # an exchange that loses the stated share of members fails once in 1000 times
 _LOG_2: Final = math.log(2)
@@ -116,7 +117,7 @@ def graph_for(members: int, threshold: int, quorum: int, colluders: int, lost: i
     secure, or if about all members would be neighbors: then the complete graph is better.
 
     >>> graph_for(1000, 900, 900, colluders=50, lost=50)
-    Graph(colluders=50, holders=45, shares=33, neighbors=26, present=17, checked=4)
+    Graph(colluders=50, holders=45, shares=33, neighbors=26, present=17, checked=5)
     """
     if not (0 <= colluders <= members and 0 <= lost <= members):
         raise BadSetting(
@@ -236,7 +237,7 @@ def _fooled(graph: Graph, members: int, threshold: int, quorum: int) -> float:
             + fooled * chance + (honest - fooled) * math.log1p(-math.exp(chance))
             for fooled in range(needed, honest + 1)
         ]  # fmt: skip
-    return math.log(quorum - colluders) + _sum(terms)
+    return math.log(MOST_EXCHANGES) + math.log(quorum - colluders) + _sum(terms)
 
 
 def _tail(members: int, marked: int, draws: int, least: int) -> float:

@@ -27,6 +27,7 @@ MUTATIONS = [
     ("graph", "size - 1 + colluders", "colluders"),
     ("graph", "valid = (members + colluders) // 2", "valid = members // 2"),
     ("graph", "for bad in range(min(colluders, others) + 1)", "for bad in range(1)"),
+    ("graph", "math.log(MOST_EXCHANGES) + ", ""),
     ("graph", "if bits < RISK_BITS", "if bits < 0"),
     ("graph", "or 2 * threshold <= members + self.colluders", ""),
     ("graph", "self.holders >= quorum or", ""),
