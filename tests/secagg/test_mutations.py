@@ -20,11 +20,15 @@ FIRST = {  # files of tests that are likely to notice a change of a file; the ot
 MUTATIONS = [
     # the graph's numbers
     ("graph", "RISK_BITS: Final = 40", "RISK_BITS: Final = 39"),
-    ("graph", "2 * shares - holders)\n\n\ndef _twice", "2 * shares - holders + 1)\n\n\ndef _twice"),
+    ("graph", "2 * shares - holders)\n\n\n@cache", "2 * shares - holders + 1)\n\n\n@cache"),
     ("graph", "_twice(members, quorum, self.colluders, self.holders, self.shares),\n", ""),
-    ("graph", "holders - 1, shares - 1)", "holders - 1, shares)"),
+    ("graph", "half + colluders, holders - 1, shares - 1)", "half + colluders, holders - 1, shares)"),
     ("graph", "range(1, honest // 2 + 1)", "range(1, 2)"),
     ("graph", "size - 1 + colluders", "colluders"),
+    ("graph", "{quorum, min(quorum + 1, members)}", "{quorum}"),
+    ("graph", "rosters = range(quorum, members + 1)", "rosters = [members]"),
+    ("graph", "rosters = range(quorum, members + 1)", "rosters = [quorum]"),
+    ("graph", "(MOST_EXCHANGES) + math.log(members", "(MOST_EXCHANGES) + math.log(quorum"),
     ("graph", "valid = (members + colluders) // 2", "valid = members // 2"),
     ("graph", "for bad in range(min(colluders, others) + 1)", "for bad in range(1)"),
     ("graph", "math.log(MOST_EXCHANGES) + ", ""),
