@@ -114,7 +114,7 @@ class Setting:
         if self.planned:
             choice = choose_rounds(clients.known, STEPS)
             if choice.way == "asynchronous":
-                return replace(self, rule=Buffered(2))
+                return replace(self, rule=Buffered(1))
             return replace(self, partial=True, quorum=choice.rounds.quorum)
         if isinstance(self.rule, Grouped) and len(clients.groups) == 1:
             return replace(self, rule=None, partial=True, quorum=QUORUM)

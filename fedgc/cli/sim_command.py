@@ -11,8 +11,8 @@ from fedgc.cli.options import AsJson, Settings, runs_like
 from fedgc.errors import Unusable
 
 OF_TRAINING = (
-    "train", "partition", "processes", "settings", "clients", "rounds", "seed", "model", "trace", "links",
-    "uplink_mb_s", "downlink_mb_s", "server_mb_s", "upload_slots", "as_json", "html",
+    "train", "partition", "processes", "ray", "settings", "clients", "rounds", "seed", "model", "trace",
+    "links", "uplink_mb_s", "downlink_mb_s", "server_mb_s", "upload_slots", "as_json", "html",
 )  # fmt: skip
 
 
@@ -82,6 +82,10 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
         int | None,
         typer.Option(help="With --train, how many train; by default one for each core.", min=1),
     ] = None,
+    ray: Annotated[
+        str,
+        typer.Option(help="With --train, a Ray cluster on which to train: its address, auto, or local."),
+    ] = "",
     settings: Settings = None,
 ) -> None:
     """Predict a round's time, bytes and wasted work on simulated clients, under a virtual clock.
@@ -129,8 +133,8 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
     )
     wanted = Wanted(as_json, html, png)
     if train is None:
-        if partition or processes or settings:
-            raise Unusable("--partition, --processes, --set: saw one without --train, needed a task to train")
+        if partition or processes or ray or settings:
+            raise Unusable("--partition, --processes, --ray, --set: saw one, needed --train with it")
         run_sim(request, wanted)
         return
     _alone(context, *OF_TRAINING)
@@ -138,7 +142,7 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
     from fedgc.cli.sim_train import Training, run_training
 
     count = processes or os.cpu_count() or 1
-    run_training(Training(train, request, parse(settings or ()), partition, count), wanted)
+    run_training(Training(train, request, parse(settings or ()), partition, count, ray), wanted)
 
 
 def _alone(context: typer.Context, *allowed: str) -> None:

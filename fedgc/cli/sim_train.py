@@ -15,6 +15,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from fedgc.cli.image_files import drawable, keep
+from fedgc.cli.signals import like_ctrl_c
 from fedgc.cli.sim import Wanted
 from fedgc.cli.view import terminal
 from fedgc.config import RunConfig
@@ -42,6 +43,7 @@ class Training:
     settings: Mapping[str, Setting]
     partition: str | None = None
     processes: int = 1
+    ray: str = ""
 
     def __post_init__(self) -> None:
         if self.processes < 1:
@@ -77,7 +79,7 @@ class Training:
         processes = min(self.processes, clients) if config.work == "local" else 1
         job = Job(
             task, config, request.scenario(), request.line, make=make, workers=processes, owned=owned,
-            keeps_clients=False,
+            keeps_clients=False, ray=self.ray,
         )  # fmt: skip
         return job, request.model_mb
 
@@ -108,7 +110,7 @@ def run_training(training: Training, wanted: Wanted) -> None:
         rounds.append(_shown(point, model_mb))
 
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    with like_ctrl_c(), Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         shown = bar.add_task("rounds", total=job.config.rounds)
         trained = train(job, heard, lambda done: bar.update(shown, completed=done))
     wall_s = time.monotonic() - begun

@@ -63,6 +63,7 @@ class SitePolicy:
         self._unsettled = 0  # bytes that moved, and are not in the log yet
         self._records: RecordPrivacy | None = None
         self._totals = Totals()
+        self._is_spent = False  # and the log says so
         self._withheld: set[str] = set()  # rules that kept figures, each logged once
 
     # ---- joining and hours
@@ -115,7 +116,11 @@ class SitePolicy:
         if self._policy is None:
             return ""
         exchange = Exchange(self._request.run, steps=steps)
-        return "; ".join(each.text for each in check_release(self._policy, exchange, self._totals))
+        text = "; ".join(each.text for each in check_release(self._policy, exchange, self._totals))
+        if text and not self._is_spent:
+            self._is_spent = True
+            self._append(replace(self._entry("refused"), rule=text))
+        return text
 
     @property
     def _steps(self) -> tuple[Release, ...]:

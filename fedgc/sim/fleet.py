@@ -16,6 +16,7 @@ from fedgc.codecs import EXACT, make_codec
 from fedgc.errors import EdgeFailed
 from fedgc.messages import Continue, Repair, Reveal, Work
 from fedgc.sim.clock import Finding
+from fedgc.sim.ray_workers import RayWorkers
 from fedgc.sim.workers import Alone, Order, Workers
 from fedgc.training import Vector
 from fedgc.training.client_file import Extent, Extents, mapped, write
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from fedgc.sim.training import Job
 
 MODELS_KEPT: Final = 4  # common models from which a client with latency may begin
-ROOM: Final = 65_536  # bytes of a state beside its vector, as far as is known at first
+ROOM: Final = 65_536  # bytes of a state beside its vector, before the first one is known
+SPARE: Final = 1024  # bytes by which a state may be longer than others
 MOST_AHEAD: Final = 64  # stretches
 SHARE_AHEAD: Final = 50  # one client in so many is trained ahead
 
@@ -53,11 +55,7 @@ class Fleet:
         self._folder, self._file, self._config = folder, folder / STATES, job.config
         self._file.touch()
         self._sizes, self._keeps_own = job.task.sizes(), bool(job.task.private)
-        self._workers: Alone | Workers = (
-            Alone(job.task, job.config, folder)
-            if job.workers == 1 or job.make is None
-            else Workers(job.make, job.config, folder, job.workers)
-        )
+        self._workers = _workers(job, folder)
         self.forecast: Callable[[int], Iterable[tuple[str, int]]] = lambda _: ()
         self.taken: Callable[[int], object] = lambda _: None  # hears of stretches since the last model
         self._taken = 0
@@ -112,7 +110,9 @@ class Fleet:
         path = self._trajectories[client]
         if not steps:
             return Finding(path.samples, 0.0)
-        if path.reached != steps:
+        if path.reached > steps:
+            raise EdgeFailed(f"training: {client} was asked for step {steps}, it had been stopped after that")
+        if path.reached < steps:
             self._order(client, steps)
             self._order_ahead()
             self._take(client, path)
@@ -180,16 +180,16 @@ class Fleet:
         self.taken(self._taken)
 
     def _stored(self, trained: Trained) -> Extent:
+        self._room = max(self._room, (len(trained.spilled) or trained.kept.size) + SPARE)
         if not trained.spilled:
             return trained.kept
         self._extents.release(trained.kept)
-        self._room = len(trained.spilled) + ROOM
         return write(self._file, self._extents.reserve(self._room), trained.spilled)
 
     def _cancel(self, client: str, path: Trajectory) -> None:
         """Give up the stretch that was ordered; its room serves again once nobody writes to it."""
         if path.ordered is not None:
-            path.ordered.future.cancel()
+            self._workers.cancel(path.ordered)
             self._given_up.append(path.ordered)
             path.ordered = None
             self._ahead.discard(client)
@@ -220,6 +220,14 @@ class Fleet:
         if client in self._rests:
             self._extents.release(self._rests[client][1])
         self._rests[client] = rest.stamp, extent
+
+
+def _workers(job: "Job", folder: Path) -> Alone | Workers | RayWorkers:
+    if job.make is not None and job.ray:
+        return RayWorkers(job.ray, job.make, job.config, folder, job.workers)
+    if job.make is not None and job.workers > 1:
+        return Workers(job.make, job.config, folder, job.workers)
+    return Alone(job.task, job.config, folder)
 
 
 def _origin(work: Work) -> tuple[object, ...]:

@@ -70,6 +70,7 @@ class Job:
     planner: Planner | None = None
     make: Callable[[], Task] | None = None  # makes the task in worker processes
     workers: int = 1
+    ray: str = ""  # the address of a Ray cluster that the processes are on; empty: this machine
     keeps_clients: bool = True  # the points of the result have the rows of clients
     owned: bool = False  # each client has an equal share of the chunks, and no other can load them
 
@@ -78,7 +79,7 @@ class Job:
             raise BadSetting(f"training: saw engines for {self.config.work} work, needed local work")
         if self.config.fragments > 1 or self.config.download_codec != EXACT:
             raise BadSetting("training: saw links.fragments or links.download-codec, needed their defaults")
-        if self.workers > 1 and self.make is None:
+        if (self.workers > 1 or self.ray) and self.make is None:
             raise BadSetting(
                 f"training: saw {self.workers} processes, needed a function that makes the task in each"
             )

@@ -40,6 +40,9 @@ class Alone:
         future.set_result(self._trainer.train(stretch))
         return Order(stretch, future)
 
+    def cancel(self, order: Order) -> None:
+        """Do nothing: it is done."""
+
     def result(self, order: Order) -> Trained:
         """Return the result."""
         return order.future.result()
@@ -65,6 +68,10 @@ class Workers:
         except BrokenProcessPool:
             self._replace()
             return self.order(stretch)
+
+    def cancel(self, order: Order) -> None:
+        """Give up a stretch, unless it is under way."""
+        order.future.cancel()
 
     def result(self, order: Order) -> Trained:
         """Wait for the result."""

@@ -41,7 +41,7 @@ def test_arm_that_never_arrives_has_infinite_ratio():
 def test_planned_arm_is_partial_rounds_or_fedbuff():
     even, linked = (PLANNED.resolved(clients_of(source, 0)) for source in UNEVEN)
     assert (even.rule, even.partial, even.quorum) == (None, True, 0.375)
-    assert linked.rule == Buffered(2)
+    assert linked.rule == Buffered(1)
 
 
 def test_groups_come_from_history_and_one_group_is_partial_rounds():

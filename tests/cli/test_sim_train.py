@@ -64,7 +64,7 @@ def test_own_task_is_trained_from_working_folder(tmp_path):
         (("--train", "digits", "--policy", "uncoded"), "--train: saw --policy beside it"),
         (("--train", "digits", "--png", "x.png"), "--train: saw --png beside it"),
         (("--train", "digits", "--set", "links.download-codec=bf16"), "links.download-codec"),
-        (("--partition", "iid"), "saw one without --train"),
+        (("--partition", "iid"), "--ray, --set: saw one, needed --train"),
     ],
 )
 def test_training_that_cannot_begin_is_refused_in_one_line(words, sentence):

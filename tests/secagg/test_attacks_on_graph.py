@@ -440,3 +440,9 @@ def test_delivery_row_has_one_encoding():
     assert Delivery.of(Delivery(1, b"x", bytes(32), (2, 3)).row).neighbors == (2, 3)
     with pytest.raises(BadMessage, match="left out"):
         Delivery.of((1, b"x", bytes(32), ()))
+
+
+def test_complete_exchange_opens_with_threshold_of_survivors(kit):
+    exchange = kit.uploaded(5, survivors=range(1, 5))[1]
+    assert exchange.can_open(range(5))
+    assert not exchange.can_open(range(4))  # the first is no survivor

@@ -1,6 +1,5 @@
 """The vectors that clients send: one after the other on each client's link, together on the server's."""
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -29,7 +28,7 @@ class Uploads:
         self.pipe: Final = Pipe(line)
         self._up_s = up_s
         self._known: dict[int, Upload] = {}
-        self._to_send: list[deque[int]] = [deque() for _ in range(clients_w)]  # the first is in transit
+        self._to_send: list[list[int]] = [[] for _ in range(clients_w)]  # the first is in transit
 
     def ask(self, now: float, w: int, command: Reveal | Repair) -> None:
         """Queue the vector that a client is asked for."""
@@ -46,7 +45,7 @@ class Uploads:
         """Yield the vectors that are here, one by one; their clients send the next one."""
         for flow in self.pipe.ended(now):
             upload = self._known.pop(flow)
-            self._to_send[upload.w].popleft()
+            self._to_send[upload.w].pop(0)
             self._send_next(now, upload.w)
             yield upload
 
