@@ -73,7 +73,7 @@ def join(group, roster, kit, entropy=SECRET):
 # ---- set-up
 
 
-def test_one_forged_advert_refuses_roster_for_any_draw(opened, kit):
+def test_forged_advert_refuses_roster_for_any_draw(opened, kit):
     group, _, roster = opened
     for member in set(range(COUNT)) - {SITE}:
         forged = changed(kit, roster, member, signature=bytes(64))
