@@ -304,6 +304,9 @@ def test_work_has_target_and_name_per_chunk_in_order():
     assert not work.lockstep
     with pytest.raises(BadMessage, match="a name for every chunk"):
         dataclasses.replace(work, order=(0, 2))
+    for names in (((0, "left"), (1, "left")), ((0, "left"), (0, "right"))):
+        with pytest.raises(BadMessage, match="each chunk once in names"):
+            dataclasses.replace(work, names=names)
     for message in (work, Continue("a", 1, 1, (), 1.0)):
         for target in (0, -1):
             with pytest.raises(BadMessage, match="a target of at least one step"):

@@ -23,6 +23,8 @@ MASKED: Final[Mapping[str, tuple[str, object]]] = MappingProxyType(  # requireme
     }
 )
 
+LEAST_NOISE: Final = 0.05  # of records: with less one step spends some 300, and its accounting takes memory
+
 
 def check_secrecy(config: Settings, gate: str, measure: Measure) -> None:
     """Raise BadSetting if masked sums are impossible with these settings."""
@@ -131,6 +133,7 @@ def check_records(config: PrivacySettings, gate: str, *, reads_losses: bool) -> 
         return
     if not config.protects_records:
         raise BadSetting("setting privacy.unit: saw record, needed privacy.epsilon or privacy.noise with it")
+    noise = config.privacy_noise
     for key, seen, is_possible, needed in (
         ("work", config.work, config.work == "local", "local"),
         ("script", config.script, not config.script, "a task, whose gradients fedgc computes,"),
@@ -138,6 +141,7 @@ def check_records(config: PrivacySettings, gate: str, *, reads_losses: bool) -> 
         ("data.placement", config.placement, config.placement == "private", "private"),
         ("gate.name", gate, not reads_losses, "a gate that reads no losses, which have no noise,"),
         ("gate.lockstep", config.lockstep, config.lockstep != "off", "on or auto"),
+        ("privacy.noise", noise, noise == AUTO or noise >= LEAST_NOISE, f"at least {LEAST_NOISE}, or auto,"),
         ("privacy.clip-quantile", config.privacy_clip_quantile, not config.privacy_clip_quantile, "0"),
         ("validate.best", config.best, not config.best, "none (it would tell figures without noise)"),
         ("site.gateway", config.site_gateway, not config.site_gateway, "none"),

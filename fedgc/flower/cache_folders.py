@@ -4,6 +4,9 @@ A folder is identified by fedgc's name of the run, which a resume shares, and by
 training. Knowing a run's name gives a server no more than it could get by asking the client to train. Folders
 of runs unused for a week are removed when a client opens its own.
 
+What a client has spent of its privacy is kept for good, in the folder `accounts`, by run and client alone: a
+resume with other settings goes on spending it.
+
 The folder `spilled` holds vectors that do not fit into memory. They are of use to one process only; if it is
 killed, the client's next process removes them.
 """
@@ -18,11 +21,12 @@ from typing import Final
 
 from fedgc.config import RunConfig
 from fedgc.links.identity import state_folder
-from fedgc.training import CacheFiles
+from fedgc.training import AccountFile, CacheFiles
 
 STALE_S: Final = 7 * 24 * 3600.0
 SEPARATOR: Final = "@"  # between fedgc's name of a run and Flower's number of it
 SPILLED: Final = "spilled"  # next to the runs' folders, whose names are digests
+ACCOUNTS: Final = "accounts"  # the same
 
 
 def default_root(environment: Mapping[str, str]) -> Path:
@@ -46,9 +50,14 @@ def full_name(run: str, flower_run: int) -> str:
 def open_cache(root: Path, full: str, config: RunConfig, client: str, now: float) -> CacheFiles:
     """Return the cache of a client in the run of this full name; `now` is in seconds since 1970."""
     run = full.rpartition(SEPARATOR)[0]
-    home = root / hashlib.sha256(json.dumps([run, config.shape.hex()]).encode()).hexdigest()[:16]
+    home = root / _digest(json.dumps([run, config.shape.hex()]))
     _remove_stale(root, home, now)
     return CacheFiles(home / client)
+
+
+def open_account(root: Path, full: str, client: str) -> AccountFile:
+    """Return the account of a client's privacy in the run of this full name."""
+    return AccountFile(root / ACCOUNTS / f"{_digest(full.rpartition(SEPARATOR)[0])}-{client}.json")
 
 
 @contextmanager
@@ -64,9 +73,14 @@ def spilled(root: Path, client: str) -> Iterator[Path]:
 
 def _remove_stale(root: Path, ours: Path, now: float) -> None:
     """Remove unused folders; other clients of this machine may change them at the same time."""
+    others = (ours, root / SPILLED, root / ACCOUNTS)
     for home in root.glob("*"):
-        if home not in (ours, root / SPILLED) and home.is_dir() and now - _last_used(home, now) > STALE_S:
+        if home not in others and home.is_dir() and now - _last_used(home, now) > STALE_S:
             shutil.rmtree(home, ignore_errors=True)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _last_used(home: Path, now: float) -> float:

@@ -23,7 +23,7 @@ from flwr.clientapp import ClientApp
 from fedgc.codecs.model_change import ChangeForm
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, FedgcError, NotAllowed
-from fedgc.flower.cache_folders import default_root, open_cache, spilled
+from fedgc.flower.cache_folders import default_root, open_account, open_cache, spilled
 from fedgc.flower.client_loop import LEFT, ClientLoop, Wait
 from fedgc.flower.departure import GRACE_KEY, GRACE_S, Departure
 from fedgc.flower.heartbeat import ENVIRONMENT, HeartbeatWriter
@@ -40,7 +40,7 @@ from fedgc.links.message import packets as packet
 from fedgc.links.message.invitation import RECORD, invited, refusal
 from fedgc.links.session.client import Session, Terms
 from fedgc.processes.available import available_memory
-from fedgc.training import CacheFiles, Engine, new_engine, new_script_engine
+from fedgc.training import AccountFile, CacheFiles, Engine, new_engine, new_script_engine
 from fedgc.training.devices import GPU_SHARE, limit_memory
 from fedgc.training.pace import Pace
 from fedgc.training.script.connection import ScriptFacts
@@ -68,6 +68,7 @@ class _Client:
     departure: Departure
     run: int  # Flower's number of it
     policy: SitePolicy
+    account: AccountFile
 
     def engine(self, files: CacheFiles, rest: Wait) -> Engine:
         if self.task is None:
@@ -77,7 +78,9 @@ class _Client:
             facts = ScriptFacts(*about, pinned=pinned, is_site=is_site)
             return new_script_engine(facts, rest, self.spill, files)
         pace = Pace(time.monotonic, rest, self.pace_s)
-        engine = new_engine(self.task, self.config, pace, self.spill, files=files, leave=self._leave)
+        engine = new_engine(
+            self.task, self.config, pace, self.spill, files=files, account=self.account, leave=self._leave
+        )
         if engine.records is not None:
             self.policy.watch(engine.records)
             if spent := engine.records.ending:
@@ -241,7 +244,8 @@ def _opened(context: Context, task: Task | None, name: str, run: str) -> Iterato
         departure = Departure.of(grace_s, os.environ, policy.closes_s)
         own |= {GPU_SHARE: policy.gpu_share} if policy.gpu_share < 1 else {}
         limits = (pace_s, uplink_bytes_s, caches, spill, site, departure, context.run_id, policy)
-        yield _Client(who, name, config, chosen, own, *limits)
+        account = open_account(caches, run, who.client)
+        yield _Client(who, name, config, chosen, own, *limits, account)
 
 
 def _terms(client: _Client, numbers: int) -> Terms:

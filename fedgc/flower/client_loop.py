@@ -163,11 +163,17 @@ class ClientLoop:
         event = self.engine.step()
         if isinstance(event, Answer):
             self._guarded(session, event.command, lambda: self._deliver(session, event))
+        elif isinstance(event, Report):
+            if not (self._leaves and self._site):  # how far a site was interrupted is its own business
+                self._guarded(session, event, lambda: self._report(session, event))
         elif event is not None:
             self._finished += isinstance(event, Progress)
-            private = self._leaves and self._site is not None and isinstance(event, Report)
-            if not private:  # how far a site was interrupted is its own business
-                self._say(session, event)
+            self._say(session, event)
+
+    def _report(self, session: Session, report: Report) -> None:
+        """Say how far work is, once the site's log has the steps that the measure of the gate reveals."""
+        self._policy.measured(report.round)
+        self._say(session, report)
 
     def _say(self, session: Session, event: ClientEvent | Scored) -> None:
         if self._site is None:
@@ -186,8 +192,8 @@ class ClientLoop:
         else:
             self._guarded(session, command, lambda: self._handle(session, command))
 
-    def _guarded(self, session: Session, command: ToClient, act: Callable[[], None]) -> None:
-        """Act for a command; report what goes wrong as `Failed`."""
+    def _guarded(self, session: Session, command: ToClient | Report, act: Callable[[], None]) -> None:
+        """Act for a command, or for a report; report what goes wrong as `Failed`."""
         try:
             with guarded(f"a command {type(command).__name__}"):
                 act()
@@ -227,6 +233,8 @@ class ClientLoop:
         """Let the engine work; one that leaves takes no new work, but that of a skipped round goes on."""
         if self._leaves and isinstance(command, Validate):
             return
+        if isinstance(command, Work | Continue):
+            self._policy.reread()
         self.engine.handle(command)
         if self._leaves:
             self.engine.leave()

@@ -63,7 +63,7 @@ DESCRIPTOR, VAULT, KEY = "federation", "vault", "vault-key"  # keys of the node 
 SEE_CLIENT_LOG: Final = "it could not do its part; the reason is in its own log"
 
 
-def failure(command: ToClient, error: FedgcError) -> Failed:
+def failure(command: ToClient | Report, error: FedgcError) -> Failed:
     """Return the event for a failed command of a run without masks."""
     chunks = error.chunks if isinstance(error, NotHere) else ()  # the other chunks are available
     return Failed(0.0, command.client, command.round, str(error)[:LONGEST_REASON], chunks)
@@ -170,7 +170,7 @@ class MaskedClient:
                 return replace(event, reason=SEE_CLIENT_LOG)
         return event
 
-    def failed(self, command: ToClient, error: FedgcError) -> Failed:
+    def failed(self, command: ToClient | Report, error: FedgcError) -> Failed:
         """Return the event for a failed command; details of the work are only logged here."""
         LOG.warning("%s of round %d: %s", type(command).__name__, command.round, error)
         about_packets = isinstance(error, BadMessage | NotAdmitted | NotAllowed)

@@ -108,11 +108,18 @@ class SitePolicy:
         """Let no step on records exceed the privacy of the site, and enter what steps spend into the log."""
         if self._policy is None or self._log is None:
             return
-        self._records, self._totals = records, self._log.totals()
+        self._records = records
+        self.settle(0)  # the steps of a process that was killed
+        self.reread()
         records.heed(self._forbids)
 
+    def reread(self) -> None:
+        """Count what other clients of the site have spent meanwhile, before steps on records follow."""
+        if self._records is not None and self._log is not None:
+            self._totals = self._log.totals()
+
     def _forbids(self, steps: tuple[Release, ...]) -> str:
-        """Return the rule that these steps would break; what other clients spend meanwhile counts later."""
+        """Return the rule that these steps would break, by what the site had spent at the last work."""
         if self._policy is None:
             return ""
         exchange = Exchange(self._request.run, steps=steps)
@@ -149,12 +156,20 @@ class SitePolicy:
         )
         if not round_:
             entry = replace(entry, secrecy="open")
-        try:
-            self._append(entry, allowed)
-        except NotAllowed as refused:
-            self._append(replace(self._entry("refused", round_), rule=str(refused)))
-            raise
+        self._enter(entry, allowed)
         self._unsettled -= size_bytes  # the link counts it too
+        self._delivered()
+
+    def measured(self, round_: int) -> None:
+        """Log the steps behind a measure that is about to leave; raise NotAllowed if it must not."""
+        if self._policy is None or not self._steps:
+            return
+        policy, exchange = self._policy, Exchange(self._request.run, steps=self._steps)
+
+        def allowed(totals: Totals) -> None:
+            self._allow(check_release(policy, exchange, totals), round_, logs=False)
+
+        self._enter(replace(self._entry("round", round_), steps=exchange.steps), allowed)
         self._delivered()
 
     def settle(self, round_: int) -> None:
@@ -166,9 +181,9 @@ class SitePolicy:
             self._delivered()
 
     def _delivered(self) -> None:
-        if self._records is not None and self._log is not None:
+        if self._records is not None:
             self._records.deliver()
-            self._totals = self._log.totals()
+            self.reread()
 
     def filtered(self, event: Any) -> Any:  # noqa: ANN401  an event of the same kind
         """Return an event without the figures that must not leave."""
@@ -209,6 +224,14 @@ class SitePolicy:
     def _entry(self, what: str, round_: int = 0) -> Entry:
         secrecy = "masked" if self._request.masked else "open"
         return Entry(what, self._client, self._request.run, round_, secrecy=secrecy)
+
+    def _enter(self, entry: Entry, allowed: Callable[[Totals], None]) -> None:
+        """Append an entry if it is allowed, else one that says why not, and raise NotAllowed."""
+        try:
+            self._append(entry, allowed)
+        except NotAllowed as refused:
+            self._append(replace(self._entry("refused", entry.round), rule=str(refused)))
+            raise
 
     def _append(self, entry: Entry, allowed: Callable[[Totals], None] | None = None) -> None:
         if self._log is not None:

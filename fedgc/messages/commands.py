@@ -50,7 +50,10 @@ class Work:
 
     def __post_init__(self) -> None:
         check_distinct(self, self.order, "order")
-        check(dict(self.names).keys() >= set(self.order), self, "a name for every chunk")
+        named = dict(self.names)
+        check(named.keys() >= set(self.order), self, "a name for every chunk")
+        once = len(named) == len(set(named.values())) == len(self.names)
+        check(once, self, "each chunk once in names")  # twice it would count double, also against its privacy
         check(self.pool is None or self.client in dict(self.pool.holders), self, "the client in its pool")
 
 

@@ -39,17 +39,19 @@ class RunGate:
         self._state = self._next
 
     def write(self) -> str:
-        """Return the state as JSON."""
-        return json.dumps(self._state)
+        """Return the state as JSON, with the name of its gate."""
+        return json.dumps([self._config.gate, self._state])
 
     def read(self, text: str) -> None:
-        """Restore a state from JSON; raise BadSetting if it is invalid."""
+        """Restore a state from JSON; raise BadSetting if it is invalid. Another gate begins anew."""
         try:
-            self._state = self._next = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            name, state = json.loads(text)
+        except (ValueError, TypeError, RecursionError) as error:
             raise BadSetting(
-                f"resume: saw a gate state of {len(text)} characters, needed JSON ({error})"
+                f"resume: saw a gate state of {len(text)} characters, needed JSON with a name ({error})"
             ) from error
+        if name == self._config.gate:
+            self._state = self._next = state
 
     def _priced(self, reports: Reports, plan: Plan | None, step: int) -> Reports:
         """Add the costs of an exchange and of a gate check, and the learning rate."""

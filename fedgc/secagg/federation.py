@@ -18,7 +18,7 @@ from typing import Final
 from fedgc.errors import BadMessage, BadSetting, NotAdmitted
 from fedgc.messages import LARGEST_PACKET
 from fedgc.secagg.canonical import Value, pack, read, rows, typed
-from fedgc.secagg.graph import RISK_BITS, Graph
+from fedgc.secagg.graph import MOST_EXCHANGES, RISK_BITS, Graph
 from fedgc.secagg.keys import KEY_BYTES, SIGNATURE_BYTES, Identity, digest, verify
 from fedgc.secagg.privacy import Privacy
 from fedgc.secagg.quantizer import LEAST_NOISE, Quantizer, fits, fits_with_noise
@@ -26,7 +26,6 @@ from fedgc.secagg.shamir import POINTS
 
 PROTOCOL: Final = 1
 FEWEST: Final = 3
-MOST_EXCHANGES: Final = 64  # per epoch; T compromised sites reveal the rest of an epoch, so it is short
 _HEAD_BYTES: Final = 320
 _LABEL: Final = "fedgc federation"
 _SIGNED: Final = "fedgc endorsement"

@@ -4,13 +4,14 @@ Bell, Bonawitz, Gascón, Lepoint, Raykova, "Secure Single-Server Aggregation wit
 (CCS 2020), in its variant for a malicious server. Each member draws, by its own secret randomness and after
 the roster of the epoch is fixed, the *holders* of its shares, and among them its *neighbors*. Two members
 share a mask if either drew the other. Nobody can influence the draw of an honest member: neither the server,
-which chooses the roster before, nor the colluders, whose own draws add edges of their own only. A graph from
-a hash of the members' keys would not have this property, since a server with one colluding member can try
-many keys until the hash suits it; nor would one from nonces that are committed to and revealed later, since
-the server can leave out members after it has seen their nonces.
+which chooses the roster before, nor the colluders, whose own draws add edges of their own only. A member
+verifies all of a roster before it draws, and draws once for an epoch, so no refusal depends on a draw. A
+graph from a hash of the members' keys would not have this property, since a server with one colluding member
+can try many keys until the hash suits it; nor would one from nonces that are committed to and revealed later,
+since the server can leave out members after it has seen their nonces.
 
 The server chooses who drops out when it knows the graph. Four events would help it. Their probabilities, for
-an epoch of R members of which c collude, sum to at most 2^-40 (`Graph.risk`); H is the tail of the
+an epoch of R members of which c collude, sum to at most 2^-40 (`Graph.risk_bits`); H is the tail of the
 hypergeometric distribution, P[at least x of k draws are among b of N].
 
 - Split: the mask key and the self seed of one honest member are both released. An honest holder releases a
@@ -22,17 +23,19 @@ hypergeometric distribution, P[at least x of k draws are among b of N].
   draws are independent: sum over s <= (R - c) / 2 of C(R - c, s) H(R - 1, s - 1 + c, neighbors, present)^s.
 - Fooled: honest members release shares for two different sets of survivors. Two sets cannot both have more
   than (n + c) / 2 valid signatures, and each member verifies `checked` signatures, chosen by its own secret
-  randomness, of the T that the server shows once. It accepts a false set with probability
-  q = C(V, checked) / C(T, checked), V = (n + c) / 2, independently of others; the release of a secret needs
-  `shares` of its holders, of which c' collude:
-  (R - c) sum over c' of P[c'] P[Bin(holders - c', q) >= shares - c'].
+  randomness, of the T that the server shows once in each of E = 64 exchanges. It accepts a false set with
+  probability q = C(V, checked) / C(T, checked), V = (n + c) / 2, independently of others; the release of a
+  secret needs `shares` of its holders, of which c' collude:
+  E (n - c) sum over c' of P[c'] P[Bin(holders - c', q) >= shares - c'].
 - Twice: two sums of one model are unmasked. A member that has released shares for one of them masks this
   model no more, so the members X that released for the first do not sign the second. If X has more than half
   of the honest members, the second has at most (n + c) / 2 valid signatures: see above. A smaller X would
-  have to hold enough shares of each of the Q - c honest survivors, its own among them; with h = n - c,
-  C(h, h / 2) C(h, Q - c) H(n - 1, h / 2 + c, holders - 1, shares - 1)^(Q - c).
+  have to hold enough shares of each of the Q - c honest survivors, its own among them; with h = (n - c) / 2,
+  C(R - c, h) C(R - c, Q - c) H(R - 1, h + c, holders - 1, shares - 1)^(Q - c).
 
-The first three fall as R grows, except for V; so R is the quorum Q, and V that of all n members.
+A roster has R = Q to n members, Q being the quorum, and each event counts with its largest bound. That of
+Split is at Q, as it falls with R; of Cut at Q or Q + 1, as it falls for even and for odd R - c; of Twice
+wherever it is found. Fooled has its factors of all n members, but P[c'] of Q.
 """
 
 import math
@@ -48,6 +51,7 @@ from fedgc.secagg.keys import digest
 from fedgc.secagg.keystream import keystream
 from fedgc.secagg.shamir import POINTS
 
+MOST_EXCHANGES: Final = 64  # per epoch; T compromised sites reveal the rest of an epoch, so it is short
 RISK_BITS: Final = 40  # statistical security of an epoch: the four events have probability 2^-40 at most
 _FAILURE_BITS: Final = 10  # an exchange that loses the stated share of members fails once in 1000 times
 _LOG_2: Final = math.log(2)
@@ -102,7 +106,7 @@ class Graph:
         found = (
             _twice(members, quorum, self.colluders, self.holders, self.shares),
             _split(quorum, self.colluders, self.holders, self.shares),
-            _cut(quorum, self.colluders, self.neighbors, self.present),
+            _cut(members, quorum, self.colluders, self.neighbors, self.present),
             _fooled(self, members, threshold, quorum),
         )
         return max(0.0, -_sum(found) / _LOG_2)
@@ -115,7 +119,7 @@ def graph_for(members: int, threshold: int, quorum: int, colluders: int, lost: i
     secure, or if about all members would be neighbors: then the complete graph is better.
 
     >>> graph_for(1000, 900, 900, colluders=50, lost=50)
-    Graph(colluders=50, holders=45, shares=33, neighbors=26, present=17, checked=4)
+    Graph(colluders=50, holders=45, shares=33, neighbors=26, present=17, checked=5)
     """
     if not (0 <= colluders <= members and 0 <= lost <= members):
         raise BadSetting(
@@ -163,7 +167,7 @@ def _fewest_neighbors(members: int, quorum: int, colluders: int, lost: int) -> t
         while present <= neighbors and _alone(quorum, colluders, neighbors, present) > _EVENT:
             present += 1
         while present <= neighbors and _survives(members, lost, neighbors, present):
-            if _cut(quorum, colluders, neighbors, present) <= _EVENT:
+            if _cut(members, quorum, colluders, neighbors, present) <= _EVENT:
                 return neighbors, present
             present += 1
     return 0, 0
@@ -172,17 +176,12 @@ def _fewest_neighbors(members: int, quorum: int, colluders: int, lost: int) -> t
 def _fewest_holders(members: int, quorum: int, colluders: int, lost: int, at_least: int) -> tuple[int, int]:
     for holders in range(at_least, min(POINTS, quorum - 1) + 1):
         shares = holders // 2 + 1
-        while (
-            shares <= holders
-            and max(
-                _split(quorum, colluders, holders, shares),
-                _twice(members, quorum, colluders, holders, shares),
-            )
-            > _EVENT
-        ):
+        while shares <= holders and _split(quorum, colluders, holders, shares) > _EVENT:
             shares += 1
-        if shares <= holders and _survives(members, lost, holders - 1, shares):  # a lost one holds its own
-            return holders, shares
+        while shares <= holders and _survives(members, lost, holders - 1, shares):  # a lost one holds its own
+            if _twice(members, quorum, colluders, holders, shares) <= _EVENT:
+                return holders, shares
+            shares += 1
     return 0, 0
 
 
@@ -199,11 +198,16 @@ def _split(members: int, colluders: int, holders: int, shares: int) -> float:
     return math.log(members - colluders) + _tail(members - 1, colluders, holders - 1, 2 * shares - holders)
 
 
+@cache
 def _twice(members: int, quorum: int, colluders: int, holders: int, shares: int) -> float:
-    honest, survivors = members - colluders, quorum - colluders
-    half = honest // 2
+    rosters = range(quorum, members + 1)
+    return max(_twice_of(members, roster, quorum, colluders, holders, shares) for roster in rosters)
+
+
+def _twice_of(members: int, roster: int, quorum: int, colluders: int, holders: int, shares: int) -> float:
+    honest, survivors, half = roster - colluders, quorum - colluders, (members - colluders) // 2
     sets = _choose(honest, half) + _choose(honest, survivors)
-    return sets + survivors * _tail(members - 1, half + colluders, holders - 1, shares - 1)
+    return sets + survivors * _tail(roster - 1, half + colluders, holders - 1, shares - 1)
 
 
 def _alone(members: int, colluders: int, neighbors: int, present: int) -> float:
@@ -212,11 +216,16 @@ def _alone(members: int, colluders: int, neighbors: int, present: int) -> float:
 
 
 @cache
-def _cut(members: int, colluders: int, neighbors: int, present: int) -> float:
-    honest = members - colluders
+def _cut(members: int, quorum: int, colluders: int, neighbors: int, present: int) -> float:
+    rosters = {quorum, min(quorum + 1, members)}
+    return max(_cut_of(roster, colluders, neighbors, present) for roster in rosters)
+
+
+def _cut_of(roster: int, colluders: int, neighbors: int, present: int) -> float:
+    honest = roster - colluders
     sizes = range(1, honest // 2 + 1)
     return _sum(
-        _choose(honest, size) + size * _tail(members - 1, size - 1 + colluders, neighbors, present)
+        _choose(honest, size) + size * _tail(roster - 1, size - 1 + colluders, neighbors, present)
         for size in sizes
     )
 
@@ -235,7 +244,7 @@ def _fooled(graph: Graph, members: int, threshold: int, quorum: int) -> float:
             + fooled * chance + (honest - fooled) * math.log1p(-math.exp(chance))
             for fooled in range(needed, honest + 1)
         ]  # fmt: skip
-    return math.log(quorum - colluders) + _sum(terms)
+    return math.log(MOST_EXCHANGES) + math.log(members - colluders) + _sum(terms)
 
 
 def _tail(members: int, marked: int, draws: int, least: int) -> float:

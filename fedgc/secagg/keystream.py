@@ -27,6 +27,7 @@ RING_TYPES: Final[dict[int, np.dtype[np.unsignedinteger[Any]]]] = {
     8: np.dtype("<u1"), 16: np.dtype("<u2"), 32: np.dtype("<u4"),
 }  # fmt: skip
 RUN_WORDS: Final = 1 << 20  # words under one nonce
+RUN_BYTES: Final = 4 * RUN_WORDS  # bytes of `RandomBytes` under one nonce: AES-GCM ends after 64 GiB
 BLOCK_WORDS: Final = 1 << 16  # words at a time; block, stream and zeros stay in the L2 cache
 _KNOWN_RUN: Final = 5
 _KNOWN_ANSWER: Final = "98a1c262c3be954d685249f145f755e2"  # key 00..1f, run 5, first 16 bytes
@@ -57,19 +58,26 @@ def keystream(key: bytes, size: int) -> bytes:
 
 
 class RandomBytes:
-    """The stream of a key read sequentially as bytes, for randomness local to the site."""
+    """The stream of a key read sequentially as bytes, without an end, for randomness local to the site."""
 
     def __init__(self, key: bytes) -> None:
         known_answer()
-        self._stream = aes_stream(key, 0)
+        self._key = key
+        self._open(0)
         self._zeros = bytes(BLOCK_WORDS * 2)
         self._buffer = np.empty(BLOCK_WORDS * 2, np.uint8)
 
     def next(self, size: int) -> NDArray[np.uint8]:
         """Return the next bytes, at most 2 * BLOCK_WORDS; the array is overwritten by the next call."""
+        if size > self._left:
+            self._open(self._run + 1)
+        self._left -= size
         part = self._buffer[:size]
         self._stream.update_into(memoryview(self._zeros)[:size], part.data)
         return part
+
+    def _open(self, run: int) -> None:
+        self._run, self._left, self._stream = run, RUN_BYTES, aes_stream(self._key, run)
 
 
 def expand(size: int, ring: int, strands: Sequence[Strand]) -> Words:

@@ -72,8 +72,13 @@ class Privacy:
         return epsilon_of_releases([(self.noise, 1.0, exchanges)], self.delta)
 
     def clipped(self, update: Float) -> Float:
-        """Return the update with a norm of at most the clip."""
+        """Return the update with a norm of at most the clip; zeros if it is not finite.
+
+        A refusal would tell of the site's data, and the noise does not cover it.
+        """
         norm = math.sqrt(squared_norm(update))
+        if not math.isfinite(norm):
+            return np.zeros_like(update)
         return update * np.float32(self.clip / norm) if norm > self.clip else update
 
     def own_noise(self, quorum: int, step: float, numbers: int) -> float:

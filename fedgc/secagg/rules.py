@@ -49,22 +49,25 @@ class Known:
         return self.by_member[member]
 
 
-def check_advert(federation: Federation, advert: Advert, epoch: int, now: float) -> None:
-    """Raise unless the advert is this member's, for this descriptor and epoch, fresh, with usable keys."""
-    check_claim(federation, advert, now)
-    check_signed(federation, advert.head if federation.graph else advert, epoch)
+def check_advert(federation: Federation, advert: Advert | Head, epoch: int, now: float) -> None:
+    """Raise unless an advert or head is this member's, for this descriptor and epoch, with usable keys."""
+    _check_claim(federation, advert, now)
     who = federation.name(advert.member)
-    if len(advert.masks) != federation.exchanges:
+    signed = advert.head if isinstance(advert, Advert) and federation.graph else advert
+    verify(federation.members[advert.member].public, advert.signature, signed.statement, who)
+    masks = advert.masks if isinstance(advert, Advert) else ()
+    count = len(masks) if isinstance(advert, Advert) else federation.exchanges
+    if (advert.epoch, count) != (epoch, federation.exchanges):
         raise BadMessage(
-            f"{who}: saw keys for epoch {advert.epoch}, {len(advert.masks)} exchanges; "
+            f"{who}: saw keys for epoch {advert.epoch}, {count} exchanges; "
             f"needed epoch {epoch}, {federation.exchanges}"
         )
-    for key in advert.masks:
+    for key in (advert.channel, *masks):
         check_public(key, who)
 
 
-def check_claim(federation: Federation, advert: Advert | Head, now: float) -> None:
-    """Raise unless an advert names a member and this descriptor, and is fresh; verify no signature."""
+def _check_claim(federation: Federation, advert: Advert | Head, now: float) -> None:
+    """Raise unless an advert names a member and this descriptor, and is fresh."""
     who = federation.name(advert.member)
     if advert.member >= len(federation.members):
         raise NotAdmitted(f"advert: saw member {who}, needed one of {len(federation.members)}")
@@ -78,15 +81,6 @@ def check_claim(federation: Federation, advert: Advert | Head, now: float) -> No
             f"{who}: saw keys made at {advert.made}, the clock here says {now:.0f}; needed at most "
             f"{CLOCK_S} s between them: set the clocks, or open a new epoch"
         )
-
-
-def check_signed(federation: Federation, advert: Advert | Head, epoch: int) -> None:
-    """Raise unless the member signed this advert for this epoch, with a usable channel key."""
-    who = federation.name(advert.member)
-    verify(federation.members[advert.member].public, advert.signature, advert.statement, who)
-    if advert.epoch != epoch:
-        raise BadMessage(f"{who}: saw keys for epoch {advert.epoch}, needed epoch {epoch}")
-    check_public(advert.channel, who)
 
 
 def check_keys(federation: Federation, head: Head, keys: bytes) -> None:

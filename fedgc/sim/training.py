@@ -81,6 +81,8 @@ class Job:
             raise BadSetting(f"training: saw engines for {self.config.work} work, needed local work")
         if self.config.fragments > 1 or self.config.download_codec != EXACT:
             raise BadSetting("training: saw links.fragments or links.download-codec, needed their defaults")
+        if self.engines is None and self.config.protects_records:
+            raise BadSetting("privacy.unit: saw record, which is not simulated, needed client")
         if (self.workers > 1 or self.ray) and self.make is None:
             raise BadSetting(
                 f"training: saw {self.workers} processes, needed a function that makes the task in each"

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from fedgc.training.account_file import AccountFile
     from fedgc.training.cache_files import CacheFiles
     from fedgc.training.engine import Answer, Engine, Start
     from fedgc.training.flat import FlatModel, Vector
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
     from fedgc.training.server_optimizer import ServerOptimizer
 
 __all__ = [
-    "AnnouncedModel", "Answer", "CommonModel", "Engine", "FlatModel", "CacheFiles",
+    "AccountFile", "AnnouncedModel", "Answer", "CommonModel", "Engine", "FlatModel", "CacheFiles",
     "ServerOptimizer", "Start", "Vector", "new_engine", "new_script_engine",
 ]  # fmt: skip
 
 _MODULES: Final = MappingProxyType(
     {
+        "AccountFile": "account_file",
         "AnnouncedModel": "server_model",
         "Answer": "engine",
         "CacheFiles": "cache_files",

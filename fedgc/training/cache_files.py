@@ -12,7 +12,7 @@ process at a time uses it.
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -23,7 +23,6 @@ import torch
 
 from fedgc.errors import EdgeFailed
 from fedgc.guards import guarded
-from fedgc.secagg.renyi import Release
 from fedgc.training.cache import Saved, file_digest
 from fedgc.training.flat import Vector
 from fedgc.training.local_update import LOCAL_TRAJECTORY, Residual, chunk_numbers
@@ -150,25 +149,6 @@ class CacheFiles:
         if not isinstance(read, dict):
             return {}
         return {str(name): each for name, each in read.items() if isinstance(each, torch.Tensor)}
-
-    # ---- privacy
-
-    def put_releases(self, releases: Sequence[Release]) -> None:
-        """Write the noised steps of the run, or raise EdgeFailed."""
-        self._write("releases", [list(each) for each in releases])
-
-    def releases(self) -> tuple[Release, ...]:
-        """Return the noised steps of the run so far; raise EdgeFailed if they cannot be read."""
-        files = self._files("releases")
-        if not files:
-            return ()
-        for path in files:
-            with suppress(TypeError, ValueError):
-                return tuple((float(noise), float(rate), int(count)) for noise, rate, count in _checked(path))
-        raise EdgeFailed(
-            f"cache {files[0]}: cannot be read, and what this client has spent of its privacy "
-            "is in it; needed it, or another name of the run"
-        )
 
     # ---- models
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadTask
+from fedgc.training.account_file import AccountFile
 from fedgc.training.cache import ClientCache
 from fedgc.training.cache_files import CacheFiles
 from fedgc.training.coded_engine import CodedEngine
@@ -23,13 +24,14 @@ from fedgc.training.trajectories import Trajectories
 MEGABYTE: Final = 1_000_000
 
 
-def new_engine(
+def new_engine(  # noqa: PLR0913  what a client has
     task: Task,
     config: RunConfig,
     pace: Pace,
     spill_dir: Path,
     *,
     files: CacheFiles | None = None,
+    account: AccountFile | None = None,
     leave: Callable[[str], None] = lambda _: None,
 ) -> Engine:
     """Return the engine of a client.
@@ -40,6 +42,7 @@ def new_engine(
         pace: Times the steps and enforces their least time.
         spill_dir: The folder for vectors that do not fit into memory.
         files: The client cache, which keeps trajectories between processes.
+        account: What is spent of the privacy of records.
         leave: Called, with the reason, once the privacy of records allows no further step.
 
     Raises:
@@ -48,7 +51,7 @@ def new_engine(
     """
     trainer = Trainer(task, config)
     if config.protects_records:
-        trainer.protect(os.urandom, files)
+        trainer.protect(os.urandom, account)
     cache = ClientCache(config.memory_mb * MEGABYTE, spill_dir)
     trajectories = Trajectories(cache, files)
     trajectories.open(trainer.flat.size)

@@ -16,6 +16,7 @@ depends on them can leave the client.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -23,11 +24,12 @@ import torch
 from torch import Tensor
 
 from fedgc.config import AUTO, RunConfig
+from fedgc.errors import EdgeFailed
 from fedgc.secagg.keys import KEY_BYTES
 from fedgc.secagg.keystream import RandomBytes
 from fedgc.secagg.privacy import NOISE_BLOCK, Gaussian, uniform
 from fedgc.secagg.renyi import Release, epsilon_of_releases, noise_for_releases, with_release
-from fedgc.training.cache_files import CacheFiles
+from fedgc.training.account_file import AccountFile
 from fedgc.training.data import Rows, Samples
 from fedgc.training.devices import to_device
 from fedgc.training.record_gradients import RecordGradients
@@ -44,19 +46,20 @@ class RecordPrivacy:
         config: RunConfig,
         gradients: RecordGradients,
         entropy: Callable[[int], bytes],
-        files: CacheFiles | None = None,
+        account: AccountFile | None = None,
     ) -> None:
-        """`entropy` returns so many secret random bytes; `files` keep what earlier processes have spent.
+        """`entropy` returns so many secret random bytes; `account` has what earlier processes have spent.
 
         Raises:
             EdgeFailed: What is spent cannot be read.
         """
-        self._config, self._gradients, self._files = config, gradients, files
+        self._config, self._gradients, self._account = config, gradients, account
         self._sampling = RandomBytes(entropy(KEY_BYTES))
         self._gaussian = Gaussian(1.0, entropy(KEY_BYTES))
-        self._spent: tuple[Release, ...] = files.releases() if files is not None else ()
+        self._spent: tuple[Release, ...]
+        self._undelivered: tuple[Release, ...]
+        self._spent, self._undelivered = account.read() if account is not None else ((), ())
         self._unwritten = False
-        self._undelivered: tuple[Release, ...] = ()
         self._forbids: Forbids = lambda _: ""
         self._noise, self._rate = self._spent[-1][:2] if self._spent else (0.0, 0.0)
 
@@ -128,8 +131,8 @@ class RecordPrivacy:
 
     def keep(self) -> None:
         """Write what is spent; raise EdgeFailed if that fails, and then nothing may leave."""
-        if self._unwritten and self._files is not None:
-            self._files.put_releases(self._spent)
+        if self._unwritten and self._account is not None:
+            self._account.put(self._spent, self._undelivered)
         self._unwritten = False
 
     def heed(self, forbids: Forbids) -> None:
@@ -138,12 +141,14 @@ class RecordPrivacy:
 
     @property
     def undelivered(self) -> tuple[Release, ...]:
-        """Steps that are not in the log of the site's policy yet."""
+        """Steps that are not in the log of the site's policy yet, those of earlier processes included."""
         return self._undelivered
 
     def deliver(self) -> None:
         """Take note that the log has all steps so far."""
-        self._undelivered = ()
+        self._undelivered, self._unwritten = (), True
+        with suppress(EdgeFailed):  # a later process enters them once more
+            self.keep()
 
     def _charge(self) -> None:
         step = (self._noise, self._rate, 1)

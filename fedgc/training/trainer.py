@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from fedgc.config import RunConfig
 from fedgc.errors import BadTask, TaskFailed
 from fedgc.messages import LONGEST_DIGEST, Held, Layout, Pool, Scored
+from fedgc.training.account_file import AccountFile
 from fedgc.training.adapter import announced_layout
 from fedgc.training.cache import Saved
-from fedgc.training.cache_files import CacheFiles
 from fedgc.training.data import Rows, Samples, batch_rows, concatenated, samples_of
 from fedgc.training.devices import autocast, choose, deterministic_cudnn
 from fedgc.training.digest import content_digest
@@ -86,7 +86,7 @@ class Trainer:
         self._loaded: dict[tuple[str, ...], Samples] = {}
         self._digests: dict[str, str] = {}
 
-    def protect(self, entropy: Callable[[int], bytes], files: CacheFiles | None = None) -> None:
+    def protect(self, entropy: Callable[[int], bytes], account: AccountFile | None = None) -> None:
         """Take noised gradients of single records, as `RecordPrivacy` says.
 
         Raises:
@@ -104,10 +104,14 @@ class Trainer:
                 "task: saw running statistics or half precision, needed a model of float32 parameters alone "
                 "with privacy.unit = record"
             )
-        self.records = RecordPrivacy(self.config, gradients, entropy, files)
+        self.records = RecordPrivacy(self.config, gradients, entropy, account)
 
     def load(self, names: tuple[str, ...]) -> int:
         """Load the samples of these chunks as one; return their number."""
+        if self.records is not None and len(set(names)) < len(names):
+            raise TaskFailed(
+                f"saw chunks {', '.join(names)}, needed each once: the privacy of a record counts it once"
+            )
         if names not in self._loaded:
             self._loaded[names] = concatenated([self._chunk(name) for name in names])
         if self.records is not None:

@@ -5,7 +5,6 @@ import json
 import re
 import time
 import zipfile
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -212,14 +211,56 @@ def test_digest_of_task_is_that_of_file_python_imports():
     assert digest.startswith("sha256:")
 
 
+def protected(*undelivered: Release) -> SimpleNamespace:
+    records = SimpleNamespace(undelivered=undelivered, forbids=lambda _: "")
+    records.heed = lambda forbids: setattr(records, "forbids", forbids)
+    records.deliver = lambda: setattr(records, "undelivered", ())
+    return records
+
+
+def test_steps_of_killed_process_are_logged_at_start(site: Path):
+    policy, records = policy_of(site, "[privacy]\nepsilon = 2.5\n"), protected((1.0, 0.01, 900))
+    policy.watch(records)  # type: ignore[arg-type]
+    assert [each["steps"] for each in logged(site)] == [[[1.0, 0.01, 900]]]
+    assert records.forbids(((1.0, 0.01, 400),))
+
+
+def test_measure_leaves_after_its_steps_are_logged(link, site: Path) -> None:
+    """Also if its round is skipped; beyond the budget of the site it does not leave."""
+    policy, records = policy_of(site, "[privacy]\nepsilon = 2.5\n"), protected()
+    policy.watch(records)  # type: ignore[arg-type]
+    with serving(link, policy=policy) as (engine, client, ended):
+        engine.step = lambda: setattr(engine, "idle", True) or Report(0.0, client, 1, 5, 8, 0.5, 1.0, 0.5)
+        records.undelivered = ((1.0, 0.01, 900),)
+        link.listener.publish(0, link.vector())
+        link.listener.send(work(client))
+        assert link.event(Report).steps == 5
+        assert [each["steps"] for each in logged(site)] == [[[1.0, 0.01, 900]]]
+        records.undelivered = ((1.0, 0.01, 400),)
+        engine.idle = False
+        assert "privacy.epsilon): saw 2.7 spent" in link.event(Failed).reason
+        link.eventually(lambda: ended)
+
+
+def test_steps_of_other_client_count_from_next_work(link, site: Path) -> None:
+    text, step = "[privacy]\nepsilon = 2.5\n", ((1.0, 0.01, 400),)
+    policy, other, records = policy_of(site, text), policy_of(site, text), protected()
+    policy.watch(records)  # type: ignore[arg-type]
+    with serving(link, policy=policy) as (_, client, _):
+        other.watch(protected((1.0, 0.01, 900)))  # type: ignore[arg-type]
+        assert records.forbids(step) == ""
+        link.listener.publish(0, link.vector())
+        link.listener.send(work(client))
+        link.event(Progress)
+        assert "saw 2.7 spent by all runs" in records.forbids(step)
+
+
 def test_steps_on_records_are_logged_whether_update_leaves_or_not(site: Path):
     """No step is allowed that would exceed what the site has left; an update of other steps is refused."""
     policy = policy_of(site, "[privacy]\nepsilon = 2.5\n")
-    records = SimpleNamespace(undelivered=((1.0, 0.01, 900),), heed=lambda forbids: heeded.append(forbids))
-    records.deliver = lambda: setattr(records, "undelivered", ())
-    heeded: list[Callable[[tuple[Release, ...]], str]] = []
+    records = protected()
     policy.watch(records)  # type: ignore[arg-type]
-    (forbids,) = heeded
+    records.undelivered, forbids = ((1.0, 0.01, 900),), records.forbids
     assert forbids(((1.0, 0.01, 900),)) == ""
     policy.send(1, 100)
     assert records.undelivered == ()

@@ -11,8 +11,9 @@ import pytest
 from fedgc.errors import BadMessage, BadSetting
 from fedgc.secagg import Descriptor, Federation, guarantees
 from fedgc.secagg.canonical import pack, unpack
-from fedgc.secagg.graph import RISK_BITS, draw, drawn, graph_for
+from fedgc.secagg.graph import MOST_EXCHANGES, RISK_BITS, Graph, draw, drawn, graph_for
 
+FEW_HOLDERS = Graph(colluders=5, holders=18, shares=12, neighbors=16, present=11, checked=9)
 SMALL = graph_for(24, 21, 21, colluders=2, lost=1)
 LARGE = graph_for(1000, 900, 900, colluders=50, lost=50)
 
@@ -24,12 +25,17 @@ def tail(members, marked, draws, least):
 
 
 def risk(graph, members, threshold, quorum):
-    """Slow reference: the exact sum of the four bounds of the module's docstring."""
-    bad, honest = graph.colluders, quorum - graph.colluders
-    split = honest * tail(quorum - 1, bad, graph.holders - 1, 2 * graph.shares - graph.holders)
-    cut = sum(
-        comb(honest, s) * tail(quorum - 1, s - 1 + bad, graph.neighbors, graph.present) ** s
-        for s in range(1, honest // 2 + 1)
+    """Slow reference: the exact sum of the module's four bounds, each for its worst roster."""
+    bad, rosters = graph.colluders, range(quorum, members + 1)
+    split = max(
+        (n - bad) * tail(n - 1, bad, graph.holders - 1, 2 * graph.shares - graph.holders) for n in rosters
+    )
+    cut = max(
+        sum(
+            comb(n - bad, s) * tail(n - 1, s - 1 + bad, graph.neighbors, graph.present) ** s
+            for s in range(1, (n - bad) // 2 + 1)
+        )
+        for n in rosters
     )
     q = Fraction(comb((members + bad) // 2, graph.checked), comb(threshold, graph.checked))
     fooled = Fraction(0)
@@ -42,14 +48,22 @@ def risk(graph, members, threshold, quorum):
             comb(left, x) * q**x * (1 - q) ** (left - x) for x in range(max(0, graph.shares - c), left + 1)
         )
     half, left = (members - bad) // 2, quorum - bad
-    twice = comb(members - bad, half) * comb(members - bad, left)
-    twice *= tail(members - 1, half + bad, graph.holders - 1, graph.shares - 1) ** left
-    return split + cut + honest * fooled + twice
+    twice = max(
+        comb(roster - bad, half) * comb(roster - bad, left)
+        * tail(roster - 1, half + bad, graph.holders - 1, graph.shares - 1) ** left
+        for roster in rosters
+    )  # fmt: skip
+    return split + cut + MOST_EXCHANGES * (members - bad) * fooled + twice
 
 
 @pytest.mark.parametrize(
     ("graph", "members", "threshold"),
-    [(SMALL, 24, 21), (graph_for(60, 41, 41, colluders=3, lost=1), 60, 41)],
+    [
+        (SMALL, 24, 21),
+        (graph_for(60, 41, 41, colluders=3, lost=1), 60, 41),
+        (graph_for(100, 90, 90, colluders=5, lost=5), 100, 90),  # of 91 members most are cut off
+        (FEW_HOLDERS, 100, 90),  # of 91 members most help with two sums
+    ],
 )
 def test_risk_equals_slow_exact_sum(graph, members, threshold):
     exact = risk(graph, members, threshold, threshold)
@@ -59,6 +73,11 @@ def test_risk_equals_slow_exact_sum(graph, members, threshold):
 def test_risk_is_largest_for_smallest_roster():
     bits = [LARGE.risk_bits(1000, 900, roster) for roster in range(900, 1001, 5)]
     assert min(bits) == bits[0] >= RISK_BITS
+
+
+def test_graph_that_is_weak_in_small_roster_is_refused():
+    with pytest.raises(BadSetting, match=r"risk of 2\^-37"):
+        FEW_HOLDERS.check(100, 90, 90)
 
 
 def test_degree_grows_with_logarithm_of_members():
@@ -127,7 +146,7 @@ def test_sparse_descriptor_is_decoded_equal(kit):
     assert Federation.unpack(federation.pack()) == federation
     assert Descriptor(federation).endorse(kit.identities(24)[0]).federation.fid == federation.fid
     others = {kit.federation(24, threshold=21).fid}
-    stricter = ({"checked": SMALL.checked + 1}, {"colluders": 1}, {"present": 8}, {"shares": 7})
+    stricter = ({"checked": SMALL.checked + 1}, {"colluders": 1}, {"present": 9}, {"shares": 11})
     others |= {
         kit.federation(24, threshold=21, graph=replace(SMALL, **each)).fid
         for each in stricter

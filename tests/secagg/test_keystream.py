@@ -58,6 +58,14 @@ def test_random_bytes_continue_without_gap():
     assert source.next(100).tobytes() + source.next(200).tobytes() == whole
 
 
+def test_random_bytes_go_on_under_next_nonce(monkeypatch):
+    monkeypatch.setattr(keystream, "RUN_BYTES", 100)  # AES-GCM ends after 64 GiB under one
+    source, run = RandomBytes(bytes(32)), bytearray(60)
+    for number in (0, 1, 2):
+        keystream.aes_stream(bytes(32), number).update_into(bytes(60), run)
+        assert source.next(60).tobytes() == run
+
+
 def test_key_of_wrong_length_is_refused():
     with pytest.raises(BadMessage, match="saw 16 bytes, needed 32"):
         Strand(bytes(16), minus=False)

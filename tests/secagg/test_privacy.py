@@ -226,6 +226,19 @@ def test_clipped_update_of_site_has_norm_of_clip_at_most(length):
     assert np.linalg.norm(clipped) == pytest.approx(min(length, 1), rel=1e-6)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_update_that_is_not_finite_counts_as_zeros(kit, value):
+    group = kit.make(3, privacy=SPENT)
+    group.begin(group.set_up(), 1, range(3), 5)
+    client = group.sites[0].client
+    bad = np.float32([1, value, 0, 0, 0])
+    sent, zeros = (
+        client.upload(update, 1000, client.state.start, client.pad(), bytes(32))[1][-1].content
+        for update in (bad, np.zeros_like(bad))
+    )
+    assert np.array_equal(sent, zeros)
+
+
 def test_update_too_long_for_noise_in_ring_is_refused(kit):
     """Rounding moves each number, so a ring that has room for few numbers may have none for many."""
     quantizer, privacy = Quantizer(1.0, 8, 16, 1), Privacy(0.5, 4.0, 5, 1e-6)

@@ -110,7 +110,7 @@ def test_client_keeps_its_private_layers(tmp_path):
     assert (tmp_path / "clients").stat().st_size <= 3 * CLIENTS * max(each.room for each in kept.values())
 
 
-def test_threads_are_the_same_for_any_number_of_processes(tmp_path):
+def test_threads_do_not_depend_on_number_of_processes(tmp_path):
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

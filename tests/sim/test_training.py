@@ -92,6 +92,13 @@ def test_skipped_rounds_continue_from_current_model():
     assert trained.points[0].sent == 0
 
 
+def test_privacy_of_records_is_refused():
+    """Simulated clients add no noise in their steps."""
+    protected = config(work="local", gate="every", privacy_unit="record", privacy_noise=1.0)
+    with pytest.raises(BadSetting, match=r"privacy.unit: saw record, which is not simulated"):
+        Job(TASK, protected, scenario())
+
+
 def test_short_scenario_and_failing_task_end_training():
     with pytest.raises(BadSetting, match="saw 3 rounds of scenario, needed 4"):
         Job(TASK, config(), scenario(3))

@@ -14,7 +14,7 @@ from torch import nn
 from fedgc.errors import BadSetting, BadTask, EdgeFailed, TaskFailed
 from fedgc.messages import Close, Report, Reveal
 from fedgc.secagg.renyi import epsilon_of_releases
-from fedgc.training import CacheFiles, new_engine
+from fedgc.training import AccountFile, new_engine
 from fedgc.training.pace import Pace
 from fedgc.training.record_gradients import RecordGradients
 from fedgc.training.record_privacy import RecordPrivacy
@@ -99,6 +99,13 @@ def test_data_of_several_clients_are_refused():
         Trainer(task_of(may_move=True), config()).protect(os.urandom)
 
 
+def test_chunk_named_twice_is_not_sampled_twice():
+    trainer = Trainer(task_of(), config())
+    trainer.protect(os.urandom)
+    with pytest.raises(TaskFailed, match="saw chunks all, all, needed each once"):
+        trainer.load(("all", "all"))
+
+
 def test_loss_with_branches_on_values_is_named():
     def branches(module, batch):
         found = loss(module, batch)
@@ -108,9 +115,9 @@ def test_loss_with_branches_on_values_is_named():
         RecordGradients(network(), branches, 1.0).add((INPUTS, LABELS))
 
 
-def records_of(entropy=os.urandom, files=None, **more):
+def records_of(entropy=os.urandom, account=None, **more):
     chosen = config(**more)
-    made = RecordPrivacy(chosen, RecordGradients(network(), loss, chosen.privacy_clip), entropy, files)
+    made = RecordPrivacy(chosen, RecordGradients(network(), loss, chosen.privacy_clip), entropy, account)
     made.begin(1000)
     return made
 
@@ -163,9 +170,9 @@ def test_noise_of_step_is_multiple_of_clip_over_batch():
 
 def engine_of(folder, *, left=None, **more):
     task = task_of(optimizer=lambda parameters, rate: torch.optim.Adam(parameters, rate))
-    pace, files = Pace(lambda: 0.0, lambda _: None), CacheFiles(folder / "cache")
+    pace, account = Pace(lambda: 0.0, lambda _: None), AccountFile(folder / "account.json")
     leave = (lambda _: None) if left is None else left.append
-    engine = new_engine(task, config(**more), pace, folder / "spill", files=files, leave=leave)
+    engine = new_engine(task, config(**more), pace, folder / "spill", account=account, leave=leave)
     engine.load(0, engine.initial())
     return engine
 
@@ -224,6 +231,19 @@ def test_step_that_site_forbids_is_not_done():
     assert records.ending == ""
 
 
+def test_steps_of_killed_process_are_delivered_by_next(tmp_path):
+    account = AccountFile(tmp_path / "account.json")
+    first = records_of(account=account)
+    for _ in range(2):
+        first._charge()
+    first.keep()
+    second = records_of(account=account)
+    assert second.undelivered == ((1.0, 8 / 1000, 2),)
+    second.deliver()
+    third = records_of(account=account)
+    assert (third.undelivered, third.epsilon) == ((), second.epsilon)
+
+
 def test_automatic_noise_spends_budget_of_run(bench, tmp_path_factory):
     engine = engine_of(tmp_path_factory.mktemp("client"), privacy_noise="auto", privacy_epsilon=3.0)
     for round_ in range(1, 5):
@@ -235,18 +255,28 @@ def test_automatic_noise_spends_budget_of_run(bench, tmp_path_factory):
 
 
 def test_damaged_account_is_refused(tmp_path):
-    files = CacheFiles(tmp_path)
-    files.put_releases([(1.0, 0.5, 3)])
-    assert files.releases() == ((1.0, 0.5, 3),)
-    (path,) = tmp_path.glob("releases-*")
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(EdgeFailed, match="what this client has spent of its privacy"):
-        files.releases()
+    path = tmp_path / "account.json"
+    account = AccountFile(path)
+    account.put([(1.0, 0.5, 3)], [(1.0, 0.5, 2)])
+    assert account.read() == (((1.0, 0.5, 3),), ((1.0, 0.5, 2),))
+    for damaged in (path.read_bytes()[:-1], path.read_bytes().replace(b"3]", b"1]"), b""):
+        path.write_bytes(damaged)
+        with pytest.raises(EdgeFailed, match="what this client has spent of its privacy"):
+            account.read()
+
+
+def test_account_is_on_disk_before_update_leaves(tmp_path, monkeypatch):
+    """Its bytes before its name, so that a loss of power leaves one account or the other."""
+    synced, account = [], AccountFile(tmp_path / "accounts" / "account.json")
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_ino))
+    account.put([(1.0, 0.5, 3)], [])
+    folder = tmp_path / "accounts"
+    assert synced == [path.stat().st_ino for path in (folder / "account.json", folder, tmp_path)]
 
 
 def test_account_that_cannot_be_written_keeps_update(tmp_path):
-    (tmp_path / "file").write_text("")
-    records = records_of(files=CacheFiles(tmp_path / "file"))
+    records = records_of(account=AccountFile(tmp_path / "accounts" / "account.json"))
+    (tmp_path / "accounts").write_text("this is no folder")
     records._charge()
     with pytest.raises(EdgeFailed):
         records.keep()
@@ -261,6 +291,7 @@ def test_account_that_cannot_be_written_keeps_update(tmp_path):
         ({"script": "train.py"}, "script: saw train.py, needed a task"),
         ({"placement": "cyclic"}, "data.placement: saw cyclic, needed private"),
         ({"lockstep": "off"}, "gate.lockstep: saw off"),
+        ({"privacy_noise": 1e-5}, "privacy.noise: saw 1e-05, needed at least 0.05, or auto, with"),
     ],
 )
 def test_settings_without_record_privacy_are_refused(more, said):

@@ -349,6 +349,14 @@ class ReferenceClient:
         self.trajectories.clear()
         self.origin, self.round = None, -1
 
+    def fail(self, chunk: int, reason: str) -> Failed:
+        """Discard a chunk (or WHOLE) that cannot be trained; return the failure to report."""
+        self._unqueue(chunk)
+        if chunk == WHOLE:
+            self._clear_queue()
+        self.trajectories.pop(chunk, None)
+        return Failed(0.0, self.name, self.round, reason, () if chunk == WHOLE else (chunk,))
+
     def kept(self) -> tuple[Kept, ...]:
         """Return the kept steps of earlier work."""
         if self.origin is None:

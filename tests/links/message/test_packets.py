@@ -16,7 +16,7 @@ import torch
 
 from fedgc.config import RunConfig
 from fedgc.errors import NotAllowed
-from fedgc.flower.cache_folders import SPILLED, default_root, full_name, open_cache, spilled
+from fedgc.flower.cache_folders import SPILLED, default_root, full_name, open_account, open_cache, spilled
 from fedgc.flower.departure import Departure
 from fedgc.flower.driver import Driver
 from fedgc.flower.job import Job
@@ -301,6 +301,16 @@ def test_caches_are_separate_and_stale_ones_are_removed(tmp_path: Path) -> None:
         assert len([path for path in tmp_path.glob("*") if path.name != SPILLED]) == 1
         assert in_use.is_dir(), "this is no run's"
     assert default_root({"XDG_STATE_HOME": "/state"}) == Path("/state/fedgc/cache")
+
+
+def test_account_outlives_other_settings_and_runs(tmp_path: Path) -> None:
+    spent = ((1.0, 0.5, 3),)
+    open_account(tmp_path, "spring@1", "a").put(spent, ())
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (1.0, 1.0))
+    open_cache(tmp_path, "autumn@2", RunConfig(learning_rate=0.2), "a", time.time())
+    assert open_account(tmp_path, "spring@3", "a").read() == (spent, ())
+    assert open_account(tmp_path, "spring@3", "b").read() == open_account(tmp_path, "autumn@2", "a").read()
 
 
 def test_concurrent_removal_of_cache_files_is_tolerated(tmp_path: Path, monkeypatch) -> None:

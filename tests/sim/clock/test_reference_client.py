@@ -200,3 +200,12 @@ def test_new_process_keeps_trained_steps_and_has_no_work():
         client.handle(Skip("a", 1, 0))
     client.restart(keeps=False)
     assert client.kept() == ()
+
+
+def test_failed_chunk_is_not_trained_again():
+    client = ReferenceClient("a")
+    client.handle(Work("a", 1, 0, 2, (0, 1), ((0, "x"), (1, "y")), 0, 9.0))
+    client.step()
+    assert client.fail(0, "out of memory").chunks == (0,)
+    assert [told.chunk for told in (client.step(), client.step()) if told] == [1]
+    assert client.idle

@@ -1,0 +1,73 @@
+"""What a client has spent of the privacy of its records in one run, on disk."""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedgc.errors import EdgeFailed
+from fedgc.secagg.renyi import Release
+
+Releases = tuple[Release, ...]
+
+
+class AccountFile:
+    """The noised steps of a run, and those of them that the log of the site's policy does not have yet.
+
+    The file is replaced as a whole, and begins with the digest of the rest. One process at a time uses it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def put(self, spent: Sequence[Release], undelivered: Sequence[Release]) -> None:
+        """Write both, on the disk once this returns, or raise EdgeFailed."""
+        content, new = json.dumps([spent, undelivered]).encode(), self._path.with_suffix(".new")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with new.open("wb") as file:
+                file.write(_digest(content) + content)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self._path)
+            for folder in (self._path.parent, self._path.parent.parent):  # which may be new, too
+                _sync(folder)
+        except OSError as error:
+            raise EdgeFailed(f"account {self._path}: could not be written: {error}") from error
+
+    def read(self) -> tuple[Releases, Releases]:
+        """Return what was written last, nothing without a file; raise EdgeFailed if it cannot be read."""
+        try:
+            spent, undelivered = json.loads(_content(self._path.read_bytes()))
+            return _releases(spent), _releases(undelivered)
+        except FileNotFoundError:
+            return (), ()
+        except (OSError, ValueError) as error:
+            raise EdgeFailed(
+                f"account {self._path}: cannot be read ({error}), and what this client has spent of its "
+                "privacy is in it; needed it, or another name of the run"
+            ) from error
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
+
+
+def _content(written: bytes) -> bytes:
+    content = written[hashlib.sha256().digest_size :]
+    if written != _digest(content) + content:
+        raise ValueError("its digest is another one")
+    return content
+
+
+def _releases(rows: Sequence[Release]) -> Releases:
+    return tuple((noise, rate, count) for noise, rate, count in rows)
