@@ -114,7 +114,21 @@ def test_figures_that_are_not_finite_are_null_in_json(tmp_path):
     assert found["metrics"] == found["rounds"][0]["metrics"] == {"perplexity": None}
 
 
+@pytest.mark.usefixtures("signals")
+def test_simulation_ended_by_signal_removes_its_files(tmp_path, monkeypatch):
+    (tmp_path / "ended_task.py").write_text(
+        "import os, signal\nfrom dataclasses import replace\nfrom fedgc.training.tasks import named\n\n\n"
+        "def task(config):\n"
+        "    end = lambda model: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    return replace(named('digits', config), evaluate=end)\n"
+    )
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert sim("--train", "ended_task:task", "--rounds", "2", *LITTLE).exit_code != 0
+    assert [each.name for each in tmp_path.glob("fedgc-sim-*")] == []
+
+
 def test_trace_with_fewer_clients_is_refused(tmp_path):
+
     (tmp_path / "trace.csv").write_text("worker,round,chunk,seconds\na,0,0,1\nb,0,0,2\n")
     with_trace = ("--train", "digits", "--trace", "trace.csv", "--rounds", "1")
     error = sim(*with_trace, "--clients", "3").exception
