@@ -24,6 +24,7 @@ PRIVATE_NAMES = {
     "flwr.supernode.runtime.run_clientapp.run_clientapp",
     "flwr.cli.app.app",  # every command of `flwr` that our pages show exists
     "flwr.supercore.task_identity.TaskIdentity",  # a test makes a Grid without a SuperLink
+    "flwr.simulation.run_simulation",  # the simulator that ours is timed beside
     # SecAgg+, which Flower offers with its older API only: the protocol that ours is compared with
     "flwr.client.mod.secure_aggregation.secaggplus_mod.SecAggPlusState",
     "flwr.client.mod.secure_aggregation.secaggplus_mod._collect_masked_vectors",

@@ -361,9 +361,9 @@ def test_gate_of_resumed_run_knows_last_exchange():
     driver.join("a", "b")
     while not driver.run.finished:
         driver.do_a_round()
-    gap, checks, spent, _ = json.loads(driver.run.state().gate)
+    name, (gap, checks, spent, _) = json.loads(driver.run.state().gate)
     synced = sum(append.row.outcome == "synced" for append in driver.of(Append))
-    assert (gap, checks, spent) == (0, 6, synced)
+    assert (name, gap, checks, spent) == ("drift", 0, 6, synced)
 
 
 def test_rows_add_up():

@@ -41,7 +41,7 @@ def partition(samples: int, config: RunConfig, column: Callable[[Role, str], Val
     Example:
         >>> settings = RunConfig(chunks=2, partition="shards:1")
         >>> [each.tolist() for each in partition(4, settings, lambda role, name: np.array([1, 0, 1, 0]))]
-        [[0, 2], [1, 3]]
+        [[1, 3], [0, 2]]
     """
     how, chunks, rng = Partition.read(config.partition), config.chunks, np.random.default_rng(config.seed)
     if not 1 <= chunks <= samples:
@@ -95,7 +95,7 @@ def by_owner(owners: Values, chunks: int, rng: np.random.Generator) -> tuple[Ind
     """Deal out the owners at random, each with all its samples.
 
     >>> [each.tolist() for each in by_owner(np.array(["b", "a", "b"]), 2, np.random.default_rng(0))]
-    [[0, 2], [1]]
+    [[1], [0, 2]]
     """
     known, owner = np.unique(owners, return_inverse=True)
     chunk = np.empty(len(known), dtype=np.int64)
