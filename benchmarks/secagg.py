@@ -223,26 +223,14 @@ def figures(rows: Sequence[Mapping[str, Value]]) -> dict[str, Figure]:
             for row in rows
             if row["what"] == "ring"
         },
-        "masked_round_over_plain": _ratio(
-            _median(rows, "round_s", what="deployed", method="masked"),
-            _median(rows, "round_s", what="deployed", method="plain"),
-        ),
-        "flower_round_over_ours": _ratio(
-            _median(rows, "round_s", what="deployed", method="flower"),
-            _median(rows, "round_s", what="deployed", method="masked"),
-        ),
+        "masked_round_over_plain": _compared(rows, "round_s", "deployed", "masked", "plain"),
+        "flower_round_over_ours": _compared(rows, "round_s", "deployed", "flower", "masked"),
         "client_1000_over_10": _ratio(
             _crowd(rows, "client_s", most=True), _crowd(rows, "client_s", most=False)
         ),
         "server_1000_s": _crowd(rows, "server_s", most=True),
-        "billion_over_aes": _ratio(
-            _median(rows, "seconds", what="long", method="masked"),
-            _median(rows, "seconds", what="long", method="aes"),
-        ),
-        "masked_over_plain_100mb": _ratio(
-            _median(rows, "round_s", what="link", method="masked"),
-            _median(rows, "round_s", what="link", method="plain"),
-        ),
+        "billion_over_aes": _compared(rows, "seconds", "long", "masked", "aes"),
+        "masked_over_plain_100mb": _compared(rows, "round_s", "link", "masked", "plain"),
     }
 
 
@@ -315,6 +303,13 @@ def _ratios(rows: Sequence[Mapping[str, Value]], what: str) -> dict[str, float |
 def _median(rows: Sequence[Mapping[str, Value]], field: str, **like: Value) -> float | None:
     found = [number(row[field]) for row in rows if field in row and like.items() <= row.items()]
     return median(found) if found else None
+
+
+def _compared(
+    rows: Sequence[Mapping[str, Value]], field: str, what: str, method: str, other: str
+) -> float | None:
+    """Return the ratio of two methods' medians."""
+    return _ratio(*(_median(rows, field, what=what, method=each) for each in (method, other)))
 
 
 def _ratio(top: float | None, bottom: float | None) -> float | None:
