@@ -10,7 +10,7 @@ balanced accuracy of guessing is one half. The attacker knows all data but who i
 
 import os
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -91,14 +91,20 @@ def _trained(
         loss=lambda module, batch: torch.nn.functional.cross_entropy(module(batch[0]), batch[1]),
         optimizer=lambda parameters, rate: torch.optim.Adam(parameters, rate),
     )
-    common = {"batch_size": BATCH, "local_steps": STEPS, "rounds": 1, "learning_rate": RATE, "seed": seed}
-    private = {
+    common: dict[str, Any] = {
+        "batch_size": BATCH,
+        "local_steps": STEPS,
+        "rounds": 1,
+        "learning_rate": RATE,
+        "seed": seed,
+    }
+    private: dict[str, Any] = {
         "privacy_unit": "record",
         "privacy_epsilon": epsilon,
         "privacy_delta": DELTA,
         "privacy_clip": CLIP,
     }
-    config = RunConfig(**common, **(private if epsilon else {}), device="cpu", gate="every")  # type: ignore[arg-type]
+    config = RunConfig(**common, **(private if epsilon else {}), device="cpu", gate="every")
     trainer = Trainer(task, config)
     if epsilon:
         trainer.protect(os.urandom)
