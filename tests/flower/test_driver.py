@@ -1,5 +1,6 @@
 """Test a whole run over real sessions without Flower: engines train, the driver executes commands."""
 
+import hashlib
 import json
 import logging
 import os
@@ -113,29 +114,21 @@ def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint
     clients = [
         threading.Thread(
             target=serve,
-            args=(job, listener.invite(), Identity(Ed25519PrivateKey.generate()), folder / str(n)),
+            args=(job, listener.invite(), identity(folder / str(n)), folder / str(n)),
         )
         for n in range(config.min_clients)
     ]
     clients += [
         threading.Thread(
             target=serve,
-            args=(
-                job,
-                listener.invite(),
-                Identity(Ed25519PrivateKey.generate()),
-                folder / f"other-{n}",
-                other,
-            ),
+            args=(job, listener.invite(), identity(folder / f"other-{n}"), folder / f"other-{n}", other),
         )
         for n, other in enumerate(others)
     ]
     if late_after:
-        late = Identity(Ed25519PrivateKey.generate())
+        late = identity(folder / "late"), folder / "late"
         clients.append(
-            threading.Thread(
-                target=serve_late, args=(sink, late_after, job, listener.invite(), late, folder / "late")
-            )
+            threading.Thread(target=serve_late, args=(sink, late_after, job, listener.invite(), *late))
         )
     for client in clients:
         client.start()
@@ -146,6 +139,12 @@ def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint
         for client in clients:
             client.join(WAIT_S)
     return driver, sink, saved
+
+
+def identity(folder: Path) -> Identity:
+    """Return an identity that is the same in every test session: clients draw from their names."""
+    seed = hashlib.sha256(f"{folder.parent.name}/{folder.name}".encode()).digest()
+    return Identity(Ed25519PrivateKey.from_private_bytes(seed))
 
 
 def serve_late(sink: Kept, rounds: int, *args: object) -> None:

@@ -13,10 +13,10 @@ from fedgc.processes import supervision
 CLIENT = """
 import os, signal, sys, time
 folder = os.environ["FEDGC_LEAVE"]
-signal.signal(signal.SIGTERM, lambda *_: None)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 open(os.path.join(folder, f"serves-{os.getpid()}"), "w").close()
 print("client", flush=True)
-signal.pause()
+signal.sigwait([signal.SIGTERM])
 print("asked", os.path.exists(os.path.join(folder, "asked")), flush=True)
 sys.stdin.readline()
 """
