@@ -39,6 +39,7 @@ from benchmarks.report import Figure, Report, Value, machine
 from benchmarks.soak_processes import Sample, slope_percent
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed
+from fedgc.links.frames import Invitation
 
 Rows = list[dict[str, Value]]
 
@@ -123,7 +124,7 @@ class Fleet:
     clients: int
     server: Any  # a process
     pipe: Connection  # to it
-    crowds: Sequence[Connection]  # to the clients
+    crowds: list[Connection] = field(default_factory=list)  # to the clients
     rows: Rows = field(default_factory=list)
 
     def rounds(self, count: int) -> None:
@@ -180,20 +181,13 @@ def _fleet(name: str, clients: int, leaves_every: int = 0, rounds: int = 0) -> I
         server.start()
         pipes[1].close()  # so that its end is noticed
         started: list[Any] = [server]
-        told: list[Connection] = []
         try:
             invitations = pipes[0].recv()
-            fleet = Fleet(name, clients, server, pipes[0], told)
+            fleet = Fleet(name, clients, server, pipes[0])
             fleet.next()
-            every = crowds(config, clients, leaves_every)
-            for n, crowd in enumerate(every):
-                ours, theirs = context.Pipe()
-                crowd_of = context.Process(
-                    target=serve_all, args=(crowd, invitations[n :: len(every)], theirs), daemon=True
-                )
-                crowd_of.start()
-                started.append(crowd_of)
-                told.append(ours)
+            for crowd, told in _crowds(config, invitations, leaves_every):
+                started.append(crowd)
+                fleet.crowds.append(told)
             yield fleet
             with suppress(BrokenPipeError):  # it has ended by itself
                 pipes[0].send("over")
@@ -202,6 +196,19 @@ def _fleet(name: str, clients: int, leaves_every: int = 0, rounds: int = 0) -> I
             for process in reversed(started):
                 process.kill()
                 process.join()
+
+
+def _crowds(
+    config: RunConfig, invitations: Sequence[Invitation], leaves_every: int
+) -> Iterator[tuple[Any, Connection]]:
+    """Start the processes of the clients."""
+    context, every = get_context("spawn"), crowds(config, config.min_clients, leaves_every)
+    for n, crowd in enumerate(every):
+        ours, theirs = context.Pipe()
+        given = (crowd, invitations[n :: len(every)], theirs)
+        process = context.Process(target=serve_all, args=given, daemon=True)
+        process.start()
+        yield process, ours
 
 
 # ---- figures
