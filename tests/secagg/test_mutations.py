@@ -165,7 +165,6 @@ MUTATIONS = [
     ),
     ("federation", "or (count > POINTS and self.graph is None)", ""),
     ("canonical", "    if values[count - 1 :] == ((),):\n", "    if False:\n"),
-    ("canonical", "and len(numbers) == size", ""),
 ]
 
 
