@@ -12,7 +12,7 @@ The package has no disk, network, clock or randomness; fresh secret bytes are ar
 """
 
 from fedgc.secagg.client import Client, Pad, Reply, Step
-from fedgc.secagg.federation import Descriptor, Federation, Member, guarantees, limits
+from fedgc.secagg.federation import Descriptor, Federation, Member, TaskPin, guarantees, limits
 from fedgc.secagg.keys import Identity
 from fedgc.secagg.privacy import Privacy
 from fedgc.secagg.quantizer import Quantizer
@@ -21,6 +21,6 @@ from fedgc.secagg.state import Changes
 
 __all__ = [
     "Changes", "Client", "Descriptor", "Epoch", "Exchange", "Federation", "Identity", "Member", "Pad",
-    "Privacy", "Quantizer", "Reply", "RingSum", "SetUp", "Step", "Terms", "guarantees",
-    "limits",
+    "Privacy", "Quantizer", "Reply", "RingSum", "SetUp", "Step", "TaskPin", "Terms",
+    "guarantees", "limits",
 ]  # fmt: skip
