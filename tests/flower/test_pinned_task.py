@@ -15,7 +15,7 @@ from fedgc.flower import app_guard
 from fedgc.flower.client import _client
 from fedgc.policy import SentApp, Statement, pinned_settings
 from fedgc.policy.digests import STATEMENT, app_digest
-from fedgc.secagg import Descriptor, Federation, Quantizer, TaskPin
+from fedgc.secagg import Descriptor, Federation, Identity, Quantizer, TaskPin
 from fedgc.secagg.federation import member_list
 from fedgc.store.descriptor import write_descriptor
 from fedgc.store.vault import Vault
@@ -33,7 +33,8 @@ class Site:
         self.folder, self.key = folder, folder / "vault.key"
         self.key.write_bytes(SECRET)
         self.key.chmod(0o600)
-        self.identities = [self.identity(name) for name in ("north", "south", "west")]
+        with Vault.open(folder / "north.db", SECRET) as vault:
+            self.identities = [vault.identity(), *(Identity(bytes([number]) * 32) for number in (1, 2))]
         agreed = Statement(version("fedgc"), app_digest(FILES), "", pinned_settings(RunConfig.read(SETTINGS)))
         self.signed = agreed.sign(self.identities[0]).sign(self.identities[1])
         named = zip(("north", "south", "west"), (each.public for each in self.identities), strict=True)
@@ -51,10 +52,6 @@ class Site:
             "federation": str(folder / "all.fed"), "vault": str(folder / "north.db"),
             "vault-key": str(self.key), "identity": str(folder / "identity"), "name": "north",
         }  # fmt: skip
-
-    def identity(self, name: str):
-        with Vault.open(self.folder / f"{name}.db", SECRET) as vault:
-            return vault.identity()
 
     def send(self, statement: Statement | None = None, files: dict[str, bytes] = FILES) -> None:
         """Have the guard check an app of these files."""
@@ -91,7 +88,7 @@ def test_changed_app_is_refused_before_its_code_runs(site: Site, name: str):
 
 def test_other_statement_or_few_signatures_are_refused(site: Site):
     other = replace(site.signed, app=app_digest({"a": b""}), signatures={}).sign(site.identities[0])
-    few = replace(site.signed, signatures={}).sign(site.identities[2]).sign(site.identity("stranger"))
+    few = replace(site.signed, signatures={}).sign(site.identities[2]).sign(Identity(bytes(32)))
     for sent, named in (
         (None, "an app without a statement, needed the statement that `fedgc task sign` writes"),
         (other, "saw the statement sha256:"),
