@@ -1,9 +1,9 @@
 """`python -m benchmarks fleet`: what one server spends on each of many clients, and a stop of it.
 
-The sessions of all clients are in one process, made by the client code of fedgc. They do not train: each
-answers work at once, with a constant update of 100 kB. Driver, listener, store and checkpoints are in another
-process, as in a ServerApp, but invitations do not travel through Flower. The settings are the defaults, but
-every round is exchanged.
+The sessions of clients are made by the client code of fedgc, a hundred in each process. They do not train:
+each answers work at once, with a constant update of 100 kB. Driver, listener, store and checkpoints are in
+another process, as in a ServerApp, but invitations do not travel through Flower. The settings are the
+defaults, but every round is exchanged.
 
     server_ms_per_client   by clients: processor time of the server for a client in a round, median
     growth                 by clients: the same, over that with 100 clients
@@ -24,7 +24,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from multiprocessing import get_context
@@ -33,12 +33,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from benchmarks.fleet_clients import Crowd, serve_all
+from benchmarks.fleet_clients import crowds, serve_all
 from benchmarks.fleet_server import Place, serve
 from benchmarks.report import Figure, Report, Value, machine
 from benchmarks.soak_processes import Sample, slope_percent
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed
+from fedgc.links.frames import Invitation
 
 Rows = list[dict[str, Value]]
 
@@ -123,7 +124,7 @@ class Fleet:
     clients: int
     server: Any  # a process
     pipe: Connection  # to it
-    crowd: Connection  # to the clients
+    crowds: list[Connection] = field(default_factory=list)  # to the clients
     rows: Rows = field(default_factory=list)
 
     def rounds(self, count: int) -> None:
@@ -153,8 +154,10 @@ class Fleet:
         while not back and time.monotonic() < continued_s + WAIT_S:
             told = self.next()
             back = number(told["began_s"]) >= continued_s and told["counted"] == self.clients
-        self.crowd.send("count")
-        self.rows.append({"what": "after stop", **about, "ended": self.crowd.recv(), "back": back})
+        for crowd in self.crowds:
+            crowd.send("count")
+        ended = sum(crowd.recv() for crowd in self.crowds)
+        self.rows.append({"what": "after stop", **about, "ended": ended, "back": back})
 
 
 @contextmanager
@@ -170,28 +173,42 @@ def _fleet(name: str, clients: int, leaves_every: int = 0, rounds: int = 0) -> I
     )
     again = clients * rounds // leaves_every if leaves_every else 0
     context = get_context("spawn")
-    pipes, crowd_pipes = context.Pipe(), context.Pipe()
+    pipes = context.Pipe()
     with tempfile.TemporaryDirectory(prefix="fedgc-bench-") as folder:
         environment = {"FEDGC_DB": str(Path(folder) / "fedgc.db"), "XDG_STATE_HOME": folder}
         place = Place(config, clients + again, environment)
         server = context.Process(target=serve, args=(place, pipes[1]), daemon=True)
         server.start()
         pipes[1].close()  # so that its end is noticed
-        crowd = None
+        started: list[Any] = [server]
         try:
             invitations = pipes[0].recv()
-            fleet = Fleet(name, clients, server, pipes[0], crowd_pipes[0])
+            fleet = Fleet(name, clients, server, pipes[0])
             fleet.next()
-            about = Crowd(config, clients, leaves_every)
-            crowd = context.Process(target=serve_all, args=(about, invitations, crowd_pipes[1]), daemon=True)
-            crowd.start()
+            for crowd, told in _crowds(config, invitations, leaves_every):
+                started.append(crowd)
+                fleet.crowds.append(told)
             yield fleet
-            pipes[0].send("over")
+            with suppress(BrokenPipeError):  # it has ended by itself
+                pipes[0].send("over")
             server.join(WAIT_S)
         finally:
-            for process in filter(None, (crowd, server)):
+            for process in reversed(started):
                 process.kill()
                 process.join()
+
+
+def _crowds(
+    config: RunConfig, invitations: Sequence[Invitation], leaves_every: int
+) -> Iterator[tuple[Any, Connection]]:
+    """Start the processes of the clients."""
+    context, every = get_context("spawn"), crowds(config, config.min_clients, leaves_every)
+    for n, crowd in enumerate(every):
+        ours, theirs = context.Pipe()
+        given = (crowd, invitations[n :: len(every)], theirs)
+        process = context.Process(target=serve_all, args=given, daemon=True)
+        process.start()
+        yield process, ours
 
 
 # ---- figures

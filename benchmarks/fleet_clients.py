@@ -1,7 +1,8 @@
-"""The clients of the fleet benchmark: many sessions in one process, which do not train.
+"""The clients of the fleet benchmark: many sessions in each of a few processes, which do not train.
 
-Each answers work at once, with a constant update. One thread serves all of them in turn; each session has the
-threads of the product. As one process stands for many machines, it opens few sessions at the same time.
+Each answers work at once, with a constant update. One thread serves all clients of a process in turn; each
+session has the threads of the product, so that a process with many of them spends its time on its own lock.
+As one machine stands for many, it opens few sessions at the same time.
 """
 
 import random
@@ -29,18 +30,27 @@ SAMPLES: Final = 10
 STEP_S: Final = 0.01  # that a client claims for a step
 IDLE_S: Final = 0.01  # between two looks at all sessions,
 IDLE_EACH_S: Final = 0.0003  # and this for each of them: a look takes time from their threads
-OPENING: Final = 20  # sessions that may wait for the server's first answer
+OPENING: Final = 20  # sessions of all processes that may wait for the server's first answer
+GROUP: Final = 100  # sessions of a process
 OPENED_S: Final = 30.0
 UPDATE: Final[Vector] = np.full(NUMBERS, 1e-3, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """How many clients there are, and in how many rounds each leaves once and comes again (0: in none)."""
+    """Clients of one process, and in how many rounds each leaves once and comes again (0: in none)."""
 
     config: RunConfig
-    clients: int
+    numbers: range
     leaves_every: int = 0
+    opening: int = OPENING
+
+
+def crowds(config: RunConfig, clients: int, leaves_every: int) -> tuple[Crowd, ...]:
+    """Return the clients of each process."""
+    first = range(0, clients, GROUP)
+    opening = max(1, OPENING // len(first))
+    return tuple(Crowd(config, range(n, min(n + GROUP, clients)), leaves_every, opening) for n in first)
 
 
 class _Client:
@@ -109,10 +119,10 @@ def serve_all(crowd: Crowd, invitations: Sequence[Invitation], pipe: Connection)
     """Serve all clients until the benchmark says anything; then tell how many sessions have ended by then."""
     end_with_the_parent()
     waiting = deque(invitations)
-    clients = [_Client(number, crowd) for number in range(crowd.clients)]
+    clients = [_Client(number, crowd) for number in crowd.numbers]
     for at, client in enumerate(clients):
         client.come(waiting.popleft())
-        _wait_for(clients[max(0, at - OPENING)])
+        _wait_for(clients[max(0, at - crowd.opening)])
     idle_s = IDLE_S + IDLE_EACH_S * len(clients)
     while not pipe.poll(0.0 if _turn(clients, waiting) else idle_s):
         pass

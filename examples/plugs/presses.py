@@ -33,6 +33,8 @@ def pressed(folder: Path, count: int, seed: int) -> Result:
     finally:
         served.end()
     rounds = served.last()
+    if not rounds:
+        raise EdgeFailed(f"saw no completed round, so there is nothing to compare; {served.said()[-400:]}")
     say(f"the same {rounds} rounds without faults")
     (folder / "calm").mkdir()
     calm = started(folder / "calm", "calm", rounds)

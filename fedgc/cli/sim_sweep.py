@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from rich.text import Text
 
 import fedgc.web
 from fedgc.cli.image_files import drawable, keep
+from fedgc.cli.signals import like_ctrl_c
 from fedgc.cli.sim import finite
 from fedgc.cli.view import megabytes, terminal
 from fedgc.sim.owned import CORES
@@ -28,12 +30,16 @@ def run_sim_sweep(path: Path, html: Path | None, *, as_json: bool) -> None:
     """Play the sweep, show it, and write the page."""
     drawable(html)
     sweep, console = read_sweep(path), Console(stderr=True)
-    trial = None
-    if sweep.goal is not None:
-        from fedgc.cli.sim_sweep_train import trained  # here, since other sweeps need no torch
+    with (
+        like_ctrl_c(),
+        tempfile.TemporaryDirectory(prefix="fedgc-sweep-") as folder,
+        Progress(console=console, transient=True, disable=not console.is_terminal) as bar,
+    ):
+        trial = None
+        if sweep.goal is not None:
+            from fedgc.cli.sim_sweep_train import trained  # here, since other sweeps need no torch
 
-        trial = partial(trained, sweep.goal)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+            trial = partial(trained, Path(folder), sweep.goal)
         task = bar.add_task("runs", total=None)
         swept = run_sweep(
             sweep,

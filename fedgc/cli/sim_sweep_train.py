@@ -15,8 +15,8 @@ from fedgc.sim.sweep_file import Goal, Sweep, SweepScenario
 from fedgc.sim.training import Point, train
 
 
-def trained(goal: Goal, sweep: Sweep, at: int, scenario: SweepScenario, seed: int) -> Trial:
-    """Train one run, and return the time and the bytes until the goal was reached."""
+def trained(within: Path, goal: Goal, sweep: Sweep, at: int, scenario: SweepScenario, seed: int) -> Trial:
+    """Train one run with files in a folder; return the time and the bytes until the goal was reached."""
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)  # for tasks in the user's folder
     settings = {**sweep.common, **sweep.combinations[at]}
@@ -32,7 +32,7 @@ def trained(goal: Goal, sweep: Sweep, at: int, scenario: SweepScenario, seed: in
             sent_mb = model_mb * (point.sent + len(models))
             marks.append((point.seconds, sent_mb, point.metrics[goal.figure]))
 
-    train(job, heard)
+    train(job, heard, within=within)
     if not marks:
         raise Unusable(f"--sweep: saw no figure {goal.figure} of task {goal.task}, needed one it evaluates")
     reached = next((mark for mark in marks if mark[2] >= goal.target), (math.inf, math.inf, 0.0))

@@ -21,6 +21,7 @@ def register(client: ClientKey, superlink: str) -> int:
     """Register this client's key with the SuperLink; return Flower's number for it."""
     if client.node is not None:
         raise Unusable(f"client {client.name}: registered as {client.node}; --revoke comes first")
+    client.print()  # raises for a file that holds no key
     answer = _flwr("supernode", "register", str(client.public), superlink, "--name", client.name)
     node = int(answer.get("node-id") or 0)
     if not node:

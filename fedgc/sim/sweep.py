@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing import active_children
 from statistics import fmean
 from typing import Final
 
@@ -137,7 +138,9 @@ def run_sweep(
             try:
                 _gather(found, (each.result() for each in as_completed(futures)), len(jobs), progress)
             except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)  # queued runs would delay the end
+                pool.shutdown(wait=False, cancel_futures=True)  # queued runs would delay the end,
+                for child in active_children():  # and so would those that are being played
+                    child.kill()
                 raise
     order = [(at, each.name) for each in sweep.scenarios for at in range(len(sweep.combinations))]
     return Swept(sweep, tuple(_mean(found[each]) for each in order))

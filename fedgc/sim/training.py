@@ -319,12 +319,14 @@ def train(
     heard: Heard = lambda _: None,
     progressed: Progressed = lambda _: None,
     until: Callable[[Point], bool] = lambda _: False,
+    within: Path | None = None,
 ) -> Trained:
     """Train to the end, or `until` a round is the last one; an engine's failure ends the run.
 
     `heard` receives each round as it ends, and `progressed` the number of rounds done, with fractions.
+    Temporary files are `within` a folder, else within the system's.
     """
-    with tempfile.TemporaryDirectory(prefix="fedgc-sim-") as folder:
+    with tempfile.TemporaryDirectory(prefix="fedgc-sim-", dir=within) as folder:
         training = _Training(job, Path(folder), heard, progressed)
         training.run(until)
     return Trained(tuple(training.points), training.average)

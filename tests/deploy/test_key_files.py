@@ -24,6 +24,7 @@ from fedgc.deploy.authority import (
     signed_by,
 )
 from fedgc.deploy.key_files import Keyring
+from fedgc.deploy.registration import register
 from fedgc.errors import EdgeFailed, Unusable
 
 NOW = time.time()  # certificates are checked against the clock of this machine
@@ -168,6 +169,9 @@ def test_invalid_key_is_named(ring: Keyring, tmp_path: Path):
     client.public.write_text("nonsense")
     with pytest.raises(EdgeFailed, match=r"client\.pub: needed an elliptic curve's public key"):
         client.print()
+    client.public.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(EdgeFailed, match=r"client\.pub: needed an elliptic curve's public key"):
+        register(client, "local")
     client.private.write_text("half")
     client.public.unlink()
     with pytest.raises(EdgeFailed, match="public half"):
