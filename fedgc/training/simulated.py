@@ -23,6 +23,7 @@ from fedgc.training.client_file import Extent, mapped, write
 from fedgc.training.flat import Vector
 from fedgc.training.local_loop import Begin
 from fedgc.training.pace import Pace
+from fedgc.training.randomness import restored
 from fedgc.training.shared_momentum import lead_of, squared_distance
 from fedgc.training.task_loop import TaskLoop
 from fedgc.training.tasks import Task
@@ -71,7 +72,8 @@ class ClientTrainer:
     def train(self, stretch: Stretch) -> Trained:
         """Do the steps; raise EdgeFailed if the task's code fails."""
         try:
-            return self._trained(stretch)
+            with restored():
+                return self._trained(stretch)
         except EdgeFailed:
             raise
         except Exception as error:  # the user's code may raise anything

@@ -10,7 +10,11 @@ from typer.testing import CliRunner
 from fedgc.cli import commands
 from fedgc.cli.sim_train import Training
 from fedgc.errors import FedgcError
+from fedgc.secagg import Descriptor, Federation, Identity, Quantizer
+from fedgc.secagg.federation import least_threshold, member_list
 from fedgc.sim import Request
+from fedgc.sim.masks import Masks
+from fedgc.store.descriptor import write_descriptor
 
 LITTLE = ("--clients", "4", "--processes", "1", "--set", "local-steps=2", "--set", "gate.lockstep=on")
 
@@ -139,3 +143,32 @@ def test_trace_with_fewer_clients_is_refused(tmp_path):
     assert str(error) == "clients: saw 3, the trace has 2"
     found = json.loads(sim(*with_trace, *LITTLE[2:], "--json").stdout)["training"]
     assert (found["clients"], found["rounds"][0]["clients"]) == (2, 2)
+
+
+def descriptor(tmp_path, members: int) -> str:
+    identities = [Identity(bytes([number]) * 32) for number in range(1, members + 1)]
+    listed = member_list([(f"site {at}", each.public) for at, each in enumerate(identities)])
+    federation = Federation(listed, least_threshold(members), 3, 8, Quantizer(0.5, 20, 32, 2000))
+    write_descriptor(tmp_path / "all.fed", Descriptor(federation).endorse(identities[0]))
+    return "federation=all.fed"
+
+
+def test_masked_run_trains_as_open_one_and_takes_longer(tmp_path):
+    masks = ("--set", "secrecy=masked", "--set", descriptor(tmp_path, 4))
+    words = ("--train", "digits", "--rounds", "2", "--model", "homogeneous", "--upload-slots", "4", "--json")
+    words = (*words, *LITTLE[:-2], "--set", "timing.quorum=1.0")
+    opened = ("--set", "gate.lockstep=on", "--set", "aggregation.rule=weighted-mean")
+    masked, plain = (json.loads(sim(*words, *more).stdout)["training"] for more in (masks, opened))
+    assert masked["metrics"] == pytest.approx(plain["metrics"], rel=1e-4)
+    packets = 2 * 4 * (133 + 4 * 148) / 1e6
+    assert masked["up_mb"] == pytest.approx(plain["up_mb"] + packets)
+    cost = Masks(4, 3, 32, 9994)
+    upload_s = (cost.share - 1) * 4 * 9994 / 12.5e6
+    assert masked["seconds"] == pytest.approx(
+        plain["seconds"] + 2 * (cost.client_s + cost.server_s + upload_s)
+    )
+
+
+def test_masked_run_of_other_clients_is_refused(tmp_path):
+    words = ("--train", "digits", "--set", "secrecy=masked", "--set", descriptor(tmp_path, 5))
+    assert "saw 5 members, needed one for each of 4 clients" in str(sim(*words, "--clients", "4").exception)
