@@ -15,12 +15,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgc.large_vectors import Readable
 from fedgc.secagg import (
     Client,
     Epoch,
     Exchange,
     Federation,
     Identity,
+    MaskedVector,
     Quantizer,
     Reply,
     RingSum,
@@ -81,23 +83,47 @@ class Consortium:
 
         Return the mean of the others, and the bound on the error of its numbers.
         """
-        count = len(self._clients)
+        exchange = self.begin(update.size, watch)
+        total = RingSum(self._pinned.quantizer, update.size)
+        survivors = range(len(self._clients) - lost)
+        for member in survivors:
+            with watch.on("client vector"):
+                vector = self.masked(member, update, weight)[:]
+            watch.size_bytes["vector"].append(vector.nbytes)
+            with watch.on("server vector"):
+                total.add(vector)
+        return self.finish(exchange, total, survivors, watch)
+
+    def begin(self, size: int, watch: Watch) -> Exchange:
+        """Begin an exchange of all sites, of a model with so many numbers."""
         self._number += 1
-        model = hashlib.sha256(self._number.to_bytes(8, "big")).digest()
+        model, everyone = hashlib.sha256(self._number.to_bytes(8, "big")).digest(), range(len(self._clients))
         with watch.on("server packets"):
-            exchange, begun = self._epoch.begin(self._number, range(count), Terms(update.size, b"", model))
+            exchange, begun = self._epoch.begin(self._number, everyone, Terms(size, b"", model))
         for member, packet in begun.items():
             sent = packet.pack()
             with watch.on("client packets"):
                 step = self._clients[member].begin(packets.Begin.unpack(sent), model)
             self._done(member, step)
             self._epoch = self._epoch.supply(member)
-        total = RingSum(self._pinned.quantizer, update.size)
-        survivors = range(count - lost)
-        for member in survivors:
-            vector = self._uploaded(member, update, weight, watch)
-            with watch.on("server vector"):
-                total.add(vector)
+        return exchange
+
+    def masked(self, member: int, update: Readable, weight: int) -> MaskedVector:
+        """Return what a site sends, which is computed as it is read."""
+        client = self._clients[member]
+        vector: MaskedVector = self._done(
+            member, client.upload(update, weight, client.state.start, self._entropy(32))
+        )
+        state = self._clients[member].state  # a site keeps its vector; a thousand do not fit here
+        if state.turn is not None:
+            without = replace(state, turn=replace(state.turn, vector=None))
+            self._clients[member] = replace(self._clients[member], state=without)
+        return vector
+
+    def finish(
+        self, exchange: Exchange, total: RingSum, survivors: Sequence[int], watch: Watch
+    ) -> tuple[Float, float]:
+        """Unmask the sum of these sites' vectors; return the mean, and the bound on its error."""
         exchange = self._unlocked(exchange, survivors, watch)
         with watch.on("server packets"):
             masks = exchange.masks()
@@ -128,18 +154,6 @@ class Consortium:
         return setup.close()
 
     # ---- an exchange
-
-    def _uploaded(self, member: int, update: Float, weight: int, watch: Watch) -> NDArray[Any]:
-        client = self._clients[member]
-        with watch.on("client vector"):
-            step = client.upload(update, weight, client.state.start, client.pad(), self._entropy(32))
-        vector: NDArray[Any] = self._done(member, step)
-        watch.size_bytes["vector"].append(vector.nbytes)
-        state = self._clients[member].state  # a site keeps its vector; a thousand do not fit here
-        if state.turn is not None:
-            without = replace(state, turn=replace(state.turn, vector=None))
-            self._clients[member] = replace(self._clients[member], state=without)
-        return vector
 
     def _unlocked(self, exchange: Exchange, survivors: Sequence[int], watch: Watch) -> Exchange:
         exchange, agree = exchange.agree(survivors)

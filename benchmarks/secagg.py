@@ -20,8 +20,9 @@ always faster.
     flower_round_over_ours   overhead of a round of Flower's own SecAgg+ there / of ours
     client_1000_over_10    a site's round among 1000 / among 10, of 10^6 numbers (`crowd`)
     server_1000_s          the server's seconds there, with 50 sites lost
-    billion_over_aes       a site's masks and quantization of a long vector / AES-256-GCM over as many
-                           bytes, at 10^8 numbers, a tenth of a billion (`crowd`)
+    billion_over_aes       a site's rounding and masks of 10^9 numbers among 5 sites / AES-256-GCM alone
+                           over as many bytes as its masks have (`crowd`)
+    billion_peak_gb        {"site": x, "server": y}: memory then; of the server without its file
     masked_over_plain_100mb  seconds of a round of 8 sites with 100 MB over 100 Mbit/s / of one without masks
 """
 
@@ -36,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.consortium import Consortium, Watch
-from benchmarks.crowd import crowd_rows, link_rows, long_rows
+from benchmarks.crowd import crowd_rows, link_rows, long_rows_apart
 from benchmarks.deployed import deployed_rows
 from benchmarks.report import Figure, Report, Value, machine
 from benchmarks.secagg_cells import CLIP, USUAL_NUMBERS, W_MAX, WEIGHT, Cell, our_row, plain_row, update_of
@@ -67,7 +68,7 @@ class Size:
     long: int = 0  # numbers of a long vector
 
 
-USUAL: Final = Size((5, 10, 20, 50), (10**6, 10**7), 1, 7, 10**7, 15, crowd=1000, long=10**8)
+USUAL: Final = Size((5, 10, 20, 50), (10**6, 10**7), 1, 7, 10**7, 15, crowd=1000, long=10**9)
 LARGE: Final = replace(USUAL, numbers=(*USUAL.numbers, 10**8))
 QUICK: Final = Size((5, 10), (10**6,), 2, 3, 10**6)
 FLOWERS_LARGEST: Final = 5 * 10**8  # n d; beyond it Flower takes minutes and gigabytes
@@ -92,7 +93,7 @@ def bench_secagg(size: Size) -> Report:
         rows += _of_sites(sites, size)
     rows += _narrow()
     if size.long:
-        rows += [*long_rows(size.long), *link_rows()]
+        rows += [*long_rows_apart(size.long), *link_rows()]
     if size.crowd:
         rows += crowd_rows(size.crowd)
     if size.deployed_rounds:
@@ -230,6 +231,11 @@ def figures(rows: Sequence[Mapping[str, Value]]) -> dict[str, Figure]:
         ),
         "server_1000_s": _crowd(rows, "server_s", most=True),
         "billion_over_aes": _compared(rows, "seconds", "long", "masked", "aes"),
+        "billion_peak_gb": {
+            "server" if row["method"] == "sum" else "site": number(row["peak_bytes"]) / 1e9
+            for row in rows
+            if row["what"] == "long" and "peak_bytes" in row
+        },
         "masked_over_plain_100mb": _compared(rows, "round_s", "link", "masked", "plain"),
     }
 

@@ -74,6 +74,5 @@ class Party:
 
     def vector(self, client: str, update: np.ndarray, weight: int) -> np.ndarray:
         machine = self.machines[client]
-        return self.take(
-            client, machine.upload(update, weight, machine.state.start, machine.pad(), self.fresh())
-        )
+        step = machine.upload(update, weight, machine.state.start, self.fresh())
+        return self.take(client, step)[:]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedgc.aggregators.rule import AggregationRule, Vector
 from fedgc.errors import Refused
+from fedgc.large_vectors import Readable
 
 TILE: Final = 1 << 15  # coordinates at a time: the values of all clients stay in the cache
 Columns = NDArray[Any]
@@ -79,7 +80,7 @@ def mean_of(updates: Sequence[Update], shares: Sequence[float]) -> Vector:
     return result
 
 
-def squared_norm(vector: Vector) -> float:
+def squared_norm(vector: Readable) -> float:
     """Return the squared length of a vector, summed in double precision."""
     tiles = (vector[at : at + TILE].astype(np.float64) for at in range(0, vector.size, TILE))
     return sum(float(tile @ tile) for tile in tiles)

@@ -315,7 +315,8 @@ class Driver:
     def _add(self, add: Add, link: Link) -> None:
         vector = link.take(add.client, add.round, add.attempt)
         if self._job.federation is not None:
-            self._ring = self._ring or RingSum(self._job.federation.quantizer, self.common.size)
+            quantizer, scratch = self._job.federation.quantizer, self._job.scratch
+            self._ring = self._ring or RingSum(quantizer, self.common.size, scratch)
             self._ring.add(vector)
             return
         self._sum.add(add, vector)

@@ -8,6 +8,7 @@ from fedgc.flower.sink import Sink
 from fedgc.flower.site import GatewayLine
 from fedgc.flower.validation import Pin
 from fedgc.history import BestModel, Speeds
+from fedgc.large_vectors import Scratch
 from fedgc.links.pieces import Vector
 from fedgc.secagg import Federation
 from fedgc.store.checkpoint import Checkpoint
@@ -35,3 +36,4 @@ class Job:
     pin: Pin | None = None  # keeps the checkpoint of the best model
     best: BestModel | None = None  # before a resume
     gateway: GatewayLine | None = None  # of a site
+    scratch: Scratch | None = None  # where a masked sum is

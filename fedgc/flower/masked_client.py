@@ -1,4 +1,4 @@
-"""A site's side of secure aggregation: its state machine, its vault, and masks computed during training.
+"""A site's side of secure aggregation: its state machine and its vault.
 
 The state machine (`secagg.Client`) says what to write and what to answer. Its state is written to the vault
 before the answer is sent. After a failed write, memory and disk may differ, so the client must restart from
@@ -12,7 +12,6 @@ import hashlib
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +21,8 @@ from numpy.typing import NDArray
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, BadSetting, EdgeFailed, FedgcError, NotAdmitted, NotAllowed, NotHere
+from fedgc.flower.app_guard import DESCRIPTOR
+from fedgc.large_vectors import Readable
 from fedgc.links.log import LOG
 from fedgc.messages import (
     LONGEST_REASON,
@@ -45,8 +46,7 @@ from fedgc.messages import (
     ToMember,
     Unmask,
 )
-from fedgc.secagg import Client, Federation, Pad, Step, packets, rules
-from fedgc.secagg.keystream import Words
+from fedgc.secagg import Client, Federation, MaskedVector, Step, packets, rules
 from fedgc.store.descriptor import read_descriptor
 from fedgc.training import Answer, Start
 
@@ -59,7 +59,7 @@ Reply = Advert | Deal | Signed | Shares
 ClientEvent = Joined | Progress | Report | Failed
 
 ENTROPY_BYTES: Final = 32
-DESCRIPTOR, VAULT, KEY = "federation", "vault", "vault-key"  # keys of the node config
+VAULT, KEY = "vault", "vault-key"  # keys of the node config
 SEE_CLIENT_LOG: Final = "it could not do its part; the reason is in its own log"
 
 
@@ -85,8 +85,6 @@ class MaskedClient:
         self._config = config
         self._wall = wall
         self._entropy = entropy
-        self._background = ThreadPoolExecutor(1, "fedgc-masks")
-        self._pad: Future[Pad] | None = None
         self._digests: deque[tuple[Float, bytes]] = deque(maxlen=2)
         records = vault.records(federation.fid)
         self._client: Client | None = Client.start(federation, vault.identity(), records)
@@ -94,7 +92,6 @@ class MaskedClient:
 
     def close(self) -> None:
         """Close the vault."""
-        self._background.shutdown()
         self._vault.close()
 
     def packed_bytes(self, numbers: int) -> int:
@@ -145,9 +142,6 @@ class MaskedClient:
                 "begin: saw other settings of the run, or another shared momentum, than this site was given"
             )
         self._carry_out(client.begin(packet, self._digest(start.model)))
-        bound = self._machine()
-        if bound is not client or (self._pad is None and not _is_used(bound)):
-            self._pad = self._background.submit(bound.pad)
 
     # ---- events
 
@@ -190,30 +184,28 @@ class MaskedClient:
         if not isinstance(command, Reveal) or command.kind != "masked":
             raise BadMessage(f"{type(command).__name__}: saw an update asked for in the clear, needed masks")
 
-    def masked_answer(self, answer: Answer, start: Start | None) -> Words:
+    def masked_answer(self, answer: Answer, start: Start | None) -> MaskedVector:
         """Return the masked mean update of all finished work."""
         if start is None or answer.vector is None:
             raise BadMessage("reveal: saw no work, needed that of its round before it")
         w_max = self.federation.quantizer.w_max
         weight = w_max if self.federation.privacy else min(w_max, answer.weight)
-        return self.masked(answer.vector[:], weight, start)
+        return self.masked(answer.vector, weight, start)
 
-    def masked(self, update: Float, weight: int, start: Start) -> Words:
-        """Return the masked update; a repeated call in this process returns the same bytes.
+    def masked(self, update: Readable, weight: int, start: Start) -> MaskedVector:
+        """Return the masked update; a repeated call in this process returns the same one.
 
-        `start` is the starting point of the update.
+        `start` is the starting point of the update, which is read until the round is closed.
         """
         client = self._machine()
         turn = client.state.turn
         if turn is not None and turn.used and turn.vector is not None:
             return turn.vector
-        pad = self._pad.result() if self._pad is not None else client.pad()
-        self._pad = None
         made_from = rules.start(self._digest(start.model), self._start_digest(start))
-        words: Words = self._carry_out(
-            client.upload(update, weight, made_from, pad, self._entropy(ENTROPY_BYTES))
+        vector: MaskedVector = self._carry_out(
+            client.upload(update, weight, made_from, self._entropy(ENTROPY_BYTES))
         )
-        return words
+        return vector
 
     # ---- internals
 
@@ -251,11 +243,6 @@ class MaskedClient:
                 content = each.content
         self._client = client
         return content
-
-
-def _is_used(client: Client) -> bool:
-    turn = client.state.turn
-    return turn is not None and turn.used
 
 
 def site_of(

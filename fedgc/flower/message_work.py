@@ -141,7 +141,7 @@ class MessageWork:
         stream = StreamId("codeword", command.round, command.attempt)
         if self._site is not None:
             self._policy.send(command.round, self._site.packed_bytes(self._engine.size))
-            self._offer(stream, self._site.masked_answer(answer, self._engine.start))
+            self._offer(stream, self._site.masked_answer(answer, self._engine.start)[:])
             return
         vector = encoded(answer, stream)
         if vector is not None:

@@ -362,6 +362,7 @@ class FedGC(Strategy):
             evaluate=_on_server(model, evaluate_fn) if evaluate_fn is not None else None,
             pin=past.pin,
             best=past.best,
+            scratch=self._scratch(),
         )
 
     def _federation(self) -> Federation | None:
@@ -370,13 +371,16 @@ class FedGC(Strategy):
             return None
         return read_descriptor(Path(self.config.federation)).federation
 
+    def _scratch(self) -> Scratch:
+        folder = runs_folder(self.config.checkpoint_dir, os.environ) / SCRATCH
+        return Scratch(folder, available=available_memory)
+
     def _links(self, events: "queue.SimpleQueue[LinkEvent]", run: str, sink: Sink) -> tuple[Links, Ways]:
         """Make the links that the settings allow, for the driver and for the grid loop."""
         config, numbers = self.config, 0  # the length of vectors is not known yet
         quotas = Quotas(config.lines_per_s, config.bytes_per_s)
-        folder = runs_folder(config.checkpoint_dir, os.environ) / SCRATCH
-        scratch = Scratch(folder, available=available_memory)
-        around = Surroundings(time.monotonic, os.urandom, time.time, LOG, sink.audited, quotas, scratch)
+        clocks = time.monotonic, os.urandom, time.time
+        around = Surroundings(*clocks, LOG, sink.audited, quotas, self._scratch())
         links = Links(events.put, LOG)
         listener = message_server = None
         if config.link != "messages":

@@ -16,6 +16,7 @@ Value = int | bytes | str | float | tuple["Value", ...]
 
 LARGEST: Final = 2**64 - 1
 _DEEPEST: Final = 6  # depth of nested tuples; deeper input is an attack on the stack
+_INT, _REAL, _BYTES, _TEXT, _TUPLE = b"ifbst"
 _COUNT: Final = struct.Struct(">I")
 _NUMBER: Final = struct.Struct(">Q")
 _NUMBER_BYTES: Final = 1 + _NUMBER.size
@@ -115,17 +116,17 @@ def _pack_numbers(values: tuple[Value, ...]) -> bytes:
 
 def _unpack(data: memoryview, at: int, depth: int) -> tuple[Value, int]:
     kind, at = data[at], at + 1
-    if kind == ord("i"):
+    if kind == _INT:
         return int(_NUMBER.unpack_from(data, at)[0]), at + _NUMBER.size
-    if kind == ord("f"):
+    if kind == _REAL:
         return _finite(float(_FLOAT.unpack_from(data, at)[0])), at + _FLOAT.size
     count, at = int(_COUNT.unpack_from(data, at)[0]), at + _COUNT.size
-    if kind == ord("t"):
+    if kind == _TUPLE:
         return _unpack_tuple(data, at, count, depth + 1)
-    if kind not in b"bs" or at + count > len(data):
+    if kind not in (_BYTES, _TEXT) or at + count > len(data):
         raise BadMessage(f"byte {at}: saw kind {kind} of {count} bytes, needed a known one that is all there")
     part = bytes(data[at : at + count])
-    return (part if kind == ord("b") else part.decode()), at + count
+    return (part if kind == _BYTES else part.decode()), at + count
 
 
 def _unpack_tuple(data: memoryview, at: int, count: int, depth: int) -> tuple[Value, int]:

@@ -9,7 +9,6 @@ fresh secret bytes (`entropy`) are arguments.
     open(Open)     -> Persist, Reply(Advert)      keys of an epoch
     join(Roster)   -> Persist, Reply(Deal)        its secrets, shared among all members, or its holders
     begin(Begin)   -> Persist                     binds an exchange to one context
-    pad()                                         masks, expanded while training runs
     upload(...)    -> Persist, Reply(vector)      uses the exchange; erases its own secrets
     agree(Agree)   -> Persist, Reply(signature)   one set of survivors for each exchange
     note(Unlock)   -> Persist                     one set of signatures for each exchange (sparse only)
@@ -30,22 +29,21 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedgc.errors import BadMessage, BadVector, NotAdmitted
+from fedgc.large_vectors import Readable
 from fedgc.messages import Persist
 from fedgc.secagg import packets, rules
 from fedgc.secagg.federation import Federation
 from fedgc.secagg.graph import draw, drawn
 from fedgc.secagg.keys import KEY_BYTES, Identity, derive, digest, loaded, same, seal, unseal, verify
-from fedgc.secagg.keystream import Strand, Words, expand, keystream
+from fedgc.secagg.keystream import Strand, keystream
+from fedgc.secagg.masked_vector import MaskedVector, Shield
 from fedgc.secagg.packets import SHARE_BYTES
-from fedgc.secagg.privacy import DiscreteGaussian
 from fedgc.secagg.rules import PAIR_BYTES, Known
 from fedgc.secagg.shamir import split
 from fedgc.secagg.state import State, Turn, changes, restore
 
-Float = NDArray[np.float32]
 LONGEST_LEAP: Final = 2**20  # epochs skipped at once, so that a server cannot exhaust the counter
 
 
@@ -53,22 +51,7 @@ LONGEST_LEAP: Final = 2**20  # epochs skipped at once, so that a server cannot e
 class Reply:
     """An output to send: a packet's bytes, or the masked vector."""
 
-    content: bytes | Words = field(repr=False)
-
-
-class Pad:
-    """The expanded masks of one exchange; they can be taken once."""
-
-    def __init__(self, context: bytes, words: Words) -> None:
-        self.context = context
-        self._words: Words | None = words
-
-    def take(self) -> Words:
-        """Return the words; a second call raises, since the words then hold an update."""
-        if self._words is None:
-            raise BadVector("pad: saw it used before, needed a fresh one")
-        words, self._words = self._words, None
-        return words
+    content: bytes | MaskedVector = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,8 +137,7 @@ class Client:
         """Bind the next exchange to its members, its settings and the model received.
 
         A model for which shares were already released is refused. `model` is the SHA-256 computed on this
-        side. `packet.size` is the server's claim: the driver compares it with its model before `pad`
-        allocates that much.
+        side. `packet.size` is the server's claim: the driver compares it with its model.
         """
         state = self.state
         known = self._check_epoch(packet.epoch)
@@ -178,15 +160,8 @@ class Client:
         )
         return self._keep(after)
 
-    def pad(self) -> Pad:
-        """Expand the masks of the present exchange; this is slow and does not need the update."""
-        turn = self._turn_unused()
-        quantizer = self.federation.quantizer
-        words = expand(quantizer.words(turn.size), quantizer.ring, self._strands(turn))
-        return Pad(turn.context, words)
-
-    def upload(self, update: Float, weight: int, start: bytes, pad: Pad, entropy: bytes) -> "Step":
-        """Quantize and mask the update, and erase the secrets of the masks.
+    def upload(self, update: Readable, weight: int, start: bytes, entropy: bytes) -> "Step":
+        """Mask the update, which is read as the vector is sent, and erase the secrets of the masks.
 
         `start` is the result of `rules.start` for the state that the update was made from: the server may
         have sent another model since the exchange was bound.
@@ -198,25 +173,23 @@ class Client:
                 f"exchange {turn.exchange}: saw an update made from another model or other settings, needed "
                 "those that the exchange is bound to"
             )
-        if pad.context != turn.context:
-            raise BadVector("pad: saw the masks of another exchange, needed those of this one")
-        if update.shape != (turn.size,) or update.dtype != np.float32:
-            raise BadVector(
-                f"update: saw {update.dtype} of shape {update.shape}, needed float32 ({turn.size},)"
-            )
-        noise = self._noise(weight, derive(entropy, turn.context, "noise"))
-        words = pad.take()
-        if self.federation.privacy is not None:
-            update = self.federation.privacy.clipped(update)
-        self.federation.quantizer.add(update, weight, words, derive(entropy, turn.context, "rounding"), noise)
-        words.flags.writeable = False
+        if update.size != turn.size or update.dtype != np.float32:
+            raise BadVector(f"update: saw {update.size} of {update.dtype}, needed {turn.size} of float32")
+        vector = MaskedVector(
+            self.federation.quantizer,
+            update,
+            weight,
+            self._strands(turn),
+            derive(entropy, turn.context, "rounding"),
+            self._shield(update, weight, derive(entropy, turn.context, "noise")),
+        )
         after = replace(
             self.state,
             released=self.state.released + 1,
             own={at: pair for at, pair in self.state.own.items() if at > turn.exchange},
-            turn=replace(turn, used=True, vector=words),
+            turn=replace(turn, used=True, vector=vector),
         )
-        return self._keep(after, Reply(words))
+        return self._keep(after, Reply(vector))
 
     def agree(self, packet: packets.Agree) -> "Step":
         """Sign the set of members whose vectors are in the sum."""
@@ -450,13 +423,13 @@ class Client:
             return advert.masks[exchange - 1]
         return self.state.peers[member][(exchange - 1) * KEY_BYTES : exchange * KEY_BYTES]
 
-    def _noise(self, weight: int, chance: bytes) -> DiscreteGaussian | None:
+    def _shield(self, update: Readable, weight: int, key: bytes) -> Shield | None:
         privacy, w_max = self.federation.privacy, self.federation.quantizer.w_max
         if privacy is None:
             return None
         if weight != w_max:
             raise BadVector(f"weight: saw {weight}, needed w_max ({w_max}): another would tell of data")
-        return DiscreteGaussian(self.federation.noise_steps(self._turn_unused().size), chance)
+        return Shield(privacy.shortening(update), self.federation.noise_steps(update.size), key)
 
     def _keep(self, after: State, *replies: Reply) -> "Step":
         exchange = after.turn.exchange if after.turn else 0

@@ -1,4 +1,4 @@
-"""Masks: pseudo-random words from AES-256, added to a vector block by block while the block is in cache.
+"""Masks: pseudo-random words from AES-256, added to a vector tile by tile while the tile is in cache.
 
 The stream of a 32-byte key is the ciphertext of zeros under AES-256-GCM, without its tag: AES-256 in counter
 mode from counter block (nonce || 00000002) on (NIST SP 800-38D, 6.5). OpenSSL runs GCM on wide vector
@@ -28,7 +28,8 @@ RING_TYPES: Final[dict[int, np.dtype[np.unsignedinteger[Any]]]] = {
 }  # fmt: skip
 RUN_WORDS: Final = 1 << 20  # words under one nonce
 RUN_BYTES: Final = 4 * RUN_WORDS  # bytes of `RandomBytes` under one nonce: AES-GCM ends after 64 GiB
-BLOCK_WORDS: Final = 1 << 16  # words at a time; block, stream and zeros stay in the L2 cache
+BLOCK_WORDS: Final = 1 << 16  # of a tile; tile, stream and zeros stay in the L2 cache
+ZEROS: Final = memoryview(bytes(4 * BLOCK_WORDS))
 _KNOWN_RUN: Final = 5
 _KNOWN_ANSWER: Final = "98a1c262c3be954d685249f145f755e2"  # key 00..1f, run 5, first 16 bytes
 
@@ -64,7 +65,6 @@ class RandomBytes:
         known_answer()
         self._key = key
         self._open(0)
-        self._zeros = bytes(BLOCK_WORDS * 2)
         self._buffer = np.empty(BLOCK_WORDS * 2, np.uint8)
 
     def next(self, size: int) -> NDArray[np.uint8]:
@@ -73,23 +73,52 @@ class RandomBytes:
             self._open(self._run + 1)
         self._left -= size
         part = self._buffer[:size]
-        self._stream.update_into(memoryview(self._zeros)[:size], part.data)
+        self._stream.update_into(ZEROS[:size], part.data)
         return part
+
+    def seek(self, position: int) -> None:
+        """Go to this byte of the stream."""
+        if position != RUN_BYTES * (self._run + 1) - self._left:
+            run, skipped = divmod(position, RUN_BYTES)
+            self._open(run)
+            for at in range(0, skipped, self._buffer.size):
+                self.next(min(self._buffer.size, skipped - at))
 
     def _open(self, run: int) -> None:
         self._run, self._left, self._stream = run, RUN_BYTES, aes_stream(self._key, run)
 
 
-def expand(size: int, ring: int, strands: Sequence[Strand]) -> Words:
-    """Return the sum of at least one mask, as words of a new vector.
+class Masks:
+    """The sum of masks over a vector, added tile by tile; quickest from the first tile to the last."""
 
-    >>> mask = Strand(bytes(range(32)), minus=False)
-    >>> expand(3, 32, [mask, mask.opposite()]).tolist()
-    [0, 0, 0]
-    """
-    words: Words = np.empty(size, RING_TYPES[ring])
-    _mix(words, strands[0], strands[1:])
-    return words
+    def __init__(self, strands: Sequence[Strand], kind: np.dtype[Any]) -> None:
+        """The words of the vector are of this type."""
+        known_answer()
+        self._strands = strands
+        self._signs = [np.subtract if strand.minus else np.add for strand in strands]
+        self._streams: list[AEADEncryptionContext] = []
+        self._at = 0  # the word at which the streams are, unless it begins a run
+        self._mask: Words = np.empty(BLOCK_WORDS, kind)
+
+    def add_to(self, words: Words, first: int) -> None:
+        """Add the masks to a tile in place: at most BLOCK_WORDS words, from a multiple of that on."""
+        if first != self._at or first % RUN_WORDS == 0:
+            self._open(first)
+        mask = self._mask[: words.size]
+        plain, raw = ZEROS[: words.nbytes], mask.view(np.uint8).data
+        for stream, combine in zip(self._streams, self._signs, strict=True):
+            stream.update_into(plain, raw)
+            combine(words, mask, out=words)
+        self._at = first + words.size
+
+    def _open(self, first: int) -> None:
+        """Enter the streams at a tile: at the beginning of its run, and on from there."""
+        run, skipped = divmod(first, RUN_WORDS)
+        self._streams = [aes_stream(strand.key, run) for strand in self._strands]
+        raw = self._mask.view(np.uint8).data
+        for stream in self._streams:
+            for _ in range(0, skipped, BLOCK_WORDS):
+                stream.update_into(ZEROS[: raw.nbytes], raw)
 
 
 def add_strands(words: Words, strands: Sequence[Strand]) -> None:
@@ -101,34 +130,18 @@ def add_strands(words: Words, strands: Sequence[Strand]) -> None:
     >>> words.tolist()
     [0, 1, 2]
     """
-    _mix(words, None, strands)
+    masks = Masks(strands, words.dtype)
+    for tile in tiles(words.size):
+        masks.add_to(words[tile], tile.start)
 
 
-def _mix(words: Words, first: Strand | None, strands: Sequence[Strand]) -> None:
-    """Overwrite the words with `first`, if given, then add the others, block by block."""
-    known_answer()
-    zeros = memoryview(bytes(BLOCK_WORDS * words.itemsize))
-    buffer = np.empty(BLOCK_WORDS, words.dtype)
-    signs = [np.subtract if strand.minus else np.add for strand in strands]
-    for run in range(0, words.size, RUN_WORDS):
-        streams = [aes_stream(strand.key, run // RUN_WORDS) for strand in strands]
-        start = aes_stream(first.key, run // RUN_WORDS) if first else None
-        for part in blocks(words[run : run + RUN_WORDS]):
-            mask = buffer[: part.size]
-            plain, raw = zeros[: part.nbytes], mask.view(np.uint8).data
-            if first and start:
-                start.update_into(plain, part.view(np.uint8).data)
-                if first.minus:
-                    np.negative(part, out=part)
-            for stream, combine in zip(streams, signs, strict=True):
-                stream.update_into(plain, raw)
-                combine(part, mask, out=part)
+def tiles(size: int) -> Iterator[slice]:
+    """Return the tiles of a vector, each of BLOCK_WORDS words but for the last.
 
-
-def blocks(words: Words) -> Iterator[Words]:
-    """Split an array into views of at most BLOCK_WORDS words."""
-    for start in range(0, words.size, BLOCK_WORDS):
-        yield words[start : start + BLOCK_WORDS]
+    >>> [tile.stop - BLOCK_WORDS for tile in tiles(BLOCK_WORDS + 3)]
+    [0, 3]
+    """
+    return (slice(first, min(first + BLOCK_WORDS, size)) for first in range(0, size, BLOCK_WORDS))
 
 
 @cache

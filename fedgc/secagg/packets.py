@@ -178,11 +178,6 @@ class Roster:
     def __post_init__(self) -> None:
         _in_order((advert.member for advert in self.adverts), "roster")
 
-    @property
-    def rho(self) -> bytes:
-        """Return the hash of this roster, used in every derivation."""
-        return digest("roster", self.pack())
-
     def pack(self) -> bytes:
         """Return the packet's bytes."""
         return pack("roster", self.epoch, tuple(advert.pack() for advert in self.adverts))

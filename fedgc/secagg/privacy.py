@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 
 from fedgc.aggregators import squared_norm
 from fedgc.errors import BadSetting
+from fedgc.large_vectors import Readable
 from fedgc.secagg.keystream import BLOCK_WORDS, RandomBytes
 from fedgc.secagg.renyi import epsilon_of_releases
 
-Float = NDArray[np.float32]
 Numbers = NDArray[np.float64]
 Integers = NDArray[np.int64]
 NOISE_BLOCK: Final = BLOCK_WORDS // 8
@@ -71,15 +71,15 @@ class Privacy:
         """
         return epsilon_of_releases([(self.noise, 1.0, exchanges)], self.delta)
 
-    def clipped(self, update: Float) -> Float:
-        """Return the update with a norm of at most the clip; zeros if it is not finite.
+    def shortening(self, update: Readable) -> np.float32:
+        """Return the factor that shortens the update to the clip; 0 if it is not finite.
 
         A refusal would tell of the site's data, and the noise does not cover it.
         """
         norm = math.sqrt(squared_norm(update))
         if not math.isfinite(norm):
-            return np.zeros_like(update)
-        return update * np.float32(self.clip / norm) if norm > self.clip else update
+            return np.float32(0)
+        return np.float32(self.clip / norm) if norm > self.clip else np.float32(1)
 
     def own_noise(self, quorum: int, step: float, numbers: int) -> float:
         """Return the deviation, in steps, of the noise that each of at least `quorum` sites adds."""

@@ -9,9 +9,9 @@ step at 22 bits, the maximum).
 The sum of n sites must fit the ring of K bits with its sign: n Q < 2^(K-1); otherwise sums would silently
 wrap around. This is checked when a federation is written, not during training.
 
-Noise (`privacy`) is a number of steps, added after the rounding, so it is not clipped. The ring has room for
-9 standard deviations of a sum's noise beside the values, so a value wraps around with probability below
-1e-18. That would corrupt the value; it reveals nothing.
+Noise (`masked_vector`) is a number of steps, added after the rounding, so it is not clipped. The ring has
+room for 9 standard deviations of a sum's noise beside the values, so a value wraps around with probability
+below 1e-18. That would corrupt the value; it reveals nothing.
 
 Weights are part of the vector: site i sends w_i x_i / w_max, and w_i itself as digits of b - 1 bits, one ring
 word each, as few as w_max needs. Digits obey the same bound, so the sum of the weights is exact.
@@ -19,16 +19,16 @@ word each, as few as w_max needs. Digits obey the same bound, so the sum of the 
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgc.errors import BadSetting, BadVector, NotRecoverable
 from fedgc.secagg.keystream import BLOCK_WORDS, RING_TYPES, RandomBytes, Words
-from fedgc.secagg.privacy import DiscreteGaussian
 
 Float = NDArray[np.float32]
+Steps = NDArray[np.int32]
 FEWEST_BITS: Final = 2
 MOST_BITS: Final = 22
 _SHORT_BITS: Final = (
@@ -97,7 +97,7 @@ class Quantizer:
         Each site adds less than one step by stochastic rounding, 1 / 2F by the first rounding and 2^-22 of Q
         by float32; the sum is then scaled by w_max / weight and rounded to float32 once more.
         """
-        steps = sites * (1 + 1 / (2 * self._finer) + self.top * 2**-22)
+        steps = sites * (1 + 1 / (2 * self.finer) + self.top * 2**-22)
         return steps * self.clip / self.top * self.w_max / weight + self.clip * 2**-22
 
     @property
@@ -113,34 +113,12 @@ class Quantizer:
         """
         return self.step * (1 << (self.ring - 1)) * self.w_max
 
-    def add(
-        self, update: Float, weight: int, words: Words, chance: bytes, noise: DiscreteGaussian | None = None
-    ) -> None:
-        """Add the quantized `weight * update / w_max`, and the weight, to the masks in `words`, in place.
-
-        `noise` is added after the rounding. If BadVector is raised, `words` is partly written and must not be
-        used again.
-        """
-        if update.dtype != np.float32 or update.ndim != 1:
-            raise BadVector(f"update: saw {update.dtype} of shape {update.shape}, needed a float32 vector")
-        if words.size != self.words(update.size) or words.dtype != RING_TYPES[self.ring]:
-            raise BadVector(
-                f"masks: saw {words.size} words of {words.dtype}, needed {self.words(update.size)} "
-                f"of {RING_TYPES[self.ring]}"
-            )
+    def digits_of(self, weight: int) -> Words:
+        """Return the ring words of a weight."""
         if not 0 <= weight <= self.w_max:
             raise BadVector(f"weight: saw {weight}, needed 0 to w_max ({self.w_max})")
-        rounding = RandomBytes(chance)
-        work = _Work.empty()
-        scale = np.float32(self._finer * self.top / self.clip * weight / self.w_max)
-        for start in range(0, update.size, BLOCK_WORDS):
-            part = update[start : start + BLOCK_WORDS]
-            steps = self._steps(part, scale, rounding, work)
-            if noise is not None:
-                steps = (steps.view(np.int32) + noise.next(part.size)).view(np.uint64)
-            target = words[start : start + part.size]
-            np.add(target, steps.astype(target.dtype, copy=False), out=target)
-        words[update.size :] += self._digits_of(weight)
+        values = [(weight >> (at * (self.bits - 1))) & self.top for at in range(self.digits)]
+        return np.array(values, RING_TYPES[self.ring])
 
     def mean(self, words: Words, sites: int) -> tuple[Float, int]:
         """Return the weighted mean and the sum of weights from an unmasked sum of this many vectors.
@@ -168,62 +146,49 @@ class Quantizer:
         return mean, weight
 
     @property
-    def _finer(self) -> int:
+    def finer(self) -> int:
+        """Return into how many finer steps the first rounding divides a step, F."""
         return 1 << (16 if self.bits <= _SHORT_BITS else 8)
 
-    def _digits_of(self, weight: int) -> Words:
-        values = [(weight >> (at * (self.bits - 1))) & self.top for at in range(self.digits)]
-        return np.array(values, RING_TYPES[self.ring])
 
-    def _steps(self, part: Float, scale: np.float32, chance: RandomBytes, work: "_Work") -> Words:
-        """Return the steps of one block as words of 32 bits."""
-        fine, whole, extra = work.fine[: part.size], work.whole[: part.size], work.extra[: part.size]
-        self._scaled(part, scale, fine)
+class Rounding:
+    """Rounds `weight * update / w_max` to steps, tile by tile, with randomness from the stream of a key."""
+
+    def __init__(self, quantizer: Quantizer, weight: int, chance: bytes) -> None:
+        finer, clip = quantizer.finer, quantizer.clip
+        self._clip, self._finer, self._edge = clip, finer, np.float32(finer * quantizer.top)
+        self._scale = np.float32(finer * quantizer.top / clip * weight / quantizer.w_max)
+        self._chance = RandomBytes(chance)
+        self._kind = np.dtype("<u2" if finer > 256 else "<u1")
+        self._fine: Float = np.empty(BLOCK_WORDS, np.float32)
+
+    def steps(self, part: Float, first: int, out: Steps, *, clips: bool) -> None:
+        """Write the steps of a tile that begins at the number `first`.
+
+        `clips` says whether numbers of it may reach the clip; if not, clipping would change nothing.
+        """
+        fine = self._fine[: part.size]
+        if clips:
+            np.clip(part, -self._clip, self._clip, out=fine)
+            np.multiply(fine, self._scale, out=fine)
+            np.clip(fine, -self._edge, self._edge, out=fine)  # float32 may round the clip above the top
+        else:
+            np.multiply(part, self._scale, out=fine)
         np.rint(fine, out=fine)
-        np.copyto(whole, fine, casting="unsafe")
-        np.copyto(extra, self._chance(chance, part.size))
-        np.add(whole, extra, out=whole)
-        np.right_shift(whole, self._finer.bit_length() - 1, out=whole)
-        return whole.view(np.uint32)
+        np.copyto(out, fine, casting="unsafe")
+        self._chance.seek(first * self._kind.itemsize)
+        extra = fine.view(np.int32)  # the room serves twice: what fits the second-level cache is quicker
+        np.copyto(extra, self._chance.next(part.size * self._kind.itemsize).view(self._kind))
+        np.add(out, extra, out=out)
+        np.right_shift(out, self._finer.bit_length() - 1, out=out)
 
-    def _chance(self, chance: RandomBytes, count: int) -> NDArray[Any]:
-        return chance.next(count) if self._finer == 256 else chance.next(2 * count).view("<u2")
-
-    def _scaled(self, part: Float, scale: np.float32, out: Float) -> None:
-        low, high = _finite(part)
-        if max(-low, high) < _NEAR * self.clip:
-            np.multiply(part, scale, out=out)
-            return
-        np.clip(part, -self.clip, self.clip, out=out)
-        np.multiply(out, scale, out=out)
-        edge = np.float32(self._finer * self.top)
-        np.clip(out, -edge, edge, out=out)  # float32 may round the clip itself above the top
+    def clips(self, part: Float) -> bool:
+        """Return whether numbers of a tile may reach the clip; raise unless all are finite."""
+        low, high = float(part.min()), float(part.max())
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise BadVector(f"update: saw values from {low} to {high}, needed finite ones")
+        return max(-low, high) >= _NEAR * self._clip
 
 
 def _top(bits: int) -> int:
     return (1 << (bits - 1)) - 1
-
-
-def _finite(part: Float) -> tuple[float, float]:
-    """Return the minimum and the maximum; raise unless both are finite."""
-    low, high = float(part.min()), float(part.max())
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise BadVector(f"update: saw values from {low} to {high}, needed finite ones")
-    return low, high
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Work:
-    """Three scratch blocks that stay in cache."""
-
-    fine: Float
-    whole: NDArray[np.int32]
-    extra: NDArray[np.int32]
-
-    @classmethod
-    def empty(cls) -> "_Work":
-        return cls(
-            np.empty(BLOCK_WORDS, np.float32),
-            np.empty(BLOCK_WORDS, np.int32),
-            np.empty(BLOCK_WORDS, np.int32),
-        )

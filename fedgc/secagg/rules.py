@@ -37,7 +37,8 @@ class Known:
     def of(cls, roster: Roster) -> "Known":
         """Return the roster with its encoding and hash."""
         by_member = {advert.member: advert for advert in roster.adverts}
-        return cls(roster, roster.pack(), roster.rho, by_member)
+        packed = roster.pack()
+        return cls(roster, packed, digest("roster", packed), by_member)
 
     @property
     def members(self) -> tuple[int, ...]:

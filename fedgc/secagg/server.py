@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgc.errors import BadMessage, BadVector, NotRecoverable
+from fedgc.large_vectors import Readable, Scratch
 from fedgc.secagg import packets, rules
 from fedgc.secagg.federation import Federation
 from fedgc.secagg.keys import KEY_BYTES, TAG_BYTES, digest, loaded, public_of, same, verify
-from fedgc.secagg.keystream import RING_TYPES, Strand, Words, add_strands
+from fedgc.secagg.keystream import RING_TYPES, Strand, Words, add_strands, tiles
 from fedgc.secagg.packets import SHARE_BYTES, Parcel
 from fedgc.secagg.quantizer import Quantizer
 from fedgc.secagg.rules import PAIR_BYTES, Known
@@ -355,28 +356,34 @@ class Exchange:
 class RingSum:
     """The running sum of masked vectors. The caller tracks its members."""
 
-    def __init__(self, quantizer: Quantizer, size: int) -> None:
+    def __init__(self, quantizer: Quantizer, size: int, scratch: Scratch | None = None) -> None:
+        """The sum is one vector of the ring's words, in `scratch`."""
         self._quantizer = quantizer
         self._size = quantizer.words(size)
+        self._scratch = scratch or Scratch()
         self._words: Words | None = None
         self._count = 0
 
-    def check(self, vector: Words) -> None:
-        """Raise BadVector unless the vector has the shape of this exchange."""
+    def check(self, vector: Readable) -> None:
+        """Raise BadVector unless the vector has the size of this exchange."""
         kind = RING_TYPES[self._quantizer.ring]
-        if vector.dtype != kind or vector.shape != (self._size,):
+        if vector.dtype != kind or vector.size != self._size:
             raise BadVector(
-                f"masked vector: saw {vector.dtype} of shape {vector.shape}, needed {kind} ({self._size},)"
+                f"masked vector: saw {vector.size} of {vector.dtype}, needed {self._size} of {kind}"
             )
 
-    def add(self, vector: Words) -> None:
-        """Add one site's vector."""
+    def add(self, vector: Readable) -> None:
+        """Add one site's vector, tile by tile."""
         self.check(vector)
         self._count += 1
         if self._words is None:
-            self._words = vector.copy()
-        else:
-            np.add(self._words, vector, out=self._words)
+            kind = RING_TYPES[self._quantizer.ring]
+            self._words = self._scratch.empty(self._size * kind.itemsize).view(kind)
+            for tile in tiles(self._size):
+                self._words[tile] = vector[tile]
+            return
+        for tile in tiles(self._size):
+            np.add(self._words[tile], vector[tile], out=self._words[tile])
 
     def remove(self, masks: Sequence[Strand]) -> None:
         """Subtract the masks."""

@@ -2,8 +2,8 @@
 
 `records` writes a state as named records, `restore` reads them, and `changes` is the difference of two
 states: records to put and to erase. All writes are made this way, so the disk always matches the machine's
-state. Only the masked vector stays in memory: it is large, and after a restart the site refuses instead of
-repeating it.
+state. Only the masked vector is not on the disk: it is computed as it is read, and after a restart the site
+refuses instead of repeating it.
 """
 
 from collections.abc import Collection, Mapping
@@ -14,7 +14,7 @@ from typing import Any, Final
 from fedgc.errors import BadMessage
 from fedgc.secagg.canonical import pack, read, rows, typed
 from fedgc.secagg.federation import Federation
-from fedgc.secagg.keystream import Words
+from fedgc.secagg.masked_vector import MaskedVector
 from fedgc.secagg.packets import Roster
 from fedgc.secagg.rules import Known, absence
 
@@ -38,7 +38,7 @@ class Turn:
     signature: bytes = b""
     unlocked_by: bytes = b""
     opened: bytes = field(default=b"", repr=False)
-    vector: Words | None = field(default=None, repr=False)
+    vector: MaskedVector | None = field(default=None, repr=False)
 
     def pack(self) -> bytes:
         """Return the record, without the vector."""

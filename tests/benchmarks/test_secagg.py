@@ -45,9 +45,14 @@ def test_figures_of_crowd_compare_most_sites_with_fewest():
 
 
 def test_long_vector_is_measured_beside_its_keystreams():
-    rows = list(crowd.long_rows(2**20))
-    assert [row["method"] for row in rows] == ["masked", "aes"]
-    assert secagg.figures(rows)["billion_over_aes"] == rows[0]["seconds"] / rows[1]["seconds"]
+    rows = crowd.long_rows(2**20 + 5)
+    assert [row["method"] for row in rows] == ["masked", "sum", "aes"]
+    figures = secagg.figures(rows)
+    assert figures["billion_over_aes"] == rows[0]["seconds"] / rows[2]["seconds"]
+    assert figures["billion_peak_gb"] == {
+        "site": rows[0]["peak_bytes"] / 1e9,
+        "server": rows[1]["peak_bytes"] / 1e9,
+    }
 
 
 def test_unmeasured_flower_sizes_are_left_missing():

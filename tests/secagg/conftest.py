@@ -15,6 +15,7 @@ from fedgc.secagg import (
     Exchange,
     Federation,
     Identity,
+    MaskedVector,
     Member,
     Privacy,
     Quantizer,
@@ -50,7 +51,7 @@ class Site:
         """Kill the process; only its disk is left."""
         self.client = Client.start(self.federation, self.identity, dict(self.disk))
 
-    def take(self, step: Step) -> bytes | np.ndarray | None:
+    def take(self, step: Step) -> bytes | MaskedVector | None:
         """Execute the machine's outputs in order: write, then send."""
         self.client, todo = step
         sent = None
@@ -64,10 +65,9 @@ class Site:
         return sent
 
     def upload(self, update: np.ndarray, weight: int) -> np.ndarray:
-        start, pad = self.client.state.start, self.client.pad()
-        sent = self.take(self.client.upload(update, weight, start, pad, next(self.entropy)))
-        assert isinstance(sent, np.ndarray)
-        return sent
+        sent = self.take(self.client.upload(update, weight, self.client.state.start, next(self.entropy)))
+        assert isinstance(sent, MaskedVector)
+        return sent[:]
 
 
 @dataclass

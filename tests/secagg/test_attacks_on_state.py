@@ -62,9 +62,7 @@ def test_12_repeated_roster_after_shares_is_refused(kit):
 def test_12_crash_before_record_leaves_exchange_unused(kit):
     group, _epoch, _exchange, out, updates, weights = kit.started(3)
     site = group.sites[0]
-    site.client.upload(
-        updates[1], 1, site.client.state.start, site.client.pad(), bytes(32)
-    )  # never written, never sent
+    site.client.upload(updates[1], 1, site.client.state.start, bytes(32))  # never written, never sent
     site.restart()
     site.take(site.client.begin(out[0], kit.model))
     assert site.upload(updates[0], weights[0]).size == kit.size + 1
@@ -114,7 +112,7 @@ def test_too_little_randomness_is_refused(kit, entropy):
     for ask in (
         lambda: client.open(packet, kit.now, entropy),
         lambda: client.join(roster, kit.now, entropy),
-        lambda: client.upload(np.zeros(kit.size, np.float32), 1, client.state.start, client.pad(), entropy),
+        lambda: client.upload(np.zeros(kit.size, np.float32), 1, client.state.start, entropy),
     ):
         with pytest.raises(BadMessage, match="entropy: saw"):
             ask()

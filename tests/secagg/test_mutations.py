@@ -16,6 +16,10 @@ FIRST = {  # files of tests that are likely to notice a change of a file; the ot
     "packets": (*SPARSE, "test_canonical.py"),
     "canonical": ("test_canonical.py", *SPARSE),
     "state": ("test_state.py", *SPARSE),
+    **dict.fromkeys(
+        ("masked_vector", "keystream", "quantizer"),
+        ("test_masked_vector.py", "test_attacks_on_masks.py", "test_privacy.py"),
+    ),
 }
 MUTATIONS = [
     # the graph's numbers
@@ -99,6 +103,21 @@ MUTATIONS = [
     ("state", "found.union(s for s,", "found.union(s for s in () for _,"),
     ("state", "drew,\n        dict(peers),", "((),) * len(sources),\n        dict(peers),"),
     ("state", '"graph": (self.drew, self.peers) if any(self.drew) else (),', '"graph": (),'),
+    # the vector
+    ("client", "if not same(start, self.state.start):", "if False:"),
+    ("client", "used=True, vector=vector", "vector=vector"),
+    ("client", "Shield(privacy.shortening(update),", "Shield(np.float32(1),"),
+    ("client", "        if weight != w_max:\n", "        if False:\n"),
+    ("masked_vector", "if self._tag(part) != tag:", "if False:"),
+    ("masked_vector", "self._masks.add_to(words, first)", "self._masks.add_to(words, 0)"),
+    ("masked_vector", "if shield.shortening else np.zeros_like(part)", ""),
+    ("masked_vector", 'derive(shield.key, b"", "noise", run)', "shield.key"),
+    ("masked_vector", "tile.start != self._noised or ", ""),
+    ("keystream", "first != self._at or ", ""),
+    ("keystream", "or first % RUN_WORDS == 0", ""),
+    ("keystream", "divmod(first, RUN_WORDS)", "(first // RUN_WORDS, 0)"),
+    ("keystream", "divmod(position, RUN_BYTES)", "(position // RUN_BYTES, 0)"),
+    ("quantizer", "self._chance.seek(first * self._kind.itemsize)", "self._chance.seek(first)"),
     # survivors
     ("client", "if reason := self.state.absence(self.federation, survivors):", "if reason := '':"),
     ("rules", "    if count >= needed:\n", "    if count >= needed - 1:\n"),
@@ -145,6 +164,9 @@ MUTATIONS = [
         "            pass\n",
     ),
     ("federation", "or (count > POINTS and self.graph is None)", ""),
+    ("federation", "*(((self.task.digest, self.task.signatures),) if self.task else ()),", ""),
+    ("federation", "if not 1 <= self.signatures <= members:", "if False:"),
+    ("federation", "if len(self.digest) != _DIGEST_BYTES:", "if False:"),
     ("canonical", "    if values[count - 1 :] == ((),):\n", "    if False:\n"),
     ("canonical", "and len(numbers) == size", ""),
 ]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgc.errors import NotRecoverable
-from fedgc.secagg import Quantizer, RingSum, rules
+from fedgc.secagg import MaskedVector, Quantizer, RingSum, rules
 
 
 @pytest.mark.parametrize("count", [3, 5, 8])
@@ -54,14 +54,11 @@ def test_any_quorum_gives_exact_ring_sum_and_fewer_give_error(kit, data, count, 
     for member in sorted(survivors):
         site = group.sites[member]
         chance = next(site.entropy)
-        pad = site.client.pad()
-        ring_sum.add(
-            site.take(
-                site.client.upload(updates[member], weights[member], site.client.state.start, pad, chance)
-            )
-        )
+        start = site.client.state.start
+        ring_sum.add(site.take(site.client.upload(updates[member], weights[member], start, chance)))
         rounding = rules.derive(chance, exchange.context, "rounding")
-        group.federation.quantizer.add(updates[member], weights[member], plain, rounding)
+        quantizer = group.federation.quantizer
+        plain += MaskedVector(quantizer, updates[member], weights[member], (), rounding)[:]
     quorum, threshold = group.federation.quorum, group.federation.threshold
     signing, opening = signing & survivors, opening & signing & survivors
 

@@ -221,7 +221,7 @@ def do(step, point):
             if dies == f"after {point}":
                 os.kill(os.getpid(), signal.SIGKILL)
         else:
-            content = each.content if isinstance(each.content, bytes) else each.content.tobytes()
+            content = each.content if isinstance(each.content, bytes) else each.content[:].tobytes()
             sys.stdout.write(content.hex() + chr(10))
             sys.stdout.flush()
 
@@ -233,7 +233,7 @@ for line in sys.stdin:
             print("begun", flush=True)
         elif kind == "upload":
             update = np.full(int(rest[0]), float(rest[1]), np.float32)
-            do(client.upload(update, 1, client.state.start, client.pad(), os.urandom(32)), kind)
+            do(client.upload(update, 1, client.state.start, os.urandom(32)), kind)
         elif kind in ("agree", "unlock"):
             packet = getattr(packets, kind.title()).unpack(bytes.fromhex(rest[0]))
             do(getattr(client, kind)(packet), kind)

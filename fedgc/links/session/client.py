@@ -19,7 +19,7 @@ import grpc
 
 from fedgc.codecs import EXACT
 from fedgc.codecs.model_change import Changed, ChangeForm
-from fedgc.errors import BadMessage, BadVector, EdgeFailed, Refused
+from fedgc.errors import BadMessage, BadVector, EdgeFailed, FedgcError, Refused
 from fedgc.guards import guarded
 from fedgc.large_vectors import Readable, Scratch
 from fedgc.links import frames as wire
@@ -328,7 +328,7 @@ class Session:
                     if stream.opening:
                         frame = stream.opening.popleft()
                     elif stream.open and (self._flow.channel.waits or not self._ended):
-                        frame = self._flow.next_message()
+                        frame = self._next_message()
                     if frame is None and self._ended:
                         return
                     if frame is None:
@@ -336,6 +336,14 @@ class Session:
                         self._changed.wait()
             self._slow_down(stream, len(frame))
             yield frame
+
+    def _next_message(self) -> bytes | None:
+        """Return what is to be sent; end the session if a vector can no longer be read."""
+        try:
+            return self._flow.next_message()
+        except FedgcError as error:
+            self.end(str(error))
+            return None
 
     def _slow_down(self, stream: _Stream, size: int) -> None:
         """Sleep as long as `size` bytes take at `uplink_bytes_s`."""

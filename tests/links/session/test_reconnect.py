@@ -12,6 +12,7 @@ import grpc
 import numpy as np
 import pytest
 
+from fedgc.errors import BadVector
 from fedgc.links import frames as wire
 from fedgc.links.session import server as listener
 from fedgc.links.session.client import Session
@@ -360,3 +361,25 @@ def test_connection_without_stream_is_closed(make_link, secure: bool) -> None:
             ours.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
             while ours.recv(4096):
                 pass
+
+
+class Spoiled:
+    """A vector that can be read in part."""
+
+    size, dtype = BIG, np.dtype(np.float32)
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        if part.stop > BIG // 2:
+            raise BadVector("update: saw it changed")
+        return np.ones(part.stop - part.start, np.float32)
+
+
+def test_session_ends_when_vector_can_no_longer_be_read(make_link) -> None:
+    link = make_link(BIG, **{"piece_kb": 64})
+    session = link.session()
+    client = link.event(Joined).client
+    link.listener.send(Reveal(client, 1, 0, "local", None))
+    link.command(session)
+    session.offer(1, 0, Spoiled())
+    link.eventually(lambda: session.ended == "update: saw it changed")
+    assert link.event(Lost).client == client
