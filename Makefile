@@ -10,7 +10,7 @@ export PYTHONUNBUFFERED := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup demo examples hospitals test test-slow test-gpu fuzz canary check format clean docs reference
-.PHONY: docker-wheels docker-images docker-arm64 docker-check
+.PHONY: docker-wheels docker-images docker-arm64 docker-check dist sbom audit
 
 help:
 	@echo "make demo    train digits on four local clients, one slow, one killed in the middle"
@@ -22,6 +22,8 @@ help:
 	@echo "make docs    the documentation as a site, in site/"
 	@echo "make reference   the generated parts of docs/, written again"
 	@echo "make check   format, lint, types, layers, what lies in docker/"
+	@echo "make dist    wheel and source of a release in dist/, with an SBOM and their hashes; make sbom: that alone"
+	@echo "make audit   known vulnerabilities of the packages in constraints.txt"
 	@echo "make docker-wheels, docker-images   packages for building without a network; the images, with Docker"
 	@echo "make docker-check   a fleet from the images on a network of its own; as root, without Docker"
 	@echo "make docker-arm64   every package of the images as a wheel for aarch64"
@@ -84,6 +86,31 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest -q -m 'not contract' tests/docker
+
+dist: $(READY)
+	rm -rf dist
+	$(MAKE) sbom
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --outdir dist .
+	rm -rf fedgc.egg-info
+	cd dist && sha256sum fedgc* > SHA256SUMS
+
+# Of an environment of its own, since .venv holds what tests need besides.
+sbom: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group release
+	rm -rf build/sbom && mkdir -p dist
+	$(PYTHON) -m venv --without-pip build/sbom
+	$(BIN)/python -m pip --python build/sbom/bin/python install --quiet --constraint constraints.txt .
+	$(BIN)/cyclonedx-py environment build/sbom/bin/python --pyproject pyproject.toml --output-reproducible \
+		--output-format JSON --output-file dist/fedgc.cdx.json
+	rm -rf build/sbom fedgc.egg-info
+
+# The other database of pip-audit, that of its default, answers nothing for a package that it does not know.
+VULNERABILITIES := https://api.osv.dev
+audit: $(READY)
+	@if curl --silent --output /dev/null --max-time 10 $(VULNERABILITIES); then \
+		$(BIN)/python -m pip install --quiet --constraint constraints.txt --group release && \
+		$(BIN)/pip-audit --vulnerability-service osv --requirement constraints.txt --no-deps --disable-pip; \
+	else echo "audit: skipped: its database, $(VULNERABILITIES), cannot be reached"; fi
 
 # What tasks import besides, as pip names it: make docker-wheels PACKAGES='pandas pydicom'
 PACKAGES ?=

@@ -34,6 +34,7 @@ from fedgc.cli.queue_commands import queue
 from fedgc.cli.report import report
 from fedgc.cli.sim_command import sim
 from fedgc.cli.store import store
+from fedgc.cli.task_commands import task as tasks
 from fedgc.errors import Unusable
 
 app = typer.Typer(
@@ -52,6 +53,7 @@ app.add_typer(queue, name="queue")
 app.add_typer(keys, name="keys")
 app.add_typer(data, name="data")
 app.add_typer(deploy, name="deploy")
+app.add_typer(tasks, name="task")
 app.add_typer(policy, name="policy")
 app.add_typer(audit, name="audit")
 

@@ -74,7 +74,9 @@ def _scored(wanted: Wanted, config: RunConfig) -> str:
     console = view.terminal(stderr=True)
     with host_of(wanted, console) as host, tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
         superlink = host.superlink
-        flower_run = superlink.submit(app_with(app_in(Path.cwd()), Path(folder) / "app", config))
+        flower_run = superlink.submit(
+            app_with(app_in(wanted.folder), Path(folder) / "app", config, wanted.folder)
+        )
         _follow(superlink, flower_run)
         log = Log(superlink.log(flower_run))
         said, lines = log.text(), log.lines()

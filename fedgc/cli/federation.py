@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from fedgc.errors import BadSetting, Unusable
-from fedgc.secagg import Descriptor, Federation, Privacy, Quantizer, guarantees, limits
+from fedgc.policy import read_statement
+from fedgc.policy.policy import DIGEST
+from fedgc.secagg import Descriptor, Federation, Privacy, Quantizer, TaskPin, guarantees, limits
 from fedgc.secagg.federation import least_threshold, member_list
 from fedgc.secagg.graph import Graph, graph_for
 from fedgc.store.descriptor import read_descriptor, write_descriptor
@@ -61,6 +63,7 @@ class Pinned:
     site_clip: float | None
     privacy: tuple[float | None, int, float]  # noise, releases, delta
     sparse: tuple[int | None, int | None]  # members that collude, members lost in an exchange
+    task: tuple[Path | None, int | None] = (None, None)  # statement, members that have to sign it
 
     def federation(self) -> Federation:
         """Return the federation, or raise for the first invalid value."""
@@ -75,7 +78,17 @@ class Pinned:
             Quantizer(numbers.clip, numbers.bits, numbers.ring, numbers.w_max),
             self._privacy(),
             self._graph(len(members), threshold),
+            self._task(len(members)),
         )
+
+    def _task(self, members: int) -> TaskPin | None:
+        file, signatures = self.task
+        if file is None:
+            if signatures is not None:
+                raise BadSetting("--signatures: saw it alone, needed --task, the statement to be signed")
+            return None
+        digest = bytes.fromhex(read_statement(file).digest.removeprefix(DIGEST))
+        return TaskPin(digest, members if signatures is None else signatures)
 
     def _graph(self, members: int, threshold: int) -> Graph | None:
         """Return the graph of a large federation, None for the complete one."""

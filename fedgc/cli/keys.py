@@ -116,6 +116,12 @@ def federation(  # noqa: PLR0913, PLR0917  one for each option
     ] = None,
     releases: Annotated[int, typer.Option(help="Privacy: total number of exchanges.")] = 100,
     delta: Annotated[float, typer.Option(help="Privacy: the delta at which epsilon is stated.")] = 1e-6,
+    task: Annotated[
+        Path | None, typer.Option(help="The statement of the only task, which `fedgc task sign` writes.")
+    ] = None,
+    signatures: Annotated[
+        int | None, typer.Option(help="With --task: members that have to sign it; by default all.")
+    ] = None,
     vault: VaultPath = None,
     key_file: KeyFile = None,
 ) -> None:
@@ -132,7 +138,9 @@ def federation(  # noqa: PLR0913, PLR0917  one for each option
     numbers = Numbers(clip, bits, ring, largest_weight)
     privacy = (noise, releases, delta)
     sparse = (colluders, lost)
-    pinned = Pinned(tuple(member), threshold, n_min, exchanges, numbers, site_clip, privacy, sparse)
+    pinned = Pinned(
+        tuple(member), threshold, n_min, exchanges, numbers, site_clip, privacy, sparse, (task, signatures)
+    )
     write(opener, path, pinned)
 
 

@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from fedgc.cli.run import app_with
+from fedgc.cli.run import app_with, trained
 from fedgc.cli.script import placed_script
+from fedgc.cli.settings import GIVEN, settle
 from fedgc.config import RunConfig, known
-from fedgc.deploy.app_folder import app_in
+from fedgc.deploy.app_folder import MANIFEST, Setting, app_in
 from fedgc.errors import FedgcError, Unusable
 from fedgc.flower.app_guard import bundle_of
 from fedgc.flower.site_policy import request_of
@@ -41,8 +42,8 @@ from fedgc.store.views import Run
 
 SUMMED: Final = ("synced", "approximate")
 LIMITS: Final = (
-    "The rules bind fedgc's own client. An app of another kind could leave it out: only allow.apps, checked "
-    "before any code of an app runs, keeps other apps away.",
+    "The rules bind fedgc's own client. An app of another kind could leave it out: only allow.apps and "
+    "allow.signers, checked before any code of an app runs, keep other apps away.",
     "A program of an allowed app can read what its user can read, the policy and the log included.",
 )
 
@@ -71,21 +72,27 @@ def explain(file: Path, *, as_json: bool) -> None:
 
 def digests(folder: Path, task: str | None, script: str | None) -> None:
     """Print the digests of an app as it is sent, and of a task or script in it."""
-    app = app_in(folder)
-    config = RunConfig.read({} if app is None else app.settings)
-    config = replace(config, task=task or config.task, script=script or config.script)
-    config = replace(config, script=placed_script(config.script, folder, app, here=app is None))
-    with tempfile.TemporaryDirectory() as temporary:
-        written = app_with(app, Path(temporary) / "app", config)
-        found = app_digest(files_in_bundle(bundle_of(written)))
-        request = request_of(config, "", None, folders=(str(written), str(folder.absolute()), *sys.path))
-    sys.stdout.write(f"app {found}\n")
+    _, request = asked_in(folder, trained(task, script))
+    sys.stdout.write(f"app {request.app_digest}\n")
     for kind, name, digest in (
         ("task", request.task, request.task_digest),
         ("script", request.script, request.script_digest),
     ):
         if name and (kind == "script" or ":" in name):
             sys.stdout.write(f"{kind} {digest or 'not found'} {name}\n")
+
+
+def asked_in(folder: Path, given: Mapping[str, Setting]) -> tuple[RunConfig, Request]:
+    """Return the settings of a run of the app in a folder, as `fedgc run` sends it, and what it asks for."""
+    app = app_in(folder)
+    layers = [] if app is None else [(MANIFEST, app.settings)]
+    config = settle([*layers, (GIVEN, given)]).config
+    config = replace(config, script=placed_script(config.script, folder, app, here=app is None))
+    with tempfile.TemporaryDirectory() as temporary:
+        written = app_with(app, Path(temporary) / "app", config, folder)
+        found = app_digest(files_in_bundle(bundle_of(written)))
+        request = request_of(config, "", None, folders=(str(written), str(folder.absolute()), *sys.path))
+    return config, replace(request, app_digest=found)
 
 
 def verify_log(file: Path, noted: str) -> None:
@@ -203,6 +210,8 @@ def _not_known(policy: Policy, run: Run) -> tuple[str, ...]:
     said = []
     if policy.apps is not None:
         said.append("the digest of the app (allow.apps)")
+    if policy.signers is not None:
+        said.append("who has signed the app (allow.signers)")
     if config.secrecy == "masked" and _federation(config) is None:
         said.append(f"the descriptor {config.federation}, which is not on this machine: it counts as empty")
     return tuple(said)

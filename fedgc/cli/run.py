@@ -6,6 +6,7 @@ It runs the app in the current folder, if there is one, else fedgc's own with th
 import os
 import re
 import shlex
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -43,6 +44,7 @@ from fedgc.deploy.local_federation import Node
 from fedgc.deploy.superlink import Superlink, connection
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower import preconditions as beginning
+from fedgc.policy.digests import STATEMENT
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
 from fedgc.store.liveness import ALIVE_S, advice_for, alive, lost, reason_of
@@ -183,7 +185,7 @@ def started(place: Place, config: RunConfig, meanwhile: Callable[[], object] = l
     follower = Follower(place.store, config.resume or config.run)
     before, superlink, wanted = follower.look(), place.host.superlink, place.wanted
     with tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
-        written = app_with(place.app, Path(folder) / "app", config)
+        written = app_with(place.app, Path(folder) / "app", config, wanted.folder)
         log = Log(path := superlink.log(flower_run := _submitted(superlink, written, wanted)))
         unknown = (
             _nothing
@@ -360,10 +362,13 @@ def _submitted(superlink: Superlink, app: Path, wanted: Wanted) -> int:
         raise
 
 
-def app_with(app: App | None, folder: Path, config: RunConfig) -> Path:
-    """Write the app, or fedgc's own, with these settings; return its folder."""
+def app_with(app: App | None, folder: Path, config: RunConfig, here: Path) -> Path:
+    """Write the app, or fedgc's own, with these settings and the statement in `here`; return its folder."""
     if app is None:
-        return local.write_app(folder, config.table())
+        written = local.write_app(folder, config.table())
+        if (here / STATEMENT).is_file():
+            shutil.copyfile(here / STATEMENT, written / STATEMENT)
+        return written
     return app.write(folder, config.table(), travels(config.script, app.folder, app))
 
 

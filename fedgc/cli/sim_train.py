@@ -22,8 +22,10 @@ from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import Setting
 from fedgc.errors import BadSetting, BadTask
 from fedgc.sim import Request
+from fedgc.sim.masks import Masks, unmasked
 from fedgc.sim.simulate import MEGABYTE
 from fedgc.sim.training import Job, Point, Trained, train
+from fedgc.store.descriptor import read_descriptor
 from fedgc.training import CommonModel
 from fedgc.training.tasks import named
 from fedgc.web.markup import element, line_chart, table
@@ -32,7 +34,7 @@ from fedgc.web.report_page import page_of
 SHOWN: Final = 20  # rounds of the table on a terminal
 COLUMNS: Final = ("round", "outcome", "time", "clients", "steps counted", "loss", "sent", "figures")
 SUMMED: Final = ("synced", "approximate")
-SIMULATED: Final = {"secrecy": "open", "client.app": "fedgc", "script": "", "site.gateway": ""}
+SIMULATED: Final = {"client.app": "fedgc", "script": "", "site.gateway": ""}
 BY_OPTIONS: Final = {"task": "--train alone", "min-clients": "--clients"}
 
 
@@ -69,7 +71,7 @@ class Training:
         return config
 
     def job(self) -> tuple[Job, float]:
-        """Return the training to simulate, and the megabytes of the model."""
+        """Return the training to simulate, and the megabytes of an update."""
         clients = self.request.scenario()[0].clients
         config = self.config(clients)
         make = partial(named, self.task, config)
@@ -79,7 +81,10 @@ class Training:
             raise BadTask(
                 f"task {self.task}: saw {len(task.sizes())} chunks, needed one for each of {clients} clients"
             )
-        size = CommonModel(task, config).size
+        size, masks = CommonModel(task, config).size, None
+        if config.secrecy == "masked":
+            masks = Masks.of(read_descriptor(Path(config.federation)).federation, clients, size)
+            config = unmasked(config)
         request = replace(
             self.request,
             clients=clients,
@@ -93,7 +98,10 @@ class Training:
             task, config, request.scenario(), request.line, make=make, workers=processes, owned=owned,
             keeps_clients=False, ray=self.ray, grace_s=config.grace_s,
         )  # fmt: skip
-        return job, request.model_mb
+        if masks is None:
+            return job, request.model_mb
+        job = replace(job, scenario=masks.scenario(job.scenario), line=masks.line(job.line))
+        return job, request.model_mb * masks.share
 
 
 @dataclass(frozen=True, slots=True)

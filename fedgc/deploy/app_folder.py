@@ -17,6 +17,7 @@ import tomli_w
 
 from fedgc.config import TASK, RunConfig, flat
 from fedgc.errors import Unusable
+from fedgc.policy.digests import STATEMENT
 
 Setting = str | int | float
 
@@ -44,11 +45,14 @@ class App:
         """Copy the files of the app's bundle to a new folder, with settings over the defaults.
 
         `also` is the path of a training script in the app, which is copied with the Python files beside it.
+        The statement of the app's task is copied too.
         """
         manifest = _manifest(self.folder)
         about = manifest["tool"]["flwr"]["app"]
-        patterns = [*about.get("fab-include", CARRIED), *([str(Path(also).parent / "*.py")] if also else [])]
-        if also and "fab-include" in about:
+        more = [str(Path(also).parent / "*.py")] if also else []
+        more += [STATEMENT] if (self.folder / STATEMENT).is_file() else []
+        patterns = list(dict.fromkeys([*about.get("fab-include", CARRIED), *more]))
+        if more and "fab-include" in about:
             about["fab-include"] = patterns
         for path in self._carried(patterns):
             copy = folder / path.relative_to(self.folder)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from fedgc.deploy.app_folder import Setting
 from fedgc.deploy.local_federation import Node
-from fedgc.flower.masked_client import DESCRIPTOR, KEY, VAULT
+from fedgc.flower.app_guard import DESCRIPTOR
+from fedgc.flower.masked_client import KEY, VAULT
 from fedgc.secagg import Descriptor, Federation, Identity, Quantizer
 from fedgc.secagg.federation import least_threshold, member_list
 from fedgc.store.descriptor import write_descriptor

@@ -1,4 +1,4 @@
-"""Checks the code of an app against the policy of the site, before Flower installs and imports it.
+"""Checks the code of an app against the policy and the descriptor of the site, before Flower installs it.
 
 Everything else that a policy says is enforced by fedgc's ClientApp, which the app imports: an app of another
 kind could leave it out. So a site that trusts its policy lists the apps that it allows.
@@ -11,16 +11,20 @@ import time
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fedgc.errors import NotAllowed
 
-POLICY: Final = "policy"  # key of the node config
-_checked: Final[list[str]] = []  # the digest of this process's app
+if TYPE_CHECKING:
+    from fedgc.policy import SentApp
+    from fedgc.secagg import Federation
+
+POLICY, DESCRIPTOR = "policy", "federation"  # keys of the node config
+_checked: Final[list["SentApp"]] = []  # this process's app
 
 
 def guard() -> None:
-    """Let Flower's ClientApp process install only apps that the policy in the node config allows."""
+    """Let Flower's ClientApp process install only apps that the node config's policy and descriptor allow."""
     running: Any = import_module("flwr.supernode.runtime.run_clientapp")
     pull, install = running.pull_task_input, running.install_from_fab
     taken: list[Any] = []
@@ -38,26 +42,50 @@ def guard() -> None:
 
 
 def must_be_allowed(bundle: bytes, node: Mapping[str, object], run: str) -> None:
-    """Raise NotAllowed unless the policy of this node allows the app in a bundle of Flower."""
-    if not node.get(POLICY):
+    """Raise NotAllowed unless this node's policy and descriptor allow the app in a bundle of Flower."""
+    federation = _pinning(node)
+    if not node.get(POLICY) and federation is None:
         return
+    from fedgc.flower.pinned_task import must_be_app
+    from fedgc.policy import SentApp
+    from fedgc.policy.digests import files_in_bundle
+
+    sent = SentApp.of(files_in_bundle(bundle))
+    name = str(node.get("name", ""))
+    try:
+        if node.get(POLICY):
+            _must_be_in_policy(Path(str(node[POLICY])), sent, name, run)
+        if federation is not None:
+            must_be_app(federation, sent)
+    except NotAllowed as refused:
+        raise NotAllowed(f"client {name or 'without a name'}: {refused}") from None
+    _checked.append(sent)
+
+
+def _must_be_in_policy(file: Path, sent: "SentApp", name: str, run: str) -> None:
     from fedgc.policy import AuditLog, Entry, check_app, read_policy
-    from fedgc.policy.digests import app_digest, files_in_bundle
     from fedgc.policy.hours import zone_of
 
-    policy = read_policy(Path(str(node[POLICY])))
-    digest = app_digest(files_in_bundle(bundle))
-    for refusal in check_app(policy, digest):
+    policy = read_policy(file)
+    for refusal in check_app(policy, sent.digest, sent.signers):
         log = AuditLog(policy.log_file, zone_of(policy.zone), time.time)
-        name = str(node.get("name", ""))
         log.append(Entry("refused", name, run, rule=refusal.text))
-        raise NotAllowed(f"client {name or 'without a name'}: {refusal.text}")
-    _checked.append(digest)
+        raise NotAllowed(refusal.text)
 
 
-def checked_app() -> str:
-    """Return the digest of the app that was checked in this process; empty if none was."""
-    return _checked[-1] if _checked else ""
+def _pinning(node: Mapping[str, object]) -> "Federation | None":
+    """Return the federation of this node, if its descriptor pins a task."""
+    if not node.get(DESCRIPTOR):
+        return None
+    from fedgc.store.descriptor import read_descriptor
+
+    federation = read_descriptor(Path(str(node[DESCRIPTOR]))).federation
+    return federation if federation.task else None
+
+
+def checked_app() -> "SentApp | None":
+    """Return the app that was checked in this process; None if none was."""
+    return _checked[-1] if _checked else None
 
 
 def bundle_of(folder: Path) -> bytes:

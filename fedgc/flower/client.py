@@ -23,6 +23,7 @@ from flwr.clientapp import ClientApp
 from fedgc.codecs.model_change import ChangeForm
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, FedgcError, NotAllowed
+from fedgc.flower.app_guard import checked_app
 from fedgc.flower.cache_folders import default_root, open_account, open_cache, spilled
 from fedgc.flower.client_loop import LEFT, ClientLoop, Wait
 from fedgc.flower.departure import GRACE_KEY, GRACE_S, Departure
@@ -30,6 +31,7 @@ from fedgc.flower.heartbeat import ENVIRONMENT, HeartbeatWriter
 from fedgc.flower.masked_client import MaskedClient, site_of
 from fedgc.flower.message_work import MessageWork
 from fedgc.flower.must_fit import must_fit_client
+from fedgc.flower.pinned_task import must_be_pinned
 from fedgc.flower.site_policy import SitePolicy, site_policy
 from fedgc.large_vectors import Scratch
 from fedgc.links import identity
@@ -229,8 +231,7 @@ def _opened(context: Context, task: Task | None, name: str, run: str) -> Iterato
         site = site_of(config, node, os.environ, time.time, os.urandom)
         if site is not None:
             open_things.enter_context(closing(site))
-        policy = site_policy(config, node, who.client, run, site.federation if site else None)
-        policy.admit()  # before the code of the run
+        policy = _admitted(config, node, who.client, run, site)  # before the code of the run
         limit_memory(policy.gpu_share)
         known = {**own, "identity": str(who.path)}
         chosen = None if config.script or own.get(SITE) else task or named(config.task, config, known)
@@ -246,6 +247,17 @@ def _opened(context: Context, task: Task | None, name: str, run: str) -> Iterato
         limits = (pace_s, uplink_bytes_s, caches, spill, site, departure, context.run_id, policy)
         account = open_account(caches, run, who.client)
         yield _Client(who, name, config, chosen, own, *limits, account)
+
+
+def _admitted(
+    config: RunConfig, node: Mapping[str, object], client: str, run: str, site: MaskedClient | None
+) -> SitePolicy:
+    """Return the site's policy for a run; raise NotAllowed unless it and the descriptor allow the run."""
+    policy = site_policy(config, node, client, run, site.federation if site else None)
+    policy.admit()
+    if site is not None:
+        must_be_pinned(site.federation, checked_app(), config, policy.request, client)
+    return policy
 
 
 def _terms(client: _Client, numbers: int) -> Terms:

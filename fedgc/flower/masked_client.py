@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, BadSetting, EdgeFailed, FedgcError, NotAdmitted, NotAllowed, NotHere
+from fedgc.flower.app_guard import DESCRIPTOR
 from fedgc.large_vectors import Readable
 from fedgc.links.log import LOG
 from fedgc.messages import (
@@ -58,7 +59,7 @@ Reply = Advert | Deal | Signed | Shares
 ClientEvent = Joined | Progress | Report | Failed
 
 ENTROPY_BYTES: Final = 32
-DESCRIPTOR, VAULT, KEY = "federation", "vault", "vault-key"  # keys of the node config
+VAULT, KEY = "vault", "vault-key"  # keys of the node config
 SEE_CLIENT_LOG: Final = "it could not do its part; the reason is in its own log"
 
 

@@ -76,6 +76,11 @@ class SitePolicy:
         self._allow(check(policy, self._request, self._log.totals(), self._wall()), 0)
         self._append(self._entry("joined"))
 
+    @property
+    def request(self) -> Request:
+        """What the run asks of the site."""
+        return self._request
+
     def closes_s(self) -> float | None:
         """Return the seconds until the site's hours end, 0 outside of them; None if they do not end."""
         if self._policy is None or self._policy.hours is None:
@@ -265,14 +270,15 @@ def request_of(
     """
     places = tuple(folders) or tuple(sys.path)
     command = (pinned or config.script) if config.script else ""
-    privacy = federation.privacy if federation else None
+    privacy, sent = federation.privacy if federation else None, checked_app()
     return Request(
         run=run.partition("@")[0],
         task="" if command else config.task,
         task_digest="" if command else task_digest(config.task, places),
         script=command,
         script_digest=script_digest(command, _file_of(command, places)) if command else "",
-        app_digest=checked_app(),
+        app_digest=sent.digest if sent else "",
+        app_signers=sent.signers if sent else (),
         masked=config.secrecy == "masked",
         threshold=federation.threshold if federation else 0,
         n_min=federation.quorum if federation else 0,

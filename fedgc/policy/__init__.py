@@ -15,10 +15,11 @@ from fedgc.policy.check import (
 from fedgc.policy.hours import Hours
 from fedgc.policy.policy import Policy
 from fedgc.policy.reading import explained, read_policy
+from fedgc.policy.statement import SentApp, Statement, pinned_settings, read_statement
 from fedgc.policy.totals import Totals
 
 __all__ = [
-    "AuditLog", "Entry", "Exchange", "Hours", "Policy", "Refusal", "Request", "Totals", "check", "check_app",
-    "check_exchange", "check_release", "explained", "figures_that_leave", "loss_leaves", "read_policy",
-    "verify",
+    "AuditLog", "Entry", "Exchange", "Hours", "Policy", "Refusal", "Request", "SentApp", "Statement",
+    "Totals", "check", "check_app", "check_exchange", "check_release", "explained", "figures_that_leave",
+    "loss_leaves", "pinned_settings", "read_policy", "read_statement", "verify",
 ]  # fmt: skip

@@ -23,6 +23,7 @@ class Request:
     script: str = ""
     script_digest: str = ""
     app_digest: str | None = None  # None: not known here
+    app_signers: tuple[str, ...] = ()  # the keys that have signed the app
     masked: bool = False
     threshold: int = 0
     n_min: int = 0
@@ -75,14 +76,25 @@ def check_exchange(policy: Policy, exchange: Exchange, totals: Totals, now: floa
     return (*_limits(policy, totals, now, exchange), *check_release(policy, exchange, totals))
 
 
-def check_app(policy: Policy, digest: str) -> tuple[Refusal, ...]:
-    """Return the rule that an app breaks by its digest; an empty digest is that of an app not checked."""
-    if policy.apps is None or digest in policy.apps:
+def check_app(policy: Policy, digest: str, signers: tuple[str, ...] = ()) -> tuple[Refusal, ...]:
+    """Return the rule that an app breaks by its digest and the keys that have signed it.
+
+    An empty digest is that of an app not checked.
+    """
+    known = policy.signers
+    if (policy.apps is None and known is None) or digest in (policy.apps or ()):
         return ()
-    if digest:
-        return (_refusal(policy, "allow.apps", f"saw the app {digest}, needed one that is listed"),)
-    text = "saw an app that was not checked before it began, needed one that `fedgc deploy client` starts"
-    return (_refusal(policy, "allow.apps", text),)
+    key, seen, needed = "allow.apps", f"saw the app {digest}", "needed one that is listed"
+    if known is not None:
+        count = len(set(signers) & set(known))
+        if digest and count >= policy.needed_signatures:
+            return ()
+        key, seen = "allow.signers", f"{seen}, signed by {count} of these keys"
+        needed = f"needed {policy.needed_signatures}" + (", or one in allow.apps" if policy.apps else "")
+    if not digest:
+        seen = "saw an app that was not checked before it began"
+        needed = "needed one that `fedgc deploy client` starts"
+    return (_refusal(policy, key, f"{seen}, {needed}"),)
 
 
 def figures_that_leave(
@@ -122,7 +134,7 @@ def _code(policy: Policy, request: Request) -> Iterator[Refusal]:
             seen = f"{request.task!r}, digest {request.task_digest or 'unknown'}"
             yield _refusal(policy, "allow.tasks", f"saw the task {seen}, needed one that is listed")
     if request.app_digest is not None:
-        yield from check_app(policy, request.app_digest)
+        yield from check_app(policy, request.app_digest, request.app_signers)
 
 
 def _secrecy(policy: Policy, request: Request) -> Iterator[Refusal]:

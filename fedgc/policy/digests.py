@@ -16,13 +16,15 @@ from fedgc.errors import Unusable
 from fedgc.policy.policy import DIGEST
 
 MANIFEST: Final = "pyproject.toml"  # its settings of a run change, and what they do is checked
+STATEMENT: Final = "task.fedgc.json"  # names the digest of the app, and travels with it
 INFO: Final = ".info/"  # Flower's list of the files, which it removes when it installs an app
 
 
 def app_digest(files: Mapping[str, bytes]) -> str:
     """Return the digest of an app's code: of each file by its path in the app.
 
-    Of the manifest, all counts but the settings of a run, which change.
+    Of the manifest, all counts but the settings of a run, which change, and the patterns of the files, as
+    these count themselves.
 
     >>> files = {"client/app.py": b"", "pyproject.toml": b"tool.flwr.app.config.rounds = 3"}
     >>> app_digest(files) == app_digest({**files, "pyproject.toml": b"tool.flwr.app.config.rounds = 4"})
@@ -32,7 +34,9 @@ def app_digest(files: Mapping[str, bytes]) -> str:
         Unusable: The app holds compiled Python code, or its manifest cannot be read.
     """
     hashed = hashlib.sha256(b"fedgc app")
-    counted = {name: content for name, content in files.items() if not name.startswith(INFO)}
+    counted = {
+        name: content for name, content in files.items() if name != STATEMENT and not name.startswith(INFO)
+    }
     counted[MANIFEST] = _without_settings(files.get(MANIFEST, b""))
     for name in sorted(counted):
         if "__pycache__" in name.split("/") or name.endswith(".pyc"):
@@ -62,7 +66,9 @@ def _without_settings(manifest: bytes) -> bytes:
     try:
         read = tomllib.loads(manifest.decode())
         tools = read.get("tool", {})
-        tools.get("flwr", {}).get("app", {}).pop("config", None)
+        app = tools.get("flwr", {}).get("app", {})
+        app.pop("config", None)
+        app.pop("fab-include", None)
         tools.pop("fedgc", None)  # defaults of these settings
         return json.dumps(read, sort_keys=True, default=str).encode()
     except (ValueError, AttributeError, TypeError, RecursionError) as error:

@@ -21,6 +21,11 @@ def is_digest(text: str) -> bool:
     return text != hexadecimal and len(hexadecimal) == 64 and not set(hexadecimal) - set("0123456789abcdef")
 
 
+def is_key(text: str) -> bool:
+    """Return whether a text is a public key as `fedgc keys new` prints it."""
+    return is_digest(DIGEST + text)
+
+
 def _digests(entries: Names) -> bool:
     return all(map(is_digest, entries))
 
@@ -38,6 +43,15 @@ class Policy:
     apps: Names | None = setting(
         "allow.apps", None, "only these apps run, by the digest of their code: {}", _digests,
         f"digests as `fedgc policy digest` prints them, {DIGEST}...",
+    )  # fmt: skip
+    signers: Names | None = setting(
+        "allow.signers", None, "these keys allow an app by their signatures under its statement: {}",
+        lambda entries: bool(entries) and all(map(is_key, entries)) and len(set(entries)) == len(entries),
+        "public keys as `fedgc keys new` prints them, each once",
+    )  # fmt: skip
+    signatures: int = setting(
+        "allow.signatures", 0, "an app needs at least {} signatures of allow.signers",
+        lambda value: value >= 1, "at least 1",
     )  # fmt: skip
     tasks: Names | None = setting(
         "allow.tasks", None, "only these tasks are trained: {}", _tasks,
@@ -99,6 +113,11 @@ class Policy:
         """Return a rule as errors and refusals name it: `site.toml, line 4 (secrecy.least)`."""
         line = self.lines.get(key) or self.lines.get(key.partition(".")[0])
         return f"{self.file.name}{f', line {line}' if line else ''} ({key})"
+
+    @property
+    def needed_signatures(self) -> int:
+        """The number of signatures by which an app is allowed: of all signers, if the rules do not say."""
+        return self.signatures or len(self.signers or ())
 
     @property
     def log_file(self) -> Path:

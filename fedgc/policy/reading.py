@@ -108,8 +108,11 @@ def _consistent(policy: Policy, given: Mapping[str, object]) -> Policy:
 
 def _contradictions(policy: Policy, given: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Yield the key of each rule that contradicts another, and why."""
-    if policy.apps == ():
+    if policy.apps == () and policy.signers is None:
         yield "allow.apps", "saw no app, so no run is ever allowed; needed at least one digest"
+    if policy.signatures > len(policy.signers or ()):
+        keys = f"{len(policy.signers or ())} keys in allow.signers"
+        yield "allow.signatures", f"saw {policy.signatures} with {keys}, needed as many keys or more"
     if policy.tasks == () and policy.scripts == ():
         yield "allow.tasks", "saw neither a task nor a script, so no run is ever allowed; needed one"
     yield from _about_secrecy(policy, given)

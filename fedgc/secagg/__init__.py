@@ -13,7 +13,7 @@ The package has no disk, network, clock or randomness; fresh secret bytes are ar
 """
 
 from fedgc.secagg.client import Client, Reply, Step
-from fedgc.secagg.federation import Descriptor, Federation, Member, guarantees, limits
+from fedgc.secagg.federation import Descriptor, Federation, Member, TaskPin, guarantees, limits
 from fedgc.secagg.keys import Identity
 from fedgc.secagg.masked_vector import MaskedVector
 from fedgc.secagg.privacy import Privacy
@@ -23,6 +23,6 @@ from fedgc.secagg.state import Changes
 
 __all__ = [
     "Changes", "Client", "Descriptor", "Epoch", "Exchange", "Federation", "Identity", "MaskedVector",
-    "Member", "Privacy", "Quantizer", "Reply", "RingSum", "SetUp", "Step", "Terms",
+    "Member", "Privacy", "Quantizer", "Reply", "RingSum", "SetUp", "Step", "TaskPin", "Terms",
     "guarantees", "limits",
 ]  # fmt: skip

@@ -30,6 +30,7 @@ _HEAD_BYTES: Final = 320
 _LABEL: Final = "fedgc federation"
 _SIGNED: Final = "fedgc endorsement"
 _UNIT: Final = "site"  # what the noise of a descriptor protects
+_DIGEST_BYTES: Final = 32
 
 
 def least_threshold(members: int) -> int:
@@ -56,6 +57,21 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskPin:
+    """The statement of the only task of a federation: its SHA-256, and how many members have to sign it."""
+
+    digest: bytes
+    signatures: int
+
+    def check(self, members: int) -> None:
+        """Raise unless so many members can sign it."""
+        if len(self.digest) != _DIGEST_BYTES:
+            raise BadSetting(f"task: saw a digest of {len(self.digest)} bytes, needed {_DIGEST_BYTES}")
+        if not 1 <= self.signatures <= members:
+            raise BadSetting(f"task: saw {self.signatures} signatures of {members}, needed 1 to {members}")
+
+
+@dataclass(frozen=True, slots=True)
 class Federation:
     """The pinned parameters. Members are numbered in the order of their names, from 0."""
 
@@ -66,6 +82,7 @@ class Federation:
     quantizer: Quantizer
     privacy: Privacy | None = None
     graph: Graph | None = None
+    task: TaskPin | None = None
     fid: bytes = field(init=False, repr=False, compare=False)  # the hash that identifies this descriptor
 
     def __post_init__(self) -> None:
@@ -83,6 +100,8 @@ class Federation:
         self.check_noise(1)
         if self.graph is not None:
             self.graph.check(count, self.threshold, self.quorum)
+        if self.task is not None:
+            self.task.check(count)
         if self.largest_packet > LARGEST_PACKET:
             raise BadSetting(
                 f"exchanges: saw {self.exchanges} an epoch of {count} members, whose packets have up to "
@@ -186,12 +205,14 @@ class Federation:
             (self.threshold, self.n_min, self.exchanges, *(astuple(self.graph) if self.graph else ())),
             (float(quantizer.clip), quantizer.bits, quantizer.ring, quantizer.w_max),
             pinned,
+            *(((self.task.digest, self.task.signatures),) if self.task else ()),
         )
 
     @classmethod
     def unpack(cls, data: bytes) -> "Federation":
         """Decode the output of `pack`."""
-        version, members, counts, numbers, pinned = read(data, _LABEL, int, tuple, tuple, tuple, tuple)
+        kinds = (int, tuple, tuple, tuple, tuple, tuple)
+        version, members, counts, numbers, pinned, task = read(data, _LABEL, *kinds, has_rest=True)
         if version != PROTOCOL:
             raise BadMessage(f"descriptor: saw protocol {version}, needed {PROTOCOL}")
         threshold, n_min, exchanges, *drawn = typed(counts, "descriptor", *[int] * max(3, len(counts)))
@@ -205,6 +226,7 @@ class Federation:
             Quantizer(*typed(numbers, "descriptor", float, int, int, int)),
             _privacy_of(pinned) if pinned else None,
             Graph(*drawn) if drawn else None,
+            TaskPin(*typed(task, "descriptor", bytes, int)) if task else None,
         )
 
 
@@ -273,6 +295,12 @@ def guarantees(federation: Federation) -> tuple[str, ...]:
             f"After {privacy.exchanges} exchanges the sums are "
             f"({privacy.spent(privacy.exchanges):.3f}, {privacy.delta:g})-differentially private for each "
             f"site, if every site clips its update to {privacy.clip:g} and adds its noise."
+        )
+    if federation.task is not None:
+        said.append(
+            f"A site trains the task of the statement {federation.task.digest.hex()} alone, if at least "
+            f"{federation.task.signatures} members have signed it, and refuses other code, settings and "
+            "versions of fedgc before it trains."
         )
     return tuple(said)
 

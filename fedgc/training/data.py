@@ -46,7 +46,7 @@ class Columns:
 
     def batch(self, rows: Rows) -> tuple[Tensor, ...]:
         """Return these rows of every tensor."""
-        index = to_device(torch.tensor(rows), self._device)
+        index = to_device(torch.from_numpy(rows), self._device)
         return tuple(column[index] for column in self._columns)
 
     @classmethod

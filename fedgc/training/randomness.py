@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 GAMMA: Final = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's odd constants
 MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
 MIX_2: Final = np.uint64(0x94D049BB133111EB)
+_restores = False  # whether the generators will be restored by a block around
 
 
 def key(*words: int | str) -> int:
@@ -70,14 +71,27 @@ def _seed_torch(start: int) -> None:
 
 
 @contextmanager
-def seeded(start: int) -> Iterator[None]:
-    """Seed the global generators in the block; restore those of Python and numpy afterwards."""
+def restored() -> Iterator[None]:
+    """Restore the generators of Python and numpy after the block. It may have many `seeded` blocks."""
+    global _restores
+    if _restores:
+        yield
+        return
     python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002  users' datasets draw from it
-    random.seed(start)
-    np.random.seed(start & 0xFFFFFFFF)  # noqa: NPY002  users' datasets draw from it
-    _seed_torch(start)
+    _restores = True
     try:
         yield
     finally:
+        _restores = False
         random.setstate(python)
         np.random.set_state(legacy)  # noqa: NPY002  users' datasets draw from it
+
+
+@contextmanager
+def seeded(start: int) -> Iterator[None]:
+    """Seed the global generators in the block; restore those of Python and numpy afterwards."""
+    with restored():
+        random.seed(start)
+        np.random.seed(start & 0xFFFFFFFF)  # noqa: NPY002  users' datasets draw from it
+        _seed_torch(start)
+        yield

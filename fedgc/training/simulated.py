@@ -23,6 +23,7 @@ from fedgc.training.client_file import Extent, mapped, write
 from fedgc.training.flat import Vector
 from fedgc.training.local_loop import Begin
 from fedgc.training.pace import Pace
+from fedgc.training.randomness import restored
 from fedgc.training.shared_momentum import lead_of, squared_distance
 from fedgc.training.task_loop import TaskLoop
 from fedgc.training.tasks import Task
@@ -90,10 +91,11 @@ class ClientTrainer:
         chunks = tuple(name for _, name in sorted(work.names))
         self._trainer.unload(LOADED)
         self._loop.begin(Begin(work, chunks, model, lead, saved, reached))
-        while reached < stretch.last:
-            done = self._loop.advance(reached, stretch.last)
-            if done is not None:
-                reached, losses, led = reached + done.steps, losses + done.losses, led + done.led
+        with restored():  # not around `begin`: a task may draw the data of each client
+            while reached < stretch.last:
+                done = self._loop.advance(reached, stretch.last)
+                if done is not None:
+                    reached, losses, led = reached + done.steps, losses + done.losses, led + done.led
         end, squared_norm = self._loop.saved(), self._loop.squared_gradient
         if self._config.measure != "gradient":
             squared_norm = squared_distance(model[: flat.parameters], end.vector, lead, led)

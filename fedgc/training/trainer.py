@@ -76,6 +76,8 @@ class Trainer:
         made = initial_model(task, config)
         self.layout: Layout = announced_layout(made.layout, made.module, task.private)
         self.flat = FlatModel(made.module.to(self.device), task.private)
+        self._modules, self._weights = [*self.flat.module.modules()], [*self.flat.module.parameters()]
+        self._trains = False  # whether `train()` of the module was called
         self._first_unsent = self.flat.read_unsent()
         self._optimizer = self._new_optimizer()
         self.sizes = task.sizes()
@@ -201,8 +203,7 @@ class Trainer:
 
     def step(self, names: tuple[str, ...], local_step: LocalStep) -> float:
         """Do one local step on the samples of these chunks; return its loss (0 with privacy of records)."""
-        module = self.flat.module.train()
-        module.zero_grad(set_to_none=True)
+        module = self._training_module()
         with seeded(key(*local_step.stream, local_step.step)), deterministic_cudnn(self.device):
             if self.records is None:
                 samples, rows = self._batch_of(names, local_step)
@@ -215,6 +216,15 @@ class Trainer:
         if not math.isfinite(value):
             raise TaskFailed(f"the loss is {value}, needed a finite number")
         return value
+
+    def _training_module(self) -> nn.Module:
+        """Return the module in training mode, without gradients."""
+        if not (self._trains and all(each.training for each in self._modules)):
+            self.flat.module.train()  # a module of the user's may leave some of its parts as they are
+            self._trains = True
+        for each in self._weights:
+            each.grad = None
+        return self.flat.module
 
     def _batch_of(self, names: tuple[str, ...], local_step: LocalStep) -> tuple[Samples, Rows]:
         size = self.config.batch_size

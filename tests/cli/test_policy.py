@@ -86,6 +86,9 @@ def test_simulation_names_refusals_of_run(site: Path, tmp_path: Path, monkeypatc
     site.write_text('[secrecy]\nleast = "masked"\n')
     said = fedgc("policy", "simulate", "ward", "--policy", site, "--client", "north").stdout
     assert said == "north, at joining: site.toml, line 2 (secrecy.least): saw secrecy = open, needed masked\n"
+    site.write_text(f'[allow]\nsigners = ["{"a" * 64}"]\n')
+    said = fedgc("policy", "simulate", "ward", "--policy", site).stdout
+    assert said.endswith("not known: who has signed the app (allow.signers)\n")
     site.write_text("")
     assert "nothing would have been refused" in fedgc("policy", "simulate", "--policy", site).stdout
 

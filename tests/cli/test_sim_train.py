@@ -10,7 +10,11 @@ from typer.testing import CliRunner
 from fedgc.cli import commands
 from fedgc.cli.sim_train import Training
 from fedgc.errors import FedgcError
+from fedgc.secagg import Descriptor, Federation, Identity, Quantizer
+from fedgc.secagg.federation import least_threshold, member_list
 from fedgc.sim import Request
+from fedgc.sim.masks import Masks
+from fedgc.store.descriptor import write_descriptor
 
 LITTLE = ("--clients", "4", "--processes", "1", "--set", "local-steps=2", "--set", "gate.lockstep=on")
 
@@ -53,6 +57,25 @@ def test_own_task_is_trained_from_working_folder(tmp_path):
     for more in ((), coded):
         said = sim("--train", "simulated_task:task", "--rounds", "2", "--json", *LITTLE[:-2], *more)
         assert [each["outcome"] for each in json.loads(said.stdout)["training"]["rounds"]] == ["synced"] * 2
+
+
+def test_clients_draw_different_data(tmp_path):
+    (tmp_path / "drawn_task.py").write_text(
+        "import numpy as np, torch\nfrom fedgc import Task\n\n\n"
+        "def load(name):\n"
+        "    inputs = np.random.rand(40, 2).astype(np.float32)\n"
+        "    with open('draws', 'a') as draws:\n"
+        "        draws.write(f'{inputs[0, 0]}\\n')\n"
+        "    return torch.from_numpy(inputs), torch.ones(40, 1)\n\n\n"
+        "def task(config):\n"
+        "    loss = lambda model, batch: torch.nn.functional.mse_loss(model(batch[0]), batch[1])\n"
+        "    chunks = {f'c{n}': 40 for n in range(4)}\n"
+        "    return Task(model=lambda: torch.nn.Linear(2, 1), chunks=chunks, load=load, loss=loss)\n"
+    )
+    sim("--train", "drawn_task:task", "--rounds", "1", *LITTLE)
+    draws = (tmp_path / "draws").read_text().split()
+    assert len(draws) >= 4
+    assert len(set(draws)) == len(draws)
 
 
 @pytest.mark.parametrize(
@@ -139,3 +162,32 @@ def test_trace_with_fewer_clients_is_refused(tmp_path):
     assert str(error) == "clients: saw 3, the trace has 2"
     found = json.loads(sim(*with_trace, *LITTLE[2:], "--json").stdout)["training"]
     assert (found["clients"], found["rounds"][0]["clients"]) == (2, 2)
+
+
+def descriptor(tmp_path, members: int) -> str:
+    identities = [Identity(bytes([number]) * 32) for number in range(1, members + 1)]
+    listed = member_list([(f"site {at}", each.public) for at, each in enumerate(identities)])
+    federation = Federation(listed, least_threshold(members), 3, 8, Quantizer(0.5, 20, 32, 2000))
+    write_descriptor(tmp_path / "all.fed", Descriptor(federation).endorse(identities[0]))
+    return "federation=all.fed"
+
+
+def test_masked_run_trains_as_open_one_and_takes_longer(tmp_path):
+    masks = ("--set", "secrecy=masked", "--set", descriptor(tmp_path, 4))
+    words = ("--train", "digits", "--rounds", "2", "--model", "homogeneous", "--upload-slots", "4", "--json")
+    words = (*words, *LITTLE[:-2], "--set", "timing.quorum=1.0")
+    opened = ("--set", "gate.lockstep=on", "--set", "aggregation.rule=weighted-mean")
+    masked, plain = (json.loads(sim(*words, *more).stdout)["training"] for more in (masks, opened))
+    assert masked["metrics"] == pytest.approx(plain["metrics"], rel=1e-4)
+    packets = 2 * 4 * (133 + 4 * 148) / 1e6
+    assert masked["up_mb"] == pytest.approx(plain["up_mb"] + packets)
+    cost = Masks(4, 3, 32, 9994)
+    upload_s = (cost.share - 1) * 4 * 9994 / 12.5e6
+    assert masked["seconds"] == pytest.approx(
+        plain["seconds"] + 2 * (cost.client_s + cost.server_s + upload_s)
+    )
+
+
+def test_masked_run_of_other_clients_is_refused(tmp_path):
+    words = ("--train", "digits", "--set", "secrecy=masked", "--set", descriptor(tmp_path, 5))
+    assert "saw 5 members, needed one for each of 4 clients" in str(sim(*words, "--clients", "4").exception)

@@ -20,7 +20,7 @@ from fedgc.policy import (
     figures_that_leave,
     read_policy,
 )
-from fedgc.policy.digests import app_digest, files_in_bundle, script_digest, task_digest
+from fedgc.policy.digests import STATEMENT, app_digest, files_in_bundle, script_digest, task_digest
 
 APP, TASK, SCRIPT, OTHER = (f"sha256:{digit * 64}" for digit in "abcd")
 MASKED = f"""# what the ward allows
@@ -268,6 +268,8 @@ def test_digests_follow_code_and_not_settings(tmp_path: Path):
     same = app_digest({**app, "pyproject.toml": settings + b"4", ".info/CONTENT": b"y"})
     assert app_digest(app) == same != app_digest({**app, "client/app.py": b"app = 2"})
     assert app_digest({"a": b"bc"}) != app_digest({"ab": b"c"})
+    included = b"tool.flwr.app.fab-include = ['client/*.py']"
+    assert app_digest({**app, "pyproject.toml": included, STATEMENT: b"{}"}) == same
     wired = {**app, "pyproject.toml": b'tool.flwr.app.components.clientapp = "json.tool:main"'}
     assert len({app_digest(each) for each in (app, wired, {**app, ".hidden/code.py": b""})}) == 3
     (tmp_path / "ward.py").write_text("task = 1")

@@ -10,6 +10,7 @@ from fedgc.secagg import (
     Member,
     Privacy,
     SetUp,
+    TaskPin,
     Terms,
     guarantees,
     limits,
@@ -39,9 +40,10 @@ def test_federation_size_determines_tolerated_losses(kit, count, threshold, spar
     assert federation.colluders == colluders
 
 
+@pytest.mark.parametrize("task", [None, TaskPin(bytes(32), 2)])
 @pytest.mark.parametrize("privacy", [None, PRIVACY])
-def test_descriptor_is_decoded_equal(kit, privacy):
-    federation = kit.federation(4, privacy=privacy)
+def test_descriptor_is_decoded_equal(kit, privacy, task):
+    federation = kit.replace(kit.federation(4, privacy=privacy), task=task)
     descriptor = Descriptor(federation).endorse(kit.identities(4)[2]).endorse(kit.identities(4)[0])
     assert Descriptor.unpack(descriptor.pack()) == descriptor
     assert [number for number, _ in descriptor.endorsements] == [0, 2]
@@ -55,6 +57,7 @@ def test_every_pinned_value_changes_hash(kit):
         *(kit.federation(5, quantizer=kit.replace(kit.quantizer, **{name: value}))
           for name, value in [("clip", 2.0), ("bits", 19), ("w_max", 7)]),
         kit.federation(5, quantizer=kit.replace(kit.quantizer, bits=8, ring=16)),
+        *(kit.replace(base, task=TaskPin(*pin)) for pin in ((bytes(32), 5), (b"1" * 32, 5), (bytes(32), 4))),
     ]  # fmt: skip
     assert len({federation.fid for federation in (base, *others)}) == len(others) + 1
 
@@ -74,6 +77,12 @@ def test_every_pinned_value_changes_hash(kit):
 def test_invalid_federation_is_refused(kit, pinned, reason):
     with pytest.raises(BadSetting, match=reason):
         kit.federation(**pinned)
+
+
+@pytest.mark.parametrize("pin", [(bytes(31), 3), (bytes(32), 0), (bytes(32), 6)])
+def test_task_that_cannot_be_signed_is_refused(kit, pin):
+    with pytest.raises(BadSetting, match=r"task: saw (a digest of 31 bytes|0|6)"):
+        kit.replace(kit.federation(5), task=TaskPin(*pin))
 
 
 def test_members_are_unique_and_ordered(kit):

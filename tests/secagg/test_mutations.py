@@ -164,6 +164,9 @@ MUTATIONS = [
         "            pass\n",
     ),
     ("federation", "or (count > POINTS and self.graph is None)", ""),
+    ("federation", "*(((self.task.digest, self.task.signatures),) if self.task else ()),", ""),
+    ("federation", "if not 1 <= self.signatures <= members:", "if False:"),
+    ("federation", "if len(self.digest) != _DIGEST_BYTES:", "if False:"),
     ("canonical", "    if values[count - 1 :] == ((),):\n", "    if False:\n"),
 ]
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgc.training.randomness import draws, key, permutation, seeded
+from fedgc.training.randomness import draws, key, permutation, restored, seeded
 
 WORD = st.one_of(st.integers(), st.text(max_size=5))
 KEY = st.integers(0, 2**64 - 1)
@@ -59,3 +59,13 @@ def test_seeding_covers_global_generators_and_restores_state():
     assert first == again
     assert all(a != b for a, b in zip(first, other, strict=True))
     assert before == (random.getstate(), np.random.get_state()[1].tolist())  # noqa: NPY002  the legacy generator is what is looked at
+
+
+def test_state_is_restored_after_many_seeded_blocks():
+    before = random.getstate()
+    with restored():
+        for start in (1, 2):
+            with seeded(start):
+                random.random()  # noqa: S311  the generator is what is looked at
+        assert random.getstate() != before
+    assert random.getstate() == before
