@@ -5,6 +5,9 @@ simulator runs alone, one after the other; the time is the median of the rounds 
 the start of processes. Flower's simulation engine (Ray) gives a client 2 cores, as in its quickstart, or 1;
 the quicker way counts. pfl-research runs under torchrun with one process for each core.
 
+The machine must be idle. torchrun gives each process a session of its own, and Linux shares out busy cores by
+sessions (`kernel.sched_autogroup_enabled`): beside other work pfl-research gets more of them than the others.
+
 A simulator whose packages are missing is skipped by name. They can be in an interpreter of their own
 (`--flower-python`, `--pfl-python`): pfl-research needs another release of `dp-accounting` than our tests.
 

@@ -20,7 +20,6 @@ from fedgc.secagg import Identity
 from fedgc.secagg.canonical import pack
 from fedgc.secagg.keys import verify
 
-LARGEST: Final = 1_000_000  # bytes
 FREE: Final = frozenset({  # settings of one run and of its machines, and groups of them, which are not pinned
     "run", "resume", "seed", "federation", "min-clients", "timing", "quota", "history", "site",
     "client.device", "client.threads", "client.memory-mb", "links.kind", "links.connect-s", "links.bind",
@@ -76,7 +75,7 @@ class Statement:
             Unusable: It is no statement, or a signature is not valid.
         """
         try:
-            found = json.loads(content[: LARGEST + 1])
+            found = json.loads(content)
         except (ValueError, RecursionError) as error:
             raise Unusable(f"{STATEMENT}: cannot be read: {error}") from error
         statement = cls(**_checked(found))

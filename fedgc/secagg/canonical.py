@@ -133,7 +133,7 @@ def _unpack_tuple(data: memoryview, at: int, count: int, depth: int) -> tuple[Va
     if depth > _DEEPEST or count > len(data):
         raise BadMessage(f"byte {at}: saw {count} values at depth {depth}, needed fewer")
     numbers, size = bytes(data[at : at + count * _NUMBER_BYTES]), count * _NUMBER_BYTES
-    if count and numbers[::_NUMBER_BYTES] == b"i" * count and len(numbers) == size:
+    if count and numbers[::_NUMBER_BYTES] == b"i" * count:
         return struct.unpack(f">{'xQ' * count}", numbers), at + size
     values = []
     for _ in range(count):

@@ -104,6 +104,7 @@ class Masks:
         """Add the masks to a tile in place: at most BLOCK_WORDS words, from a multiple of that on."""
         if first != self._at or first % RUN_WORDS == 0:
             self._open(first)
+        self._at = -1  # until all streams are at the end of the tile
         mask = self._mask[: words.size]
         plain, raw = ZEROS[: words.nbytes], mask.view(np.uint8).data
         for stream, combine in zip(self._streams, self._signs, strict=True):

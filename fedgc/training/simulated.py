@@ -72,8 +72,7 @@ class ClientTrainer:
     def train(self, stretch: Stretch) -> Trained:
         """Do the steps; raise EdgeFailed if the task's code fails."""
         try:
-            with restored():
-                return self._trained(stretch)
+            return self._trained(stretch)
         except EdgeFailed:
             raise
         except Exception as error:  # the user's code may raise anything
@@ -92,10 +91,11 @@ class ClientTrainer:
         chunks = tuple(name for _, name in sorted(work.names))
         self._trainer.unload(LOADED)
         self._loop.begin(Begin(work, chunks, model, lead, saved, reached))
-        while reached < stretch.last:
-            done = self._loop.advance(reached, stretch.last)
-            if done is not None:
-                reached, losses, led = reached + done.steps, losses + done.losses, led + done.led
+        with restored():  # not around `begin`: a task may draw the data of each client
+            while reached < stretch.last:
+                done = self._loop.advance(reached, stretch.last)
+                if done is not None:
+                    reached, losses, led = reached + done.steps, losses + done.losses, led + done.led
         end, squared_norm = self._loop.saved(), self._loop.squared_gradient
         if self._config.measure != "gradient":
             squared_norm = squared_distance(model[: flat.parameters], end.vector, lead, led)

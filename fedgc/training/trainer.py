@@ -77,6 +77,7 @@ class Trainer:
         self.layout: Layout = announced_layout(made.layout, made.module, task.private)
         self.flat = FlatModel(made.module.to(self.device), task.private)
         self._modules, self._weights = [*self.flat.module.modules()], [*self.flat.module.parameters()]
+        self._trains = False  # whether `train()` of the module was called
         self._first_unsent = self.flat.read_unsent()
         self._optimizer = self._new_optimizer()
         self.sizes = task.sizes()
@@ -218,8 +219,9 @@ class Trainer:
 
     def _training_module(self) -> nn.Module:
         """Return the module in training mode, without gradients."""
-        if not all(each.training for each in self._modules):
-            self.flat.module.train()
+        if not (self._trains and all(each.training for each in self._modules)):
+            self.flat.module.train()  # a module of the user's may leave some of its parts as they are
+            self._trains = True
         for each in self._weights:
             each.grad = None
         return self.flat.module

@@ -59,6 +59,25 @@ def test_own_task_is_trained_from_working_folder(tmp_path):
         assert [each["outcome"] for each in json.loads(said.stdout)["training"]["rounds"]] == ["synced"] * 2
 
 
+def test_clients_draw_different_data(tmp_path):
+    (tmp_path / "drawn_task.py").write_text(
+        "import numpy as np, torch\nfrom fedgc import Task\n\n\n"
+        "def load(name):\n"
+        "    inputs = np.random.rand(40, 2).astype(np.float32)\n"
+        "    with open('draws', 'a') as draws:\n"
+        "        draws.write(f'{inputs[0, 0]}\\n')\n"
+        "    return torch.from_numpy(inputs), torch.ones(40, 1)\n\n\n"
+        "def task(config):\n"
+        "    loss = lambda model, batch: torch.nn.functional.mse_loss(model(batch[0]), batch[1])\n"
+        "    chunks = {f'c{n}': 40 for n in range(4)}\n"
+        "    return Task(model=lambda: torch.nn.Linear(2, 1), chunks=chunks, load=load, loss=loss)\n"
+    )
+    sim("--train", "drawn_task:task", "--rounds", "1", *LITTLE)
+    draws = (tmp_path / "draws").read_text().split()
+    assert len(draws) >= 4
+    assert len(set(draws)) == len(draws)
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -234,7 +234,7 @@ def test_exchange_with_other_lead_than_work_is_refused(house: House) -> None:
     assert house.hear(begin, start=led) is None
 
 
-def test_repeated_exchange_has_to_be_the_same(house: House) -> None:
+def test_repeated_exchange_with_other_model_is_refused(house: House) -> None:
     house.set_up()
     _, begins = house.draw()
     house.hear(begins["client 0"])

@@ -92,7 +92,7 @@ def test_changed_file_is_refused_by_its_field(tmp_path: Path, mutation: str):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"{}", b"[" * 100_000, b" " * 2_000_000])
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"{}", b"[" * 100_000])
 def test_file_that_is_no_statement_is_refused(content: bytes):
     with pytest.raises(Unusable, match=STATEMENT):
         Statement.read(content)
@@ -137,6 +137,7 @@ def test_app_is_allowed_by_enough_signatures(tmp_path: Path):
     assert refused(site, TEXT.replace("signatures = 2", "signatures = 1"), app_signers=KEYS[1:]) == []
     (said,) = refused(site, TEXT, app_digest="")
     assert "(allow.signers): saw an app that was not checked" in said
+    assert refused(site, f"{TEXT}apps = []\n") == []
     listed = f'{TEXT}apps = ["{APP}"]\n'
     assert refused(site, listed, app_signers=()) == []
     (said,) = refused(site, listed, app_signers=(), app_digest=OTHER)

@@ -168,7 +168,6 @@ MUTATIONS = [
     ("federation", "if not 1 <= self.signatures <= members:", "if False:"),
     ("federation", "if len(self.digest) != _DIGEST_BYTES:", "if False:"),
     ("canonical", "    if values[count - 1 :] == ((),):\n", "    if False:\n"),
-    ("canonical", "and len(numbers) == size", ""),
 ]
 
 

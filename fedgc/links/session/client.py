@@ -328,7 +328,7 @@ class Session:
                     if stream.opening:
                         frame = stream.opening.popleft()
                     elif stream.open and (self._flow.channel.waits or not self._ended):
-                        frame = self._next_message()
+                        frame = _next_message(self._flow, self.end)
                     if frame is None and self._ended:
                         return
                     if frame is None:
@@ -336,14 +336,6 @@ class Session:
                         self._changed.wait()
             self._slow_down(stream, len(frame))
             yield frame
-
-    def _next_message(self) -> bytes | None:
-        """Return what is to be sent; end the session if a vector can no longer be read."""
-        try:
-            return self._flow.next_message()
-        except FedgcError as error:
-            self.end(str(error))
-            return None
 
     def _slow_down(self, stream: _Stream, size: int) -> None:
         """Sleep as long as `size` bytes take at `uplink_bytes_s`."""
@@ -446,3 +438,13 @@ class Session:
         if isinstance(command, Work):  # it overtakes its model, so that the model counts in its round
             self._flow.accounts.round = command.round
         self._inbox.append(command)
+
+
+def _next_message(flow: Flow, end: Callable[[str], None]) -> bytes | None:
+    """Return what is to be sent next; end the session if a vector can no longer be read."""
+    try:
+        return flow.next_message()
+    except FedgcError as error:
+        flow.withdraw(lambda stream: stream.source == "codeword")
+        end(str(error))
+        return flow.next_message()
