@@ -87,6 +87,10 @@ check: $(READY)
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest -q -m 'not contract' tests/docker
 
+# Also of the environments in which pip and `build` build; pip reads the second variable for its own.
+dist sbom: export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+dist sbom: export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
+
 dist: $(READY)
 	rm -rf dist
 	$(MAKE) sbom

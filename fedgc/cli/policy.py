@@ -16,7 +16,7 @@ from fedgc.config import RunConfig, known
 from fedgc.deploy.app_folder import MANIFEST, Setting, app_in
 from fedgc.errors import FedgcError, Unusable
 from fedgc.flower.app_guard import bundle_of
-from fedgc.flower.site_policy import request_of
+from fedgc.flower.site_policy import is_foreign, request_of
 from fedgc.history import ClientRow
 from fedgc.policy import (
     AuditLog,
@@ -29,6 +29,7 @@ from fedgc.policy import (
     check_exchange,
     explained,
     figures_that_leave,
+    implied,
     read_policy,
     verify,
 )
@@ -44,6 +45,8 @@ SUMMED: Final = ("synced", "approximate")
 LIMITS: Final = (
     "The rules bind fedgc's own client. An app of another kind could leave it out: only allow.apps and "
     "allow.signers, checked before any code of an app runs, keep other apps away.",
+    "Under these, a run still chooses its settings and, unless allow.tasks lists tasks, any shipped task or "
+    "any function of a module in its app as its task.",
     "A program of an allowed app can read what its user can read, the policy and the log included.",
 )
 
@@ -59,11 +62,13 @@ def check_file(file: Path) -> None:
     sys.stdout.write(
         f"{file}: {len(explained(policy)) - 1} rules, none contradicts another; spent: {spent}\n"
     )
+    sys.stdout.write("".join(f"{each}\n" for each in implied(policy)))
 
 
 def explain(file: Path, *, as_json: bool) -> None:
     """Print a policy as sentences."""
-    rules = explained(read_policy(file))
+    policy = read_policy(file)
+    rules = (*explained(policy), *implied(policy))
     if as_json:
         sys.stdout.write(json.dumps({"rules": rules, "limits": LIMITS}, indent=1) + "\n")
         return
@@ -212,6 +217,10 @@ def _not_known(policy: Policy, run: Run) -> tuple[str, ...]:
         said.append("the digest of the app (allow.apps)")
     if policy.signers is not None:
         said.append("who has signed the app (allow.signers)")
+    if policy.signers is not None and config.script and policy.scripts is None:
+        said.append("whether the script was signed with the app (allow.scripts)")
+    if policy.limits_apps and policy.tasks is None and not config.script and is_foreign(config.task):
+        said.append("whether the task is in the app (allow.tasks)")
     if config.secrecy == "masked" and _federation(config) is None:
         said.append(f"the descriptor {config.federation}, which is not on this machine: it counts as empty")
     return tuple(said)

@@ -3,12 +3,19 @@
 Everything else that a policy says is enforced by fedgc's ClientApp, which the app imports: an app of another
 kind could leave it out. So a site that trusts its policy lists the apps that it allows.
 
+Flower loads what lies in the folder that the app's id, version and eight digits of its hash name, as the
+server says them. So a checked app is installed into a fresh folder, and must be what Flower will load.
+
 `guard` runs in the process `flwr-clientapp`, which `fedgc deploy client` and the federations of one machine
 start by a program of fedgc (`fedgc.deploy.flower_programs`).
 """
 
+import atexit
+import os
+import shutil
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,13 +27,15 @@ if TYPE_CHECKING:
     from fedgc.secagg import Federation
 
 POLICY, DESCRIPTOR = "policy", "federation"  # keys of the node config
+HOME: Final = "FLWR_HOME"
 _checked: Final[list["SentApp"]] = []  # this process's app
 
 
 def guard() -> None:
     """Let Flower's ClientApp process install only apps that the node config's policy and descriptor allow."""
     running: Any = import_module("flwr.supernode.runtime.run_clientapp")
-    pull, install = running.pull_task_input, running.install_from_fab
+    pull, install, loader = running.pull_task_input, running.install_from_fab, running.get_load_client_app_fn
+    home = os.environ.get(HOME)
     taken: list[Any] = []
 
     def pulled(client: object) -> Any:  # noqa: ANN401  Flower's
@@ -34,18 +43,62 @@ def guard() -> None:
         return tuple(taken)
 
     def checked(bundle: bytes, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  Flower's
-        _, context, run, _ = taken
-        must_be_allowed(bundle, context.node_config, f"Flower's run {run.run_id}")
-        return install(bundle, *arguments, **options)
+        _, context, run, fab = taken
+        sent = must_be_allowed(bundle, context.node_config, f"Flower's run {run.run_id}")
+        if sent is None:
+            return install(bundle, *arguments, **options)
+        os.environ[HOME] = _fresh_folder()
+        folder = install(bundle, *arguments, **options)
+        named = (run.fab_id, run.fab_version, fab.hash_str)
+        _must_be_installed(sent, folder, lambda: running.get_project_dir(*named), context.node_config)
+        return folder
+
+    def load_function(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401  Flower's
+        load = loader(*arguments, **options)
+
+        def loaded(*named: str) -> Any:  # noqa: ANN401  Flower's
+            app = load(*named)
+            os.environ.pop(HOME, None)  # what the app starts, such as a gateway, finds its connections
+            os.environ.update({} if home is None else {HOME: home})
+            return app
+
+        return loaded
 
     running.pull_task_input, running.install_from_fab = pulled, checked
+    running.get_load_client_app_fn = load_function
 
 
-def must_be_allowed(bundle: bytes, node: Mapping[str, object], run: str) -> None:
-    """Raise NotAllowed unless this node's policy and descriptor allow the app in a bundle of Flower."""
+def _fresh_folder() -> str:
+    """Return a new folder that is removed at the end of this process."""
+    folder = tempfile.mkdtemp(prefix="fedgc-app-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _must_be_installed(
+    sent: "SentApp", folder: Path, loaded: Callable[[], Path], node: Mapping[str, object]
+) -> None:
+    """Raise NotAllowed unless a folder has the app that was checked, and is the one that Flower loads."""
+    from fedgc.policy.digests import app_digest
+
+    files = {each.relative_to(folder).as_posix(): each for each in folder.rglob("*") if each.is_file()}
+    try:
+        is_it = loaded().resolve() == folder.resolve()
+    except ValueError:  # the server's id is none
+        is_it = False
+    if not is_it or app_digest({name: each.read_bytes() for name, each in files.items()}) != sent.digest:
+        said = "app: saw an id, version or hash of another one, needed those of the app that was checked"
+        raise NotAllowed(f"{_client(node)}: {said}")
+
+
+def must_be_allowed(bundle: bytes, node: Mapping[str, object], run: str) -> "SentApp | None":
+    """Raise NotAllowed unless this node's policy and descriptor allow the app in a bundle of Flower.
+
+    Returns the app; None if there is neither a policy nor a descriptor that pins one.
+    """
     federation = _pinning(node)
     if not node.get(POLICY) and federation is None:
-        return
+        return None
     from fedgc.flower.pinned_task import must_be_app
     from fedgc.policy import SentApp
     from fedgc.policy.digests import files_in_bundle
@@ -58,8 +111,13 @@ def must_be_allowed(bundle: bytes, node: Mapping[str, object], run: str) -> None
         if federation is not None:
             must_be_app(federation, sent)
     except NotAllowed as refused:
-        raise NotAllowed(f"client {name or 'without a name'}: {refused}") from None
+        raise NotAllowed(f"{_client(node)}: {refused}") from None
     _checked.append(sent)
+    return sent
+
+
+def _client(node: Mapping[str, object]) -> str:
+    return f"client {node.get('name') or 'without a name'}"
 
 
 def _must_be_in_policy(file: Path, sent: "SentApp", name: str, run: str) -> None:

@@ -16,13 +16,15 @@ def pinned_statement(federation: Federation, sent: SentApp | None) -> Statement 
     """Return the statement that a descriptor pins; None if it pins none.
 
     Raises:
-        NotAllowed: The app is none that was checked, has not this statement with it, or has too few
-            signatures of members under it.
+        NotAllowed: The app is none that was checked, has not this statement with it or one that cannot be
+            read, or has too few signatures of members under it.
     """
     pin = federation.task
     if pin is None:
         return None
     statement = sent.statement if sent else None
+    if sent and sent.problem:
+        raise _refused(federation, sent.problem)
     if statement is None:
         seen = "an app without a statement" if sent else "an app that was not checked before it began"
         raise _refused(federation, f"saw {seen}, needed the statement that `fedgc task sign` writes")

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from fedgc.training.record_privacy import RecordPrivacy
 
 NOTHING: Final = Request("", "")
+OWN: Final = "fedgc.training.tasks."  # modules of tasks that come with fedgc
 
 
 class SitePolicy:
@@ -279,6 +280,9 @@ def request_of(
         script_digest=script_digest(command, _file_of(command, places)) if command else "",
         app_digest=sent.digest if sent else "",
         app_signers=sent.signers if sent else (),
+        signed_code=sent.signed_code if sent else "",
+        is_in_app=not is_foreign(config.task) or (sent is not None and sent.has_module(config.task)),
+        is_owners=bool(pinned),
         masked=config.secrecy == "masked",
         threshold=federation.threshold if federation else 0,
         n_min=federation.quorum if federation else 0,
@@ -287,6 +291,11 @@ def request_of(
         weighs_loss=config.reads_losses,
         protects_records=config.protects_records,
     )
+
+
+def is_foreign(task: str) -> bool:
+    """Return whether a task is none of fedgc's own."""
+    return ":" in task and not task.startswith(OWN)
 
 
 def _file_of(command: str, folders: Iterable[str]) -> str:

@@ -14,12 +14,12 @@ from fedgc.policy.check import (
 )
 from fedgc.policy.hours import Hours
 from fedgc.policy.policy import Policy
-from fedgc.policy.reading import explained, read_policy
+from fedgc.policy.reading import explained, implied, read_policy
 from fedgc.policy.statement import SentApp, Statement, pinned_settings, read_statement
 from fedgc.policy.totals import Totals
 
 __all__ = [
     "AuditLog", "Entry", "Exchange", "Hours", "Policy", "Refusal", "Request", "SentApp", "Statement",
     "Totals", "check", "check_app", "check_exchange", "check_release", "explained", "figures_that_leave",
-    "loss_leaves", "pinned_settings", "read_policy", "read_statement", "verify",
+    "implied", "loss_leaves", "pinned_settings", "read_policy", "read_statement", "verify",
 ]  # fmt: skip

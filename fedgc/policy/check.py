@@ -24,6 +24,9 @@ class Request:
     script_digest: str = ""
     app_digest: str | None = None  # None: not known here
     app_signers: tuple[str, ...] = ()  # the keys that have signed the app
+    signed_code: str = ""  # the digest of the script or task that they have signed with it
+    is_in_app: bool = False  # the module of the task is a file of the app, or of fedgc
+    is_owners: bool = False  # the script is the command of the client's owner
     masked: bool = False
     threshold: int = 0
     n_min: int = 0
@@ -81,12 +84,11 @@ def check_app(policy: Policy, digest: str, signers: tuple[str, ...] = ()) -> tup
 
     An empty digest is that of an app not checked.
     """
-    known = policy.signers
-    if (policy.apps is None and known is None) or digest in (policy.apps or ()):
+    if not policy.limits_apps or digest in (policy.apps or ()):
         return ()
     key, seen, needed = "allow.apps", f"saw the app {digest}", "needed one that is listed"
-    if known is not None:
-        count = len(set(signers) & set(known))
+    if policy.signers is not None:
+        count = _signatures(policy, signers)
         if digest and count >= policy.needed_signatures:
             return ()
         key, seen = "allow.signers", f"{seen}, signed by {count} of these keys"
@@ -125,16 +127,36 @@ def _refusal(policy: Policy, key: str, text: str, again_s: float = NEVER) -> Ref
 
 
 def _code(policy: Policy, request: Request) -> Iterator[Refusal]:
-    named = f"{request.script!r}, digest {request.script_digest or 'unknown'}"
-    if request.script and policy.scripts is not None and request.script_digest not in policy.scripts:
-        yield _refusal(policy, "allow.scripts", f"saw the script {named}, needed one that is listed")
-    if not request.script and policy.tasks is not None:
-        is_named = ":" not in request.task and request.task in policy.tasks
-        if not (is_named or request.task_digest in policy.tasks):
-            seen = f"{request.task!r}, digest {request.task_digest or 'unknown'}"
-            yield _refusal(policy, "allow.tasks", f"saw the task {seen}, needed one that is listed")
-    if request.app_digest is not None:
-        yield from check_app(policy, request.app_digest, request.app_signers)
+    kind, name, digest, listed = "task", request.task, request.task_digest, policy.tasks
+    if request.script:
+        kind, name, digest, listed = "script", request.script, request.script_digest, policy.scripts
+    key, seen = f"allow.{kind}s", f"saw the {kind} {name!r}, digest {digest or 'unknown'}"
+    refused = () if request.app_digest is None else check_app(policy, request.app_digest, request.app_signers)
+    if listed is not None:
+        is_named = not request.script and ":" not in name and name in listed
+        if not (is_named or digest in listed):
+            yield _refusal(policy, key, f"{seen}, needed one that is listed")
+    elif policy.limits_apps and not refused and not _is_of_app(policy, request):
+        other = "in the app, or "
+        if request.script:
+            other = "signed with its app, or " if policy.signers else ""
+        yield _refusal(policy, key, f"{seen}, needed one that is {other}listed here")
+    yield from refused
+
+
+def _is_of_app(policy: Policy, request: Request) -> bool:
+    """Return whether what a run executes comes with an allowed app, or is the owner's; also if unknown."""
+    if not request.script:
+        return ":" not in request.task or request.is_in_app or request.app_digest is None
+    if request.is_owners or policy.signers is None:
+        return request.is_owners
+    is_signed = _signatures(policy, request.app_signers) >= policy.needed_signatures
+    is_script = bool(request.script_digest) and request.signed_code == request.script_digest
+    return request.app_digest is None or (is_signed and is_script)
+
+
+def _signatures(policy: Policy, signers: tuple[str, ...]) -> int:
+    return len(set(signers) & set(policy.signers or ()))
 
 
 def _secrecy(policy: Policy, request: Request) -> Iterator[Refusal]:

@@ -115,6 +115,11 @@ class Policy:
         return f"{self.file.name}{f', line {line}' if line else ''} ({key})"
 
     @property
+    def limits_apps(self) -> bool:
+        """Whether only listed or signed apps run."""
+        return self.apps is not None or self.signers is not None
+
+    @property
     def needed_signatures(self) -> int:
         """The number of signatures by which an app is allowed: of all signers, if the rules do not say."""
         return self.signatures or len(self.signers or ())

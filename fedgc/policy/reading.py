@@ -62,6 +62,24 @@ def explained(policy: Policy) -> tuple[str, ...]:
     return tuple(said)
 
 
+def implied(policy: Policy) -> tuple[str, ...]:
+    """Return, as sentences, what rules that limit apps say of scripts and tasks where the file does not."""
+    if not policy.limits_apps:
+        return ()
+    signed = " but one that was signed with its app, by as many as the app needs" if policy.signers else ""
+    said = []
+    if policy.scripts is None:
+        said.append(
+            f"{policy.where('allow.scripts')}: not set, and apps are limited: no script is started{signed}."
+        )
+    if policy.tasks is None:
+        said.append(
+            f"{policy.where('allow.tasks')}: not set, and apps are limited: only tasks that fedgc ships and "
+            "those in the app are trained."
+        )
+    return tuple(said)
+
+
 def _lines(text: str) -> Iterator[tuple[str, int]]:
     """Yield each section and each key with its line; the first one counts."""
     section = ""

@@ -95,18 +95,34 @@ class SentApp:
 
     digest: str
     statement: Statement | None = None
+    problem: str = ""  # why there is no statement, though its file is there
+    files: frozenset[str] = frozenset()  # their paths in the app
 
     @classmethod
     def of(cls, files: Mapping[str, bytes]) -> "SentApp":
-        """Return the app of these files; raise Unusable if its code or its statement cannot be read."""
-        content = files.get(STATEMENT)
-        return cls(app_digest(files), None if content is None else Statement.read(content))
+        """Return the app of these files; raise Unusable if its code cannot be read."""
+        statement, problem = None, ""
+        try:
+            statement = Statement.read(files[STATEMENT]) if STATEMENT in files else None
+        except Unusable as error:
+            problem = str(error)
+        return cls(app_digest(files), statement, problem, frozenset(files))
 
     @property
     def signers(self) -> tuple[str, ...]:
         """The public keys that have signed this app."""
         statement = self.statement
         return tuple(statement.signatures) if statement and statement.app == self.digest else ()
+
+    @property
+    def signed_code(self) -> str:
+        """The digest of the script or task that was signed with this app; empty if there is none."""
+        return self.statement.code if self.statement and self.signers else ""
+
+    def has_module(self, task: str) -> bool:
+        """Return whether the module of a task is a file of this app."""
+        path = task.partition(":")[0].replace(".", "/")
+        return not self.files.isdisjoint((f"{path}.py", f"{path}/__init__.py"))
 
 
 def pinned_settings(config: RunConfig) -> dict[str, Value]:
@@ -138,9 +154,9 @@ def _checked(found: Any) -> dict[str, Any]:  # noqa: ANN401  what JSON holds
     """Return the fields of a statement; raise Unusable, by its name, for the first that is none."""
     if not isinstance(found, dict) or sorted(found) != sorted(FIELDS):
         seen = ", ".join(sorted(found))[:200] if isinstance(found, dict) else type(found).__name__
-        raise Unusable(f"{STATEMENT}: saw {seen or 'nothing'}, needed {', '.join(FIELDS)}")
+        raise Unusable(f"{STATEMENT}: saw {seen!r}, needed {', '.join(FIELDS)}")
     for name, fits, needed in (
-        ("fedgc", lambda value: isinstance(value, str), "a version"),
+        ("fedgc", lambda value: isinstance(value, str) and _is_plain(value), "a version"),
         ("app", lambda value: isinstance(value, str) and is_digest(value), "a digest"),
         (
             "code",
@@ -155,8 +171,15 @@ def _checked(found: Any) -> dict[str, Any]:  # noqa: ANN401  what JSON holds
     return found
 
 
+def _is_plain(text: str) -> bool:
+    """Whether a text can be shown: it is printed as it is where statements differ."""
+    return text.isascii() and text.isprintable()
+
+
 def _is_settings(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(each, str | int | float) for each in value.values())
+    return isinstance(value, dict) and all(
+        _is_plain(key) and isinstance(each, str | int | float) for key, each in value.items()
+    )
 
 
 def _is_signatures(value: object) -> bool:

@@ -89,6 +89,23 @@ def test_simulation_names_refusals_of_run(site: Path, tmp_path: Path, monkeypatc
     site.write_text(f'[allow]\nsigners = ["{"a" * 64}"]\n')
     said = fedgc("policy", "simulate", "ward", "--policy", site).stdout
     assert said.endswith("not known: who has signed the app (allow.signers)\n")
+    assert "(allow.scripts): not set, and apps are limited: no script is started but" in (
+        fedgc("policy", "check", site).stdout
+    )
+    assert len(json.loads(fedgc("policy", "explain", site, "--json").stdout)["rules"]) == 4
+    with Store.open() as store:
+        settings = {"task": "ward.task:task"}, {"task": "digits", "script": "sh -c ls"}
+        for run, asked in zip(("foreign", "script"), settings, strict=True):
+            store.write(Begun(NOON, run, RunConfig.read(asked).table()))
+            store.write(Appended(NOON, run, row(1, "synced", (ClientRow("aa", finished=8, counted=8),))))
+    for run, named in (
+        ("foreign", "whether the task is in the app"),
+        ("script", "whether the script was signed"),
+    ):
+        assert f"not known: {named}" in fedgc("policy", "simulate", run, "--policy", site).stdout
+    site.write_text(f'[allow]\napps = ["sha256:{"a" * 64}"]\n')
+    said = fedgc("policy", "simulate", "script", "--policy", site).stdout
+    assert "north, at joining: site.toml, line 1 (allow.scripts): saw the script 'sh -c ls'" in said
     site.write_text("")
     assert "nothing would have been refused" in fedgc("policy", "simulate", "--policy", site).stdout
 

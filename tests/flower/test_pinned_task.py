@@ -13,7 +13,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import NotAllowed
 from fedgc.flower import app_guard
 from fedgc.flower.client import _client
-from fedgc.policy import SentApp, Statement, pinned_settings
+from fedgc.policy import Statement, pinned_settings
 from fedgc.policy.digests import STATEMENT, app_digest
 from fedgc.secagg import Descriptor, Federation, Identity, Quantizer, TaskPin
 from fedgc.secagg.federation import member_list
@@ -139,8 +139,27 @@ def test_policy_counts_signatures_that_travel_with_app(site: Site, tmp_path: Pat
     (tmp_path / "site.toml").write_text(f"[allow]\nsigners = {keys}\nsignatures = 2\n")
     site.node = {"policy": str(tmp_path / "site.toml"), "name": "north"}
     site.send(site.signed)
-    assert app_guard.checked_app() == SentApp(app_digest(FILES), site.signed)
+    sent = app_guard.checked_app()
+    assert sent
+    assert (sent.digest, sent.statement, sent.has_module("client.app:app")) == (
+        app_digest(FILES), site.signed, True
+    )  # fmt: skip
     with pytest.raises(
         NotAllowed, match=r"\(allow.signers\): saw the app sha256:\w+, signed by 0 of these keys"
     ):
         site.send(site.signed, {**FILES, "client/more.py": b""})
+
+
+def test_broken_statement_is_named_where_it_is_needed(site: Site, tmp_path: Path):
+    """It counts as no signature: an app that is listed needs none."""
+    broken = {**FILES, STATEMENT: b"{}"}
+    with pytest.raises(NotAllowed, match=r"client north: descriptor \w+ pins its task: task.fedgc.json: saw"):
+        site.send(None, broken)
+    policy = tmp_path / "site.toml"
+    site.node = {"policy": str(policy), "name": "north"}
+    policy.write_text(f'[allow]\napps = ["{app_digest(FILES)}"]\n')
+    site.send(None, broken)
+    policy.write_text(f'[allow]\nsigners = ["{site.identities[0].public.hex()}"]\n')
+    with pytest.raises(NotAllowed, match=r"client north: site.toml.*signed by 0 of these keys"):
+        site.send(None, broken)
+    assert (tmp_path / "site.audit.jsonl").is_file()

@@ -19,6 +19,8 @@ AGGREGATION = "flwr.common.secure_aggregation"
 PRIVATE_NAMES = {
     "flwr.cli.build.build_fab_from_disk",  # the digest of an app is that of what Flower sends
     # an app is checked before it is installed
+    "flwr.supernode.runtime.run_clientapp.get_load_client_app_fn",
+    "flwr.supernode.runtime.run_clientapp.get_project_dir",
     "flwr.supernode.runtime.run_clientapp.install_from_fab",
     "flwr.supernode.runtime.run_clientapp.pull_task_input",
     "flwr.supernode.runtime.run_clientapp.run_clientapp",

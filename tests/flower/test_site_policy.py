@@ -1,11 +1,15 @@
 """Test that a client keeps to the policy of its site: at joining, in exchanges, for figures and hours."""
 
+import hashlib
 import io
 import json
+import os
 import re
 import time
+import tomllib
 import zipfile
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -13,6 +17,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from fedgc.config import RunConfig
+from fedgc.deploy.local_federation import write_app
 from fedgc.errors import NotAllowed, Unusable
 from fedgc.flower import app_guard
 from fedgc.flower.client import _client
@@ -21,8 +26,8 @@ from fedgc.flower.departure import Departure
 from fedgc.flower.site_policy import SitePolicy, request_of, site_policy
 from fedgc.links.byte_counts import Amounts
 from fedgc.messages import Failed, Leaving, Lost, Progress, Report, Reveal, Scored
-from fedgc.policy import read_policy, verify
-from fedgc.policy.digests import app_digest, task_digest
+from fedgc.policy import SentApp, Totals, check, read_policy, verify
+from fedgc.policy.digests import app_digest, files_in_bundle, task_digest
 from fedgc.secagg.renyi import Release
 from tests.flower.test_client_loop import serving, work
 from tests.links.conftest import WAIT_S
@@ -182,6 +187,7 @@ def test_app_is_checked_before_flower_installs_it(
         "fab",
     )
     running.install_from_fab = lambda bundle, **_: installed.append(bundle)
+    running.get_load_client_app_fn = None
     monkeypatch.setattr(app_guard, "import_module", lambda _: running)
     monkeypatch.setattr(app_guard, "_checked", [])
     app_guard.guard()
@@ -192,18 +198,86 @@ def test_app_is_checked_before_flower_installs_it(
     for content in (bundle_of(bad), b"no bundle"):
         with pytest.raises((NotAllowed, Unusable)):
             running.install_from_fab(content, skip_prompt=True)
-    running.install_from_fab(bundle_of(good), skip_prompt=True)
-    assert installed == [bundle_of(good)]
+    assert installed == []
     assert {each["run"] for each in logged(site)} == {"ward", "Flower's run 5"}
-    with _client(context, None, RUN):
-        pass
 
 
 def test_guard_fits_installed_flower():
-    from flwr.supernode.runtime.run_clientapp import install_from_fab, pull_task_input, run_clientapp
+    from flwr.supernode.runtime.run_clientapp import (
+        get_load_client_app_fn,
+        get_project_dir,
+        install_from_fab,
+        pull_task_input,
+        run_clientapp,
+    )
 
-    used = run_clientapp.__code__.co_names
-    assert {install_from_fab.__name__, pull_task_input.__name__} <= set(used)
+    used = (get_load_client_app_fn, get_project_dir, install_from_fab, pull_task_input)
+    assert {each.__name__ for each in used} <= set(run_clientapp.__code__.co_names)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a dependency of Flower's build
+@pytest.mark.parametrize("version", ["", "/../../../planted", "9"])
+def test_flower_loads_app_that_was_checked(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+):
+    """And not what lies where Flower would have found it, or where the server's version leads."""
+    running = import_module("flwr.supernode.runtime.run_clientapp")
+    bundle = app_guard.bundle_of(write_app(tmp_path / "app", {}))
+    sent = files_in_bundle(bundle)
+    site.write_text(f'[allow]\napps = ["{app_digest(sent)}"]\n')
+    project = tomllib.loads(sent["pyproject.toml"].decode())
+    fab_id = f"{project['tool']['flwr']['app']['publisher']}/{project['project']['name']}"
+    fab = SimpleNamespace(hash_str=hashlib.sha256(bundle).hexdigest())
+    run = SimpleNamespace(run_id=5, fab_id=fab_id, fab_version=project["project"]["version"] + version)
+    context = SimpleNamespace(node_config={"policy": str(site), "name": "north"})
+    monkeypatch.setenv("FLWR_HOME", str(home := tmp_path / "home"))
+    monkeypatch.setattr(running, "pull_task_input", lambda _: ("message", context, run, fab))
+    monkeypatch.setattr(running, "install_from_fab", running.install_from_fab)
+    monkeypatch.setattr(running, "get_load_client_app_fn", lambda: running.get_project_dir)
+    monkeypatch.setattr(app_guard, "_checked", [])
+    named = (run.fab_id, run.fab_version, fab.hash_str)
+    planted = running.get_project_dir(*named)
+    planted.mkdir(parents=True)
+    app_guard.guard()
+    running.pull_task_input(None)
+    if version:
+        said = "client north: app: saw an id, version or hash of another one, needed those of the app that"
+        with pytest.raises(NotAllowed, match=said):
+            running.install_from_fab(bundle, skip_prompt=True)
+        return
+    running.install_from_fab(bundle, skip_prompt=True)
+    loaded = running.get_load_client_app_fn()(*named)
+    assert (loaded / "client" / "app.py").read_bytes() == sent["client/app.py"]
+    assert not loaded.is_relative_to(home)
+    assert os.environ["FLWR_HOME"] == str(home)
+    with _client(context_of({"policy": str(site), "identity": str(tmp_path / "key")}), None, RUN):
+        pass
+    (loaded / "client" / "app.py").write_bytes(b"other")
+    with pytest.raises(NotAllowed, match="client north: app: saw"):
+        app_guard._must_be_installed(SentApp.of(sent), loaded, lambda: loaded, context.node_config)
+
+
+def test_policy_of_apps_refuses_other_commands_and_modules(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    files = {"ward/task.py": b"", "pyproject.toml": b""}
+    site.write_text(f'[allow]\napps = ["{app_digest(files)}"]\n')
+    monkeypatch.setattr(app_guard, "_checked", [])
+    node = {"policy": str(site), "identity": str(tmp_path / "key")}
+    app_guard.must_be_allowed(bundle_of(files), node, RUN)
+    for settings, named in (
+        ({"script": f"sh -c {os.devnull}"}, "line 1 (allow.scripts): saw the script 'sh -c "),
+        ({"task": "no.such.module:task"}, "line 1 (allow.tasks): saw the task 'no.such.module:task'"),
+    ):
+        with pytest.raises(NotAllowed) as refused, _client(context_of(node, **settings), None, RUN):
+            pass
+        assert named in str(refused.value)
+    own = {**node, "script": "python train.py"}
+    with _client(context_of(own, script=os.devnull), None, RUN):
+        pass
+    for task in ("digits", "fedgc.training.tasks.digits:digits", "ward.task:task"):
+        request = request_of(RunConfig(task=task), RUN, None)
+        assert check(read_policy(site), request, Totals(), 0.0) == ()
 
 
 def test_digest_of_task_is_that_of_file_python_imports():

@@ -16,6 +16,7 @@ from fedgc.policy import (
     Totals,
     check,
     explained,
+    implied,
     pinned_settings,
     read_policy,
     read_statement,
@@ -64,6 +65,10 @@ FILES: dict[str, tuple[dict[str, Any], str]] = {  # what a signed file has inste
     "version no text": ({"fedgc": 2}, "saw fedgc = '2', needed a version"),
     "short digest": ({"app": APP[:-1]}, "saw app = "),
     "no digest of code": ({"code": 0}, "saw code = '0', needed a digest, or none"),
+    "version with a control": ({"fedgc": "\x1b[2J"}, "saw fedgc = '\\x1b[2J', needed a version"),
+    "setting with a control": ({"settings": {"\x1b[2J": 1}}, "needed settings by name"),
+    "setting beyond ASCII": ({"settings": {"\u202e": 1}}, "needed settings by name"),
+    "field with a control": ({"\x1b[2J": 1}, "saw '\\x1b[2J, app, "),
     "settings no table": ({"settings": []}, "saw settings = '[]', needed settings by name"),
     "nested setting": ({"settings": {"rounds": {}}}, "needed settings by name"),
     "signatures no table": ({"signatures": [1]}, "needed signatures by public key"),
@@ -168,3 +173,45 @@ def test_signatures_count_for_named_app_only():
     assert SentApp.of({**files, STATEMENT: content}).signers == KEYS[:1]
     assert SentApp.of({**files, STATEMENT: content, "client/b.py": b""}).signers == ()
     assert SentApp.of(files).signers == ()
+
+
+SCRIPT = {"task": "", "script": "train.py", "script_digest": CODE, "signed_code": CODE}
+RULES: dict[str, tuple[dict[str, Any], str]] = {  # what a run names beside the signed app, and the refusal
+    "signed script": (SCRIPT, ""),
+    "other script": ({**SCRIPT, "script_digest": OTHER}, "allow.scripts"),
+    "command without a file": (
+        {**SCRIPT, "script": "sh -c ls", "script_digest": "", "signed_code": ""}, "allow.scripts"
+    ),
+    "script that too few have signed": ({**SCRIPT, "app_signers": KEYS[1:]}, "allow.signers"),
+    "command of the owner": ({**SCRIPT, "script_digest": "", "is_owners": True}, ""),
+    "task of the app": ({"task": "ward:task", "is_in_app": True}, ""),
+    "task of another module": ({"task": "os:system", "task_digest": OTHER}, "allow.tasks"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_signed_app_runs_only_its_own_code(tmp_path: Path, name: str):
+    change, rule = RULES[name]
+    said = refused(tmp_path / "site.toml", TEXT, **change)
+    assert [text.partition("(")[2].partition(")")[0] for text in said] == ([rule] if rule else [])
+
+
+def test_listed_script_and_task_run_beside_signed_app(tmp_path: Path):
+    listed = f'{TEXT}scripts = ["{OTHER}"]\ntasks = ["{OTHER}"]\n'
+    for name in ("other script", "task of another module"):
+        assert refused(tmp_path / "site.toml", listed, **RULES[name][0]) == []
+    assert implied(read_policy(tmp_path / "site.toml")) == ()
+
+
+def test_script_beside_listed_app_is_refused_also_if_signed(tmp_path: Path):
+    text = TEXT + f'apps = ["{APP}"]\n'
+    assert refused(tmp_path / "site.toml", text, **SCRIPT) == []
+    (said,) = refused(tmp_path / "site.toml", text, **SCRIPT, app_signers=KEYS[1:])
+    assert said.endswith("needed one that is signed with its app, or listed here")
+    (said,) = refused(tmp_path / "site.toml", f'[allow]\napps = ["{APP}"]\n', **SCRIPT)
+    assert said == (
+        f"site.toml, line 1 (allow.scripts): saw the script 'train.py', digest {CODE}, "
+        "needed one that is listed here"
+    )
+    assert len(implied(read_policy(tmp_path / "site.toml"))) == 2
+    assert refused(tmp_path / "site.toml", "", **SCRIPT, app_digest=OTHER) == []
