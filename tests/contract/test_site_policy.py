@@ -7,13 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from fedgc.deploy.local_federation import Node
+from fedgc.deploy.local_federation import Node, write_app
+from fedgc.flower.app_guard import bundle_of
 from fedgc.policy import verify
+from fedgc.policy.digests import app_digest, files_in_bundle
 from fedgc.store.explanation import explain
 from tests.contract.conftest import GATHER_S, PACE_S, WAIT_S, Federation, eventually
 from tests.contract.test_preempt import told
 
-pytestmark = [pytest.mark.contract, pytest.mark.slow]  # windows count in minutes
+pytestmark = [
+    pytest.mark.contract,
+    pytest.mark.slow,  # windows count in minutes
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of a dependency of Flower's build
+]
 
 REFUSING = {
     "strict": ("secrecy.least", '[secrecy]\nleast = "masked"\n'),
@@ -45,6 +51,8 @@ def began_again(federation: Federation, closes: float) -> bool:
 @pytest.fixture
 def sites(tmp_path: Path) -> Iterator[tuple[Federation, Path, float]]:
     text, closes = hours()
+    sent = files_in_bundle(bundle_of(write_app(tmp_path / "app", {})))
+    text += f'[allow]\napps = ["{app_digest(sent)}"]\n'
     nodes = [Node("free", {"pace-s": PACE_S})]
     for name, policy in {"night": text, **{name: text for name, (_, text) in REFUSING.items()}}.items():
         file = tmp_path / name / "site.toml"
