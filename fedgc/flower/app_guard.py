@@ -11,6 +11,7 @@ start by a program of fedgc (`fedgc.deploy.flower_programs`).
 """
 
 import atexit
+import fcntl
 import os
 import shutil
 import tempfile
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 POLICY, DESCRIPTOR = "policy", "federation"  # keys of the node config
 HOME: Final = "FLWR_HOME"
+FRESH: Final = "fedgc-app-"  # begins the names of folders of checked apps
 _checked: Final[list["SentApp"]] = []  # this process's app
 
 
@@ -69,10 +71,30 @@ def guard() -> None:
 
 
 def _fresh_folder() -> str:
-    """Return a new folder that is removed at the end of this process."""
-    folder = tempfile.mkdtemp(prefix="fedgc-app-")
+    """Return a new folder that is removed at the end of this process, or by a later one if it is killed."""
+    for each in Path(tempfile.gettempdir()).glob(f"{FRESH}*"):
+        if (unused := _lock(each)) is not None:
+            shutil.rmtree(each, ignore_errors=True)
+            os.close(unused)
+    folder = Path(tempfile.mkdtemp(prefix=FRESH))
+    while _lock(folder) is None or not folder.exists():  # another process took it for an unused one
+        folder = Path(tempfile.mkdtemp(prefix=FRESH))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    return str(folder)
+
+
+def _lock(folder: Path) -> int | None:
+    """Lock a folder until this process ends; None if another one has locked it, or it is gone."""
+    try:
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(opened)
+        return None
+    return opened
 
 
 def _must_be_installed(

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import tempfile
 import time
 import tomllib
 import zipfile
@@ -255,6 +256,14 @@ def test_flower_loads_app_that_was_checked(
     (loaded / "client" / "app.py").write_bytes(b"other")
     with pytest.raises(NotAllowed, match="client north: app: saw"):
         app_guard._must_be_installed(SentApp.of(sent), loaded, lambda: loaded, context.node_config)
+
+
+def test_folder_of_killed_process_is_removed_by_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (stale := tmp_path / "fedgc-app-killed" / "apps").mkdir(parents=True)
+    used = [Path(app_guard._fresh_folder()) for _ in range(2)]
+    assert not stale.parent.exists()
+    assert sorted(tmp_path.iterdir()) == sorted(used)
 
 
 def test_policy_of_apps_refuses_other_commands_and_modules(
