@@ -5,6 +5,7 @@ session has the threads of the product, so that a process with many of them spen
 As one machine stands for many, it opens few sessions at the same time.
 """
 
+import os
 import random
 import time
 from collections import deque
@@ -32,6 +33,7 @@ IDLE_S: Final = 0.01  # between two looks at all sessions,
 IDLE_EACH_S: Final = 0.0003  # and this for each of them: a look takes time from their threads
 OPENING: Final = 20  # sessions of all processes that may wait for the server's first answer
 GROUP: Final = 100  # sessions of a process
+NICE: Final = 10  # so that the server does not wait for what would be other machines
 OPENED_S: Final = 30.0
 UPDATE: Final[Vector] = np.full(NUMBERS, 1e-3, np.float32)
 
@@ -118,6 +120,7 @@ class _Client:
 def serve_all(crowd: Crowd, invitations: Sequence[Invitation], pipe: Connection) -> None:
     """Serve all clients until the benchmark says anything; then tell how many sessions have ended by then."""
     end_with_the_parent()
+    os.nice(NICE)
     waiting = deque(invitations)
     clients = [_Client(number, crowd) for number in crowd.numbers]
     for at, client in enumerate(clients):
