@@ -23,7 +23,7 @@ class Rollback:
 
     def __init__(self, config: RunConfig, sink: Sink, log: Logger) -> None:
         self._is_on = config.rollback == "auto" and config.secrecy == "open" and not config.is_private
-        self._watch = CollapseWatch(config.best)
+        self._watch = CollapseWatch(config.best, config.best_is)
         self._sink, self._log = sink, log
         self._kept: dict[int, Checkpoint] = {}  # by version
         self._sources: dict[int, tuple[str, ...]] = {}  # clients whose updates made a version

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from fedgc.run.best_model import is_loss
+from fedgc.run.best_model import is_known, is_loss, is_lowest
 
 LOST: Final = 0.5  # share of the gain
 LEAST_MODELS: Final = 5  # before them, the figures of a run rise and fall by more
@@ -12,7 +12,10 @@ MOST_RETURNS: Final = 3  # to one model: after them the run goes on
 
 
 class CollapseWatch:
-    """Follows one figure of the models: that of `validate.best`, else a loss, else the first by name.
+    """Follows one figure of the models: that of `validate.best`, else a loss, else an accuracy or the like.
+
+    A figure whose name does not say which values are better is not followed: the run would go back because
+    of a count or a time.
 
     >>> watch = CollapseWatch()
     >>> accuracies = (0.1, 0.5, 0.7, 0.8, 0.9, 0.85, 0.2)
@@ -20,8 +23,9 @@ class CollapseWatch:
     [None, None, None, None, None, None, 4]
     """
 
-    def __init__(self, figure: str = "") -> None:
+    def __init__(self, figure: str = "", best_is: str = "auto") -> None:
         self.figure = figure
+        self._best_is = best_is
         self.best: int | None = None  # version
         self.value = math.nan  # of the last model
         self.best_value = math.nan
@@ -30,9 +34,8 @@ class CollapseWatch:
 
     def enter(self, version: int, figures: Mapping[str, float]) -> int | None:
         """Enter a model's figures; return the version to go back to if it has collapsed."""
-        self.figure = self.figure or next(
-            iter(sorted(figures, key=lambda name: (not is_loss(name), name))), ""
-        )
+        known = sorted(filter(is_known, figures), key=lambda name: (not is_loss(name), name))
+        self.figure = self.figure or next(iter(known), "")
         value = figures.get(self.figure)
         if value is None:
             return None
@@ -54,4 +57,4 @@ class CollapseWatch:
         return self._models >= LEAST_MODELS and 0 < LOST * gained < self._gain(value, self.best_value)
 
     def _gain(self, before: float, after: float) -> float:
-        return before - after if is_loss(self.figure) else after - before
+        return before - after if is_lowest(self.figure, self._best_is) else after - before

@@ -40,3 +40,13 @@ def test_loss_is_followed_before_other_figures() -> None:
     watch.enter(1, {"accuracy": 0.1, "loss": 2.0})
     assert watch.figure == "loss"
     assert watch.enter(2, {"accuracy": 0.2}) is None
+
+
+def test_figure_of_unknown_direction_is_not_followed() -> None:
+    assert watched(*RISING, 0.1, figure="off") == [None] * 6
+
+
+def test_figure_of_settings_has_their_direction() -> None:
+    watch = CollapseWatch("nll", "lowest")
+    found = [watch.enter(version, {"nll": 2.4 - value}) for version, value in enumerate((*RISING, 0.1))]
+    assert found == [None] * 5 + [4]
