@@ -12,14 +12,15 @@ from fedgc.errors import BadSetting
 from fedgc.secagg import Federation
 from fedgc.sim.clock import Line, Scenario
 
-OWN_S, PEER_S = 2.3e-9, 0.48e-9  # of a client for each number: quantizing, and the mask shared with a peer
-PACKET_S, MEMBER_S = 7e-4, 1.05e-4  # of a client: its packets, and what they hold of each member
-SUM_S, ADDED_S, OPENED_S = (
-    2.5e-9,
-    0.8e-9,
-    1.8e-5,
-)  # of the server: by number, number and member, pair of members
-PACKET_BYTES, MEMBER_BYTES = 133, 148
+OWN_S: Final = 2.3e-9  # of a client for each number: quantizing,
+PEER_S: Final = 0.48e-9  # and the mask that it shares with a peer
+PACKET_S: Final = 7e-4  # of a client for its packets,
+MEMBER_S: Final = 1.05e-4  # and for what they hold of each member
+SUM_S: Final = 2.5e-9  # of the server for each number,
+ADDED_S: Final = 0.8e-9  # for each number of each member,
+OPENED_S: Final = 1.8e-5  # and for each pair of members
+PACKET_BYTES: Final = 133  # of a client's packets,
+MEMBER_BYTES: Final = 148  # and what they hold of each peer
 LATENCIES: Final = 4  # of the two requests after the upload: for signatures, and for shares
 
 
