@@ -12,9 +12,10 @@ norm (Sun et al., arXiv 1911.07963).
 import math
 from collections.abc import Mapping, Sequence
 from statistics import median_low
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgc.aggregators.collecting import Update
 from fedgc.aggregators.rule import AggregationRule, Vector
@@ -96,6 +97,15 @@ class BoundedMean(AggregationRule):
 
         in_tiles(total.size, divide)
         return copy
+
+    def memory(self) -> Mapping[str, NDArray[Any]]:
+        """Return the center, and the distances of the last round."""
+        return {} if self._center is None else {"center": self._center, "before": np.array(self._before)}
+
+    def recall(self, memory: Mapping[str, NDArray[Any]]) -> None:
+        """Continue with this center."""
+        if memory:
+            self._center, self._before = memory["center"], memory["before"].tolist()
 
     def clear(self) -> None:
         """Discard the updates of a round; the center stays."""

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +70,13 @@ class AggregationRule(ABC):
         They are named in the log and in the history. By default there are none.
         """
         return {}
+
+    def memory(self) -> Mapping[str, NDArray[Any]]:
+        """Return what the rule remembers of past rounds, to resume a simulation; by default nothing."""
+        return {}
+
+    def recall(self, memory: Mapping[str, NDArray[Any]]) -> None:  # noqa: B027  most rules remember nothing
+        """Continue with what `memory` has returned."""
 
     @abstractmethod
     def clear(self) -> None:

@@ -13,6 +13,7 @@ from fedgc.errors import Unusable
 OF_TRAINING = (
     "train", "partition", "processes", "ray", "settings", "clients", "rounds", "seed", "model", "trace",
     "links", "uplink_mb_s", "downlink_mb_s", "server_mb_s", "upload_slots", "as_json", "html",
+    "checkpoint",
 )  # fmt: skip
 
 
@@ -89,6 +90,17 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
         str,
         typer.Option(help="With --train, a Ray cluster on which to train: its address, auto, or local."),
     ] = "",
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="With --train, a new file to keep the simulation in, until it is over."),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CHECKPOINT",
+            help="Go on with the simulation that is kept in this file; the result is the same to the bit.",
+        ),
+    ] = None,
     settings: Settings = None,
 ) -> None:
     """Predict a round's time, bytes and wasted work on simulated clients, under a virtual clock.
@@ -134,18 +146,25 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
         seed=seed,
         processes=2,
     )
-    wanted = Wanted(as_json, html, png)
+    wanted, count = Wanted(as_json, html, png), processes or os.cpu_count() or 1
+    if resume is not None:
+        from fedgc.cli.sim_train import resume_training
+
+        _alone(context, "resume", "processes", "ray", "as_json", "html")
+        resume_training(resume, wanted, count, ray)
+        return
     if train is None:
-        if partition or processes or ray or settings:
-            raise Unusable("--partition, --processes, --ray, --set: saw one, needed --train with it")
+        if partition or processes or ray or settings or checkpoint:
+            raise Unusable(
+                "--partition, --processes, --ray, --checkpoint, --set: saw one, needed --train with it"
+            )
         run_sim(request, wanted)
         return
     _alone(context, *OF_TRAINING)
     from fedgc.cli.settings import parse
-    from fedgc.cli.sim_train import Training, run_training
+    from fedgc.cli.sim_train import Training, begin_training
 
-    count = processes or os.cpu_count() or 1
-    run_training(Training(train, request, parse(settings or ()), partition, count, ray), wanted)
+    begin_training(Training(train, request, parse(settings or ()), partition, count, ray), wanted, checkpoint)
 
 
 def _alone(context: typer.Context, *allowed: str) -> None:

@@ -4,24 +4,29 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from shlex import quote
+from typing import Any, Final
 
+import typer
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from fedgc.cli import INTERRUPTED
 from fedgc.cli.image_files import drawable, keep
 from fedgc.cli.signals import like_ctrl_c
 from fedgc.cli.sim import Wanted, finite
 from fedgc.cli.view import terminal
 from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import Setting
-from fedgc.errors import BadSetting, BadTask
+from fedgc.errors import BadSetting, BadTask, Unusable
 from fedgc.sim import Request
+from fedgc.sim.checkpoint import Checkpoint
 from fedgc.sim.masks import Masks, unmasked
 from fedgc.sim.simulate import MEGABYTE
 from fedgc.sim.training import Job, Point, Trained, train
@@ -33,6 +38,7 @@ from fedgc.web.report_page import page_of
 
 SHOWN: Final = 20  # rounds of the table on a terminal
 COLUMNS: Final = ("round", "outcome", "time", "clients", "steps counted", "loss", "sent", "figures")
+FILES: Final = ("trace", "links")  # of a request
 SUMMED: Final = ("synced", "approximate")
 SIMULATED: Final = {"client.app": "fedgc", "script": "", "site.gateway": ""}
 BY_OPTIONS: Final = {"task": "--train alone", "min-clients": "--clients"}
@@ -52,6 +58,21 @@ class Training:
     def __post_init__(self) -> None:
         if self.processes < 1:
             raise BadSetting(f"--processes: saw {self.processes}, needed at least 1")
+
+    def options(self) -> dict[str, object]:
+        """Return what a checkpoint keeps of this, as JSON can hold it."""
+        files = {name: getattr(self.request, name) for name in FILES}
+        request = asdict(self.request) | {name: path and str(path.resolve()) for name, path in files.items()}
+        kept = {"task": self.task, "settings": dict(self.settings), "partition": self.partition}
+        return {**kept, "request": request}
+
+    @classmethod
+    def again(cls, options: Mapping[str, Any], processes: int, ray: str) -> "Training":
+        """Return the training of a checkpoint, on other processes."""
+        request = dict(options["request"])
+        request |= {name: request[name] and Path(request[name]) for name in FILES}
+        made = Request(**request)
+        return cls(options["task"], made, options["settings"], options["partition"], processes, ray)
 
     def config(self, clients: int) -> RunConfig:
         """Return the settings of the run."""
@@ -119,7 +140,23 @@ class RoundShown:
     metrics: Mapping[str, float]
 
 
-def run_training(training: Training, wanted: Wanted) -> None:
+def begin_training(training: Training, wanted: Wanted, path: Path | None) -> None:
+    """Train from the beginning, with a checkpoint in a new file if there is a path."""
+    drawable(path)
+    if path is not None and path.exists():
+        raise Unusable(f"--checkpoint {path}: saw a file, needed a new name, or --resume {path}")
+    run_training(training, wanted, None if path is None else Checkpoint(path, training.options()))
+
+
+def resume_training(path: Path, wanted: Wanted, processes: int, ray: str) -> None:
+    """Go on from a checkpoint that `run_training` has written."""
+    options = (Checkpoint(path).about() or {}).get("options")
+    if not options:
+        raise Unusable(f"--resume {path}: saw no such checkpoint, needed one of fedgc sim --checkpoint")
+    run_training(Training.again(options, processes, ray), wanted, Checkpoint(path, options))
+
+
+def run_training(training: Training, wanted: Wanted, checkpoint: Checkpoint | None) -> None:
     """Train, show the course of the run, and write the page."""
     drawable(wanted.html)
     sys.path.insert(0, str(Path.cwd()))  # for tasks in the user's folder, as in the run itself
@@ -130,9 +167,10 @@ def run_training(training: Training, wanted: Wanted) -> None:
         rounds.append(_shown(point, model_mb))
 
     console = Console(stderr=True)
-    with like_ctrl_c(), Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    bar = Progress(console=console, transient=True, disable=not console.is_terminal)
+    with _resumable(checkpoint), like_ctrl_c(), bar:
         shown = bar.add_task("rounds", total=job.config.rounds)
-        trained = train(job, heard, lambda done: bar.update(shown, completed=done))
+        trained = train(job, heard, lambda done: bar.update(shown, completed=done), checkpoint=checkpoint)
     wall_s = time.monotonic() - begun
     summary = _summary(training, job, rounds, trained) | {"wall_s": round(wall_s, 3)}
     if wanted.html is not None:
@@ -142,6 +180,19 @@ def run_training(training: Training, wanted: Wanted) -> None:
         sys.stdout.write(json.dumps({"training": found}, allow_nan=False) + "\n")
     else:
         terminal().print(_table(summary, rounds))
+
+
+@contextmanager
+def _resumable(checkpoint: Checkpoint | None) -> Iterator[None]:
+    """Say after Ctrl-C how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if checkpoint is None or not checkpoint.rounds:
+            raise
+        command = f"fedgc sim --resume {quote(str(checkpoint.path))}"
+        sys.stderr.write(f"fedgc: interrupted; `{command}` goes on after round {checkpoint.rounds}\n")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _shown(point: Point, model_mb: float) -> RoundShown:

@@ -7,7 +7,7 @@ as a stretch always begins where the last one that the clock asked for has ended
 the same for any number of workers.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from fedgc.codecs import EXACT, make_codec
 from fedgc.errors import EdgeFailed
 from fedgc.messages import Continue, Repair, Reveal, Work
+from fedgc.sim.checkpoint import Findings, Key, Part
 from fedgc.sim.clock import Finding
 from fedgc.sim.ray_workers import RayWorkers
 from fedgc.sim.workers import Alone, Order, Workers
@@ -32,6 +33,7 @@ ROOM: Final = 65_536  # bytes of a state beside its vector, before the first one
 SPARE: Final = 1024  # bytes by which a state may be longer than others
 MOST_AHEAD: Final = 64  # stretches
 SHARE_AHEAD: Final = 50  # one client in so many is trained ahead
+KEPT, REST = "kept", "rest"  # parts of a checkpoint
 
 
 @dataclass(slots=True)
@@ -55,12 +57,12 @@ class Fleet:
         self._folder, self._file, self._config = folder, folder / STATES, job.config
         self._file.touch()
         self._sizes, self._keeps_own = job.task.sizes(), bool(job.task.private)
-        self._workers = _workers(job, folder)
+        self._workers, self.findings = _workers(job, folder), Findings()
         self.forecast: Callable[[int], Iterable[tuple[str, int]]] = lambda _: ()
         self.taken: Callable[[int], object] = lambda _: None  # hears of stretches since the last model
         self._taken = 0
         self._extents, self._room = Extents(), 0
-        self._models: dict[int, Vector] = {}
+        self.models: dict[int, Vector] = {}
         self._trajectories: dict[str, Trajectory] = {}
         self._ahead: set[str] = set()  # clients whose next stretch is ordered
         self._given_up: list[Order] = []  # whose room a process may still write to
@@ -97,10 +99,10 @@ class Fleet:
             raise EdgeFailed(f"training: a model cannot be written: {error}") from error
         begun = {path.work.version for path in self._trajectories.values()}
         needed = begun | {each - 1 for each in begun}  # with shared momentum
-        for old in [each for each in self._models if each <= version - MODELS_KEPT and each not in needed]:
-            del self._models[old]
+        for old in [each for each in self.models if each <= version - MODELS_KEPT and each not in needed]:
+            del self.models[old]
             model_file(self._folder, old).unlink(missing_ok=True)
-        self._models[version], self._taken = model, 0
+        self.models[version], self._taken = model, 0
 
     # ---- what they have done
 
@@ -116,9 +118,9 @@ class Fleet:
         if path.reached > steps:
             raise EdgeFailed(f"training: {client} was asked for step {steps}, it had been stopped after that")
         if path.reached < steps:
-            self._order(client, steps)
-            self._order_ahead()
-            self._take(client, path)
+            found = self.findings.of(lambda: self._trained(client, path, steps))
+            path.losses, path.led, path.squared_norm = found
+            path.reached = steps
         return Finding(path.samples, path.squared_norm, path.losses / steps)
 
     def sent(self, command: Reveal | Repair) -> Vector:
@@ -127,7 +129,7 @@ class Fleet:
         path = self._trajectories.get(client)
         if isinstance(command, Repair) or path is None or path.kept is None or not path.reached:
             raise EdgeFailed(f"training: {client} was asked for work that it has not done")
-        model = self._models[path.work.version]
+        model = self.models[path.work.version]
         update = update_of(model, vector_in(mapped(self._file, path.kept), model.size), 1)
         if command.wire == EXACT:
             return update
@@ -140,7 +142,34 @@ class Fleet:
         """End the worker processes."""
         self._workers.close()
 
+    # ---- checkpoints
+
+    settled = True
+
+    def parts(self) -> Iterator[Part]:
+        """Yield what the clients keep."""
+        for client, path in self._trajectories.items():
+            if path.kept is not None:
+                yield (KEPT, client), mapped(self._file, path.kept).data
+        for client, (stamp, extent) in self._rests.items():
+            yield (REST, client, stamp), mapped(self._file, extent).data
+
+    def restore(self, parts: Iterable[tuple[Key, bytes]]) -> None:
+        """Take what the clients kept, after the same commands as before."""
+        for (kind, client, *stamp), data in parts:
+            extent = write(self._file, self._extents.reserve(len(data)), data)
+            if kind == KEPT:
+                self._trajectories[client].kept = extent
+            else:
+                self._rests[client] = tuple(stamp[0]) if stamp[0] else None, extent
+
     # ---- stretches
+
+    def _trained(self, client: str, path: Trajectory, steps: int) -> tuple[float, float, float]:
+        """Have the client trained to this step, and those that report next."""
+        self._order(client, steps)
+        self._order_ahead()
+        return self._take(client, path)
 
     def _order(self, client: str, steps: int) -> None:
         """Have a client's trajectory trained to this step."""
@@ -151,7 +180,7 @@ class Fleet:
         for order in [each for each in self._given_up if each.future.done()]:
             self._given_up.remove(order)
             self._extents.release(order.stretch.room)
-        room = self._extents.reserve(self._room or 4 * next(iter(self._models.values())).size + ROOM)
+        room = self._extents.reserve(self._room or 4 * next(iter(self.models.values())).size + ROOM)
         stretch = Stretch(path.work, path.reached, steps, path.kept, room, path.losses, path.led)
         path.ordered = self._workers.order(stretch)
         self._ahead.add(client)
@@ -168,19 +197,19 @@ class Fleet:
             if path is not None and path.ordered is None and path.reached < steps:
                 self._order(client, steps)
 
-    def _take(self, client: str, path: Trajectory) -> None:
+    def _take(self, client: str, path: Trajectory) -> tuple[float, float, float]:
         """Wait for the stretch that was ordered, and let the trajectory end there."""
         if path.ordered is None:
             raise EdgeFailed(f"training: {client} was asked for steps that no round ordered")
-        stretch, trained = path.ordered.stretch, self._workers.result(path.ordered)
+        trained = self._workers.result(path.ordered)
         kept = self._stored(trained)
         if path.kept is not None:
             self._extents.release(path.kept)
-        path.ordered, path.kept, path.reached = None, kept, stretch.last
-        path.losses, path.led, path.squared_norm = trained.losses, trained.led, trained.squared_norm
+        path.ordered, path.kept = None, kept
         self._ahead.discard(client)
         self._taken += 1
         self.taken(self._taken)
+        return trained.losses, trained.led, trained.squared_norm
 
     def _stored(self, trained: Trained) -> Extent:
         self._room = max(self._room, (len(trained.spilled) or trained.kept.size) + SPARE)

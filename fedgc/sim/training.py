@@ -17,9 +17,13 @@ round's steps are a unit.
 """
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from hashlib import sha256
+from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -44,10 +48,12 @@ from fedgc.messages import (
 from fedgc.run.machine import Append, Apply, Run, RunParts
 from fedgc.run.planner import Planner
 from fedgc.run.sample_pins import SamplePins
+from fedgc.sim.checkpoint import Checkpoint, Findings, Keeper, Key, Numbers, Part
 from fedgc.sim.clock import UNCONTENDED, ArrayClientModel, Finding, Line, Scenario, Terms, VirtualClock
 from fedgc.sim.exclusion import Exclusion
 from fedgc.sim.fleet import Fleet
 from fedgc.sim.ours import SHARED
+from fedgc.sim.play import SUMMED
 from fedgc.training import Answer, CommonModel, ServerOptimizer, Vector, new_engine
 from fedgc.training.round_sum import RoundSum
 from fedgc.training.simulated import STILL
@@ -75,6 +81,20 @@ class Job:
     keeps_clients: bool = True  # the points of the result have the rows of clients
     owned: bool = False  # each client has an equal share of the chunks, and no other can load them
     grace_s: float = 0.0  # until the server notices that a client has died
+
+    def description(self) -> dict[str, object]:
+        """Return the settings, and digests of data and clients."""
+        data = sha256(repr(sorted(self.task.sizes().items())).encode())
+        clients = sha256(repr((self.line, self.partial, self.owned, self.grace_s)).encode())
+        for conditions in self.scenario:
+            for each in fields(conditions):
+                clients.update(np.asarray(getattr(conditions, each.name)).tobytes())
+        return {
+            "fedgc": version("fedgc"),
+            **self.config.table(),
+            "digest of the data": data.hexdigest()[:8],
+            "digest of speeds, links and failures": clients.hexdigest()[:8],
+        }
 
     def __post_init__(self) -> None:
         if self.engines is not None and self.config.work != "local":
@@ -146,6 +166,8 @@ class OneForAll:
         self.engine = new_engine(task, config, STILL, folder)
         self._work: Work | None = None
         self._found: dict[tuple[int, int], Finding] = {}
+        self.models: dict[int, Vector] = {}  # the last two
+        self.findings = Findings()
 
     def begin(self, work: Work) -> None:
         """Prepare a round; the work of each client names its own chunks."""
@@ -155,18 +177,23 @@ class OneForAll:
         else:
             names |= dict(self._work.names)
         self._work = replace(work, client=FLEET, order=(), names=tuple(sorted(names.items())), lockstep=False)
-        self.engine.handle(self._work)
+        self._handle(self._work)
 
     def carry_on(self, work: Continue) -> None:
         """Continue from the last round."""
         if self._work is not None and self._work.round < work.round:
             self._work = replace(self._work, round=work.round, target=work.target)
-            self.engine.handle(Continue(FLEET, work.round, work.target, (), work.lease_s))
+            self._handle(Continue(FLEET, work.round, work.target, (), work.lease_s))
+
+    def _handle(self, command: Work | Continue) -> None:
+        if not self.findings.replays:
+            self.engine.handle(command)
 
     def finding(self, chunk: int, target: int) -> Finding:
         """Train the chunk, or return the stored result."""
         if (chunk, target) not in self._found:
-            self._found[chunk, target] = self._trained(chunk)
+            samples, *found = self.findings.of(lambda: self._trained(chunk))
+            self._found[chunk, target] = Finding(int(samples), found[0], found[1], tuple(found[2:]))
         return self._found[chunk, target]
 
     def reached(self, client: str, steps: int) -> Finding:
@@ -178,6 +205,8 @@ class OneForAll:
 
     def load(self, version: int, model: Vector) -> None:
         """Store the new common model."""
+        before = {old: each for old, each in self.models.items() if old == version - 1}
+        self.models = before | {version: model}
         self.engine.load(version, model)
 
     def sent(self, command: Reveal | Repair) -> Vector:
@@ -190,7 +219,28 @@ class OneForAll:
         """Release all state."""
         self.engine.close()
 
-    def _trained(self, chunk: int) -> Finding:
+    # ---- checkpoints
+
+    @property
+    def settled(self) -> bool:
+        """Whether the work is that of the newest model, from which it can be done again."""
+        return self._work is not None and self._work.version == max(self.models)
+
+    def parts(self) -> Iterator[Part]:
+        """Yield nothing."""
+        yield from ()
+
+    def restore(self, parts: Iterable[tuple[Key, bytes]]) -> None:
+        """Train again what this round has trained, after the same commands as before."""
+        deque(parts, 0)
+        if self._work is not None:
+            self.engine.handle(self._work)
+        for chunk, _ in self._found:
+            self._trained(chunk)
+
+    # ---- training
+
+    def _trained(self, chunk: int) -> tuple[float, ...]:
         if self._work is None:
             raise BadSetting(f"training: chunk {chunk} was finished before any work was given")
         self.engine.handle(Take(FLEET, self._work.round, (chunk,)))
@@ -199,7 +249,7 @@ class OneForAll:
             if isinstance(said, Failed):
                 raise EdgeFailed(f"training: {said.reason}")
             if isinstance(said, Progress):
-                return Finding(said.samples, said.squared_norm, said.loss, said.sketch)
+                return said.samples, said.squared_norm, said.loss, *said.sketch
         raise EdgeFailed(f"training: chunk {chunk} did not finish")
 
 
@@ -224,16 +274,27 @@ Progressed = Callable[[float], object]
 class _Training:
     """One training run: machine, clock, engines and sum."""
 
-    def __init__(self, job: Job, folder: Path, heard: Heard, progressed: Progressed) -> None:
+    def __init__(
+        self,
+        job: Job,
+        folder: Path,
+        heard: Heard,
+        progressed: Progressed,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
         self._job, self._heard, self._progressed = job, heard, progressed
         set_threads(job.config)  # as worker processes do: evaluation gives the same figures
         self._common = CommonModel(job.task, job.config)
         self._optimizer = ServerOptimizer(job.config, self._common.parameters)
         self.model = self._common.first()
-        chance = np.random.default_rng([job.config.seed, PRIVACY]).bytes
-        self._sum = RoundSum(job.config, self._common.size, chance)
+        noise = np.random.default_rng([job.config.seed, PRIVACY])
+        self._sum = RoundSum(job.config, self._common.size, noise.bytes)
         job.task.allow(job.config.placement)
         self._fleet = engines_of(job, folder)
+        self._keeper: Keeper | None = None
+        if checkpoint is not None and isinstance(self._fleet, Fleet | OneForAll):
+            numbers = Numbers(self._fleet, self._optimizer, self._sum, noise)
+            self._keeper = Keeper(checkpoint, job.description(), numbers)
         self._load(0)
         self._metrics: Mapping[str, float] = {}
         self.points: list[Point] = []
@@ -277,7 +338,16 @@ class _Training:
             self._fleet.close()
 
     def _ended(self, until: Callable[[Point], bool]) -> bool:
-        return self._run.finished or (bool(self.points) and until(self.points[-1]))
+        if self._run.finished or (self.points and until(self.points[-1])):
+            return True
+        if self._keeper is not None and self._keeper.turn(self._clock.now):
+            self.model = self._keeper.model
+            self._sum.begin(self._run.version, self.model, self._common.layout.shapes)
+        return False
+
+    @property
+    def _replays(self) -> bool:
+        return self._keeper is not None and self._keeper.replays
 
     def _heed(self, output: object) -> None:
         if isinstance(output, Add):
@@ -295,15 +365,24 @@ class _Training:
         kept = point if self._job.keeps_clients else replace(point, row=replace(point.row, clients=()))
         self.points.append(kept)
         self._noted(0)
+        if self._keeper is not None:
+            due = self._job.config.work == "local" or point.row.outcome in SUMMED
+            self._keeper.ended(len(self.points), due=due)
 
     def _noted(self, taken: int) -> None:
         """Report the rounds that are done, with a part for the clients that have worked in this one."""
         self._progressed(len(self.points) + min(1.0, taken / self._job.scenario[0].clients))
 
     def _add(self, add: Add) -> None:
-        self._sum.add(add, self._fleet.sent(self._clock.asked[add.client, add.attempt]))
+        if not self._replays:
+            self._sum.add(add, self._fleet.sent(self._clock.asked[add.client, add.attempt]))
 
     def _apply(self, apply: Apply) -> None:
+        keeper = self._keeper
+        made = partial(self._applied, apply)
+        self._metrics = made() if keeper is None else keeper.evaluated(made)
+
+    def _applied(self, apply: Apply) -> Mapping[str, float]:
         with suppress(Refused):  # as on a server, the update is left out
             mean = self._sum.mean(apply.weight)
             if mean is not None:
@@ -311,7 +390,7 @@ class _Training:
         self._load(apply.version)
         every = self._job.config.evaluate_every
         due = every and apply.round % every == 0
-        self._metrics = self._common.evaluate(self.average) if due else {}
+        return self._common.evaluate(self.average) if due else {}
 
 
 def train(
@@ -320,13 +399,19 @@ def train(
     progressed: Progressed = lambda _: None,
     until: Callable[[Point], bool] = lambda _: False,
     within: Path | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Trained:
     """Train to the end, or `until` a round is the last one; an engine's failure ends the run.
 
     `heard` receives each round as it ends, and `progressed` the number of rounds done, with fractions.
-    Temporary files are `within` a folder, else within the system's.
+    Temporary files are `within` a folder, else within the system's. If there is a checkpoint, training goes
+    on from it, and gives the same result; `heard` receives all rounds from the first.
     """
+    if checkpoint is not None and job.engines is not None:
+        raise BadSetting("checkpoint: saw engines of the caller, needed those of fedgc")
     with tempfile.TemporaryDirectory(prefix="fedgc-sim-", dir=within) as folder:
-        training = _Training(job, Path(folder), heard, progressed)
+        training = _Training(job, Path(folder), heard, progressed, checkpoint)
         training.run(until)
+    if checkpoint is not None:
+        checkpoint.remove()
     return Trained(tuple(training.points), training.average)

@@ -73,6 +73,11 @@ class RoundSum:
         """The clients of the last mean whose updates are far from the others', with the part that counts."""
         return self._outliers
 
+    @property
+    def rules(self) -> Sequence[AggregationRule]:
+        """The aggregation rule of each fragment; none in coded work."""
+        return self._rules
+
     def clear(self) -> None:
         """Discard the vectors of a round that was not exchanged."""
         self._sum = None

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import replace
 
 import pytest
@@ -59,6 +60,39 @@ def test_own_task_is_trained_from_working_folder(tmp_path):
         assert [each["outcome"] for each in json.loads(said.stdout)["training"]["rounds"]] == ["synced"] * 2
 
 
+@pytest.mark.parametrize("work", ["local", "coded"])
+def test_simulation_goes_on_after_sigterm(tmp_path, work):
+    (tmp_path / "stopping_task.py").write_text(
+        "import os, signal, numpy as np, torch, fedgc\n\n\n"
+        "def evaluate(model):\n"
+        "    with open('figures', 'a') as figures:\n"
+        "        figures.write('.')\n"
+        "        if figures.tell() == 9:\n"
+        "            os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    return {'bias': float(model.bias)}\n\n\n"
+        "def task(config):\n"
+        "    data = (np.eye(40, 2, dtype=np.float32), np.ones((40, 1), np.float32))\n"
+        "    loss = lambda model, batch: torch.nn.functional.mse_loss(model(batch[0]), batch[1])\n"
+        "    model = lambda: torch.nn.Linear(2, 1)\n"
+        "    return fedgc.over(data, config, model=model, loss=loss, evaluate=evaluate)\n"
+    )
+    times = "".join(f"{n},0,0,{n + 1}\n" for n in range(4))
+    (tmp_path / "times.csv").write_text(f"worker,round,chunk,seconds\n{times}")
+    begun = ("--train", "stopping_task:task", "--rounds", "6", "--trace", "times.csv", *LITTLE[:-2])
+    words = (*begun, "--set", f"work={work}")
+    whole = json.loads(sim(*words, "--json").stdout)["training"]
+    stopped = sim(*words, "--checkpoint", "run.ckpt")
+    assert stopped.exit_code == 130
+    assert re.fullmatch(
+        r"fedgc: interrupted; `fedgc sim --resume run.ckpt` goes on after round [12]\n", stopped.stderr
+    )
+    again = sim(*words, "--checkpoint", "run.ckpt").exception
+    assert str(again) == "--checkpoint run.ckpt: saw a file, needed a new name, or --resume run.ckpt"
+    found = json.loads(sim("--resume", "run.ckpt", "--json", "--processes", "1").stdout)["training"]
+    assert found | {"wall_s": 0} == whole | {"wall_s": 0}
+    assert not (tmp_path / "run.ckpt").exists(), "it is over"
+
+
 def test_clients_draw_different_data(tmp_path):
     (tmp_path / "drawn_task.py").write_text(
         "import numpy as np, torch\nfrom fedgc import Task\n\n\n"
@@ -101,7 +135,16 @@ def test_clients_draw_different_data(tmp_path):
             "min-clients: saw it with --train, needed",
         ),
         (("--train", "digits", "--set", "task=cifar10"), "setting task: saw it with --train"),
-        (("--partition", "iid"), "--ray, --set: saw one, needed --train"),
+        (("--partition", "iid"), "--checkpoint, --set: saw one, needed --train"),
+        (("--train", "digits", "--checkpoint", "."), "saw a folder, needed the name of a file"),
+        (
+            ("--resume", "none.ckpt"),
+            "--resume none.ckpt: saw no such checkpoint, needed one of fedgc sim --ch",
+        ),
+        (
+            ("--resume", "none.ckpt", "--rounds", "9"),
+            "--resume: saw --rounds beside it, needed no option but",
+        ),
     ],
 )
 def test_training_that_cannot_begin_is_refused_in_one_line(words, sentence):
