@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from zipfile import ZipFile, ZipInfo
 
 import numpy as np
@@ -27,6 +27,10 @@ from fedgc.errors import EdgeFailed, Unusable
 from fedgc.guards import words_of
 from fedgc.training import ServerOptimizer, Vector
 from fedgc.training.round_sum import RoundSum
+
+if TYPE_CHECKING:
+    from fedgc.sim.fleet import Fleet
+    from fedgc.sim.training import OneForAll
 
 Key = tuple[Any, ...]  # of JSON's own types
 Part = tuple[Key, bytes | memoryview]
@@ -128,34 +132,11 @@ class Checkpoint:
             self.path.unlink(missing_ok=True)
 
 
-class Trainers(Protocol):
-    """Engines that can be resumed."""
-
-    findings: Findings
-
-    @property
-    def models(self) -> Mapping[int, Vector]:
-        """The common models that clients may still begin from, by version."""
-
-    @property
-    def settled(self) -> bool:
-        """Whether a checkpoint can be written now."""
-
-    def load(self, version: int, model: Vector) -> None:
-        """Store a new common model."""
-
-    def parts(self) -> Iterator[Part]:
-        """Yield what has to be kept besides models and findings."""
-
-    def restore(self, parts: Iterable[tuple[Key, bytes]]) -> None:
-        """Take these parts, after the same commands as before; models are loaded by the first `next`."""
-
-
 @dataclass(frozen=True, slots=True)
 class Numbers:
     """What a simulation computes with, besides its clock and its `Run`."""
 
-    trainers: Trainers
+    trainers: "Fleet | OneForAll"
     optimizer: ServerOptimizer
     sum: RoundSum
     noise: np.random.Generator
@@ -173,13 +154,6 @@ class Numbers:
     def restore(self, parts: Iterable[tuple[Key, bytes]]) -> None:
         """Take the parts of a checkpoint."""
         memory: dict[str, NDArray[Any]] = {}
-        self.trainers.restore(self._others(parts, memory))
-        for rule in self.sum.rules:
-            rule.recall(memory)
-
-    def _others(
-        self, parts: Iterable[tuple[Key, bytes]], memory: dict[str, NDArray[Any]]
-    ) -> Iterator[tuple[Key, bytes]]:
         for (kind, *of), data in parts:
             if kind == MODEL:
                 self.trainers.load(of[0], np.frombuffer(data, np.float32).copy())
@@ -188,7 +162,10 @@ class Numbers:
             elif kind == RULE:
                 memory[of[0]] = np.frombuffer(data, of[1]).copy()
             elif kind != FINDINGS:
-                yield (kind, *of), data
+                self.trainers.restore(kind, of, data)
+        self.trainers.restored()
+        for rule in self.sum.rules:
+            rule.recall(memory)
 
 
 class Keeper:

@@ -7,15 +7,15 @@ as a stretch always begins where the last one that the clock asked for has ended
 the same for any number of workers.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fedgc.codecs import EXACT, make_codec
 from fedgc.errors import EdgeFailed
 from fedgc.messages import Continue, Repair, Reveal, Work
-from fedgc.sim.checkpoint import Findings, Key, Part
+from fedgc.sim.checkpoint import Findings, Part
 from fedgc.sim.clock import Finding
 from fedgc.sim.ray_workers import RayWorkers
 from fedgc.sim.workers import Alone, Order, Workers
@@ -154,14 +154,17 @@ class Fleet:
         for client, (stamp, extent) in self._rests.items():
             yield (REST, client, stamp), mapped(self._file, extent).data
 
-    def restore(self, parts: Iterable[tuple[Key, bytes]]) -> None:
-        """Take what the clients kept, after the same commands as before."""
-        for (kind, client, *stamp), data in parts:
-            extent = write(self._file, self._extents.reserve(len(data)), data)
-            if kind == KEPT:
-                self._trajectories[client].kept = extent
-            else:
-                self._rests[client] = tuple(stamp[0]) if stamp[0] else None, extent
+    def restore(self, kind: str, of: Sequence[Any], data: bytes) -> None:
+        """Take what a client kept, after the same commands as before."""
+        client, *stamp = of
+        extent = write(self._file, self._extents.reserve(len(data)), data)
+        if kind == KEPT:
+            self._trajectories[client].kept = extent
+        else:
+            self._rests[client] = tuple(stamp[0]) if stamp[0] else None, extent
+
+    def restored(self) -> None:
+        """Do nothing."""
 
     # ---- stretches
 

@@ -17,8 +17,7 @@ round's steps are a unit.
 """
 
 import tempfile
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -48,7 +47,7 @@ from fedgc.messages import (
 from fedgc.run.machine import Append, Apply, Run, RunParts
 from fedgc.run.planner import Planner
 from fedgc.run.sample_pins import SamplePins
-from fedgc.sim.checkpoint import Checkpoint, Findings, Keeper, Key, Numbers, Part
+from fedgc.sim.checkpoint import Checkpoint, Findings, Keeper, Numbers, Part
 from fedgc.sim.clock import UNCONTENDED, ArrayClientModel, Finding, Line, Scenario, Terms, VirtualClock
 from fedgc.sim.exclusion import Exclusion
 from fedgc.sim.fleet import Fleet
@@ -82,20 +81,6 @@ class Job:
     owned: bool = False  # each client has an equal share of the chunks, and no other can load them
     grace_s: float = 0.0  # until the server notices that a client has died
 
-    def description(self) -> dict[str, object]:
-        """Return the settings, and digests of data and clients."""
-        data = sha256(repr(sorted(self.task.sizes().items())).encode())
-        clients = sha256(repr((self.line, self.partial, self.owned, self.grace_s)).encode())
-        for conditions in self.scenario:
-            for each in fields(conditions):
-                clients.update(np.asarray(getattr(conditions, each.name)).tobytes())
-        return {
-            "fedgc": version("fedgc"),
-            **self.config.table(),
-            "digest of the data": data.hexdigest()[:8],
-            "digest of speeds, links and failures": clients.hexdigest()[:8],
-        }
-
     def __post_init__(self) -> None:
         if self.engines is not None and self.config.work != "local":
             raise BadSetting(f"training: saw engines for {self.config.work} work, needed local work")
@@ -111,6 +96,20 @@ class Job:
             raise BadSetting(
                 f"training: saw {len(self.scenario)} rounds of scenario, needed {self.config.rounds}"
             )
+
+    def description(self) -> dict[str, object]:
+        """Return the settings, and digests of data and clients."""
+        data = sha256(repr(sorted(self.task.sizes().items())).encode())
+        clients = sha256(repr((self.line, self.partial, self.owned, self.grace_s)).encode())
+        for conditions in self.scenario:
+            for each in fields(conditions):
+                clients.update(np.asarray(getattr(conditions, each.name)).tobytes())
+        return {
+            "fedgc": version("fedgc"),
+            **self.config.table(),
+            "digest of the data": data.hexdigest()[:8],
+            "digest of speeds, links and failures": clients.hexdigest()[:8],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,13 +225,15 @@ class OneForAll:
         """Whether the work is that of the newest model, from which it can be done again."""
         return self._work is not None and self._work.version == max(self.models)
 
-    def parts(self) -> Iterator[Part]:
-        """Yield nothing."""
-        yield from ()
+    def parts(self) -> tuple[Part, ...]:
+        """Return nothing: what is lost can be trained again."""
+        return ()
 
-    def restore(self, parts: Iterable[tuple[Key, bytes]]) -> None:
+    def restore(self, kind: str, of: Sequence[Any], data: bytes) -> None:
+        """Do nothing."""
+
+    def restored(self) -> None:
         """Train again what this round has trained, after the same commands as before."""
-        deque(parts, 0)
         if self._work is not None:
             self.engine.handle(self._work)
         for chunk, _ in self._found:
