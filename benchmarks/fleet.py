@@ -67,7 +67,7 @@ class Size:
     churn_rounds: int
 
 
-USUAL: Final = Size((10, FEW, MANY), rounds=6, stop_s=15.0, churn_clients=FEW, churn_rounds=50)
+USUAL: Final = Size((10, FEW, MANY), rounds=6, stop_s=15.0, churn_clients=FEW, churn_rounds=200)
 QUICK: Final = Size((4, 20), rounds=3, stop_s=3.0, churn_clients=0, churn_rounds=0)
 
 
