@@ -204,7 +204,12 @@ def bench_secagg(
 
 
 @app.command("loop")
-def bench_loop(as_json: AsJson = False, quick: Quick = False, save: Save = False) -> None:
+def bench_loop(
+    as_json: AsJson = False,
+    quick: Quick = False,
+    save: Save = False,
+    device: Annotated[str, typer.Option(help="Where the model of the script is, such as cuda.")] = "cpu",
+) -> None:
     """What a training script of the user's own costs: a step, an interrupt, a large model in and out.
 
     Example: python -m benchmarks loop --json
@@ -212,7 +217,7 @@ def bench_loop(as_json: AsJson = False, quick: Quick = False, save: Save = False
     from benchmarks.loop import bench_loop as measure
     from benchmarks.printing import show
 
-    show(measure(quick=quick), as_json=as_json, save=save)
+    show(measure(quick=quick, device=device), as_json=as_json, save=save)
 
 
 @app.command("hostile")

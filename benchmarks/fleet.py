@@ -3,7 +3,7 @@
 The sessions of clients are made by the client code of fedgc, a hundred in each process. They do not train:
 each answers work at once, with a constant update of 100 kB. Driver, listener, store and checkpoints are in
 another process, as in a ServerApp, but invitations do not travel through Flower. The settings are the
-defaults, but every round is exchanged.
+defaults, but every round is exchanged, and the grace time is 20 s: the clients' threads share few processes.
 
     server_ms_per_client   by clients: processor time of the server for a client in a round, median
     growth                 by clients: the same, over that with 100 clients
@@ -48,6 +48,10 @@ FIRST: Final = 1  # practice rounds
 FEW: Final = 100
 MANY: Final = 1000
 MOST: Final = 3000
+SPARE: Final = 2  # invitations of a client whose session was lost
+GRACE_S: Final = (
+    20.0  # the threads of a hundred clients in one process are silent for longer than the usual half
+)
 CHURN_EVERY: Final = 5  # rounds in which each client leaves once
 MADE: Final = ("synced", "approximate")  # outcomes with a new model
 
@@ -63,7 +67,7 @@ class Size:
     churn_rounds: int
 
 
-USUAL: Final = Size((10, FEW, MANY), rounds=6, stop_s=15.0, churn_clients=FEW, churn_rounds=50)
+USUAL: Final = Size((10, FEW, MANY), rounds=6, stop_s=15.0, churn_clients=FEW, churn_rounds=200)
 QUICK: Final = Size((4, 20), rounds=3, stop_s=3.0, churn_clients=0, churn_rounds=0)
 
 
@@ -170,8 +174,9 @@ def _fleet(name: str, clients: int, leaves_every: int = 0, rounds: int = 0) -> I
         start_timeout_s=WAIT_S,
         evaluate_every=0,
         link="session",
+        grace_s=GRACE_S,
     )
-    again = clients * rounds // leaves_every if leaves_every else 0
+    again = clients * rounds // leaves_every if leaves_every else SPARE * clients
     context = get_context("spawn")
     pipes = context.Pipe()
     with tempfile.TemporaryDirectory(prefix="fedgc-bench-") as folder:

@@ -3,6 +3,7 @@
 import gc
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
@@ -51,8 +52,8 @@ class Place:
 class _Told(Sink):
     """Tells the benchmark of every round, with the processor time and the memory of the process."""
 
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
+    def __init__(self, pipe: Connection, answered: Callable[[], None]) -> None:
+        self._pipe, self._answered = pipe, answered
 
     def chose(self, round_: int, basis: Any, reason: str) -> None:  # noqa: ANN401, ARG002  the sink's interface
         if round_ == 1:
@@ -68,6 +69,7 @@ class _Told(Sink):
             "lost": failures.count("lost"),
             "failed": len(failures),
         }
+        self._answered()
         self._pipe.send({"what": "round", **about, **_spent()})
 
 
@@ -87,7 +89,8 @@ def serve(place: Place, pipe: Connection) -> None:
         around = Surroundings(time.monotonic, os.urandom, time.time, LOG, audit, quotas)
         listener = Listener(place.config, RUN, NUMBERS, links.heard("session"), around)
         links.add({"session": listener})
-        driver = Driver(_job(place, recording, pipe), time.monotonic, LOG, events)
+        told = _Told(pipe, partial(_void, listener))
+        driver = Driver(_job(place, recording, told), time.monotonic, LOG, events)
         gc.freeze()
         listener.start()
         pipe.send([listener.invite() for _ in range(place.invitations)])
@@ -98,9 +101,9 @@ def serve(place: Place, pipe: Connection) -> None:
     pipe.send({"what": "over", **_spent()})
 
 
-def _job(place: Place, recording: Recording, pipe: Connection) -> Job:
+def _job(place: Place, recording: Recording, told: _Told) -> Job:
     model = AnnouncedModel(LAYOUT, np.zeros(NUMBERS, np.float32))
-    sink = Sinks(recording.sink, [_Told(pipe)])
+    sink = Sinks(recording.sink, [told])
     folder = runs_folder("", os.environ) / RUN
     return Job(model, place.config, sink, Speeds(), partial(_save, folder, recording), name=RUN)
 
@@ -108,6 +111,14 @@ def _job(place: Place, recording: Recording, pipe: Connection) -> Job:
 def _save(folder: Path, recording: Recording, made: checkpoint.Checkpoint) -> None:
     recording.keeper.flush(FLUSH_S)
     checkpoint.save(folder, made, KEPT_CHECKPOINTS)
+
+
+def _void(listener: Listener) -> None:
+    """Void the tokens of sessions that have ended, as the end of their Flower messages would."""
+    admission, peers = listener._admission, listener._sessions.peers
+    for token, peer in list(admission._tokens.items()):
+        if peer is not None and peers.get(peer.client) is not peer:
+            admission.cancel(token)
 
 
 def _stopped(pipe: Connection, events: "SimpleQueue[LinkEvent]") -> None:

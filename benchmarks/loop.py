@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import torch
 
 from benchmarks.report import Report, Value, machine
 from fedgc.config import RunConfig
@@ -38,26 +39,31 @@ TRIALS: Final = 5
 Rows = list[dict[str, Value]]
 
 
-def bench_loop(*, quick: bool = False) -> Report:
-    """Measure; the quick version takes a vector of 40 MB for one of 1 GB."""
+def bench_loop(*, quick: bool = False, device: str = "cpu") -> Report:
+    """Measure a script whose model is on this device; the quick version takes 40 MB for 1 GB."""
     size = LARGE if quick else GIGABYTE
     rows: Rows = []
-    small, large = (_step_s(each, rows) for each in (1000, LARGE))
+    small, large = (_step_s(each, device, rows) for each in (1000, LARGE))
     figures = {
         "step_overhead_percent": 100.0 * small / STEP_S,
         "step_ms_10m": 1000.0 * large,
-        "take_1gb_over_memcpy": _take_over_memcpy(size, rows),
+        "take_1gb_over_memcpy": _take_over_memcpy(size, device, rows),
         "interrupt_ms": _interrupt_ms(5 if quick else 20, rows),
         "ddp_sum_error": _ddp_sum_error(rows),
     }
+    rows.append({"what": "device", "name": _device_name(device)})
     return Report(figures, rows, machine())
 
 
-def _step_s(size: int, rows: Rows) -> float:
+def _device_name(device: str) -> str:
+    return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else device
+
+
+def _step_s(size: int, device: str, rows: Rows) -> float:
     """Return the median time of a call of `step` for a model of this size."""
     with tempfile.TemporaryDirectory(prefix="fedgc-bench-") as folder:
         out = Path(folder) / "times"
-        with _script("steps", "--size", size, "--out", out) as loop:
+        with _script("steps", "--size", size, "--out", out, "--device", device) as loop:
             _begin(loop, MOST_STEPS)
             _until(out.exists)
             _until(lambda: bool(out.read_text().endswith("]")))
@@ -66,12 +72,12 @@ def _step_s(size: int, rows: Rows) -> float:
     return statistics.median(times)
 
 
-def _take_over_memcpy(size: int, rows: Rows) -> float:
+def _take_over_memcpy(size: int, device: str, rows: Rows) -> float:
     """Return the time to take a model from a script and to give it the next, over that of two copies."""
     source = np.ones(size, np.float32)
     copies = _two_copies_s(source)
     exchanges = []
-    with _script("wait", "--size", size) as loop:
+    with _script("wait", "--size", size, "--device", device) as loop:
         for trial in range(TRIALS):
             _begin(loop, MOST_STEPS, version=trial, model=source)
             _until(lambda: _advanced(loop) > 0)

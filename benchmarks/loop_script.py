@@ -26,13 +26,14 @@ def main() -> None:
     parser.add_argument("--step-s", type=float, default=0.0)
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--out", default="")
+    parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
     {"steps": steps, "wait": wait, "sum": data_parallel}[given.what](given)
 
 
 def steps(given: argparse.Namespace) -> None:
     """Write the seconds of each call of `step`, between two calls that did not wait."""
-    model = nn.ParameterList([torch.zeros(given.size)])
+    model = nn.ParameterList([torch.zeros(given.size, device=given.device)])
     fed = fedgc.join(model, samples=1)
     fed.step()
     times = []
@@ -48,7 +49,7 @@ def steps(given: argparse.Namespace) -> None:
 
 def wait(given: argparse.Namespace) -> None:
     """Train steps that take their time and leave the model as it is."""
-    model = nn.ParameterList([torch.ones(given.size)])
+    model = nn.ParameterList([torch.ones(given.size, device=given.device)])
     fed = fedgc.join(model, samples=1)
     while fed.step():
         time.sleep(given.step_s)

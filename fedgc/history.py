@@ -158,7 +158,7 @@ class PastRound:
 
 @value
 class Speed:
-    """The measured speed of one client."""
+    """The measured speed of one client; what it fetches is known of the present run alone."""
 
     client: str
     step_s: float
@@ -167,6 +167,8 @@ class Speed:
     up_bytes_s: float | None = None
     down_bytes_s: float | None = None
     rounds: int = 1
+    fetch_bytes_s: float | None = None  # of chunks, from the store of its site
+    chunk_bytes: float | None = None  # of each of them
 
     def __post_init__(self) -> None:
         for name in ("step_s", "spread_s", "failures"):
@@ -177,7 +179,7 @@ class Speed:
                 )
         if self.step_s == 0:
             raise BadMessage(f"speed of {self.client}: saw step_s=0, needed more")
-        for name in ("up_bytes_s", "down_bytes_s"):
+        for name in ("up_bytes_s", "down_bytes_s", "fetch_bytes_s", "chunk_bytes"):
             seen = getattr(self, name)
             if seen is not None and not (math.isfinite(seen) and seen > 0):
                 raise BadMessage(

@@ -27,6 +27,7 @@ from fedgc.messages import (
     Enrolled,
     Event,
     Failed,
+    Fetched,
     Held,
     Initialize,
     Joined,
@@ -88,6 +89,7 @@ GOOD = (
     Codeword(1.0, "a", 1, 0, 0.5, 4),
     Offered(1.0, "a", 1, 0),
     Leaving(1.0, "a", 20.0),
+    Fetched(1.0, "a", 2, 400, 0.5),
     Closing(1.0, "a", 600.0),
     Closing(1.0, "a", 600.0, ((0.0, 600.0), (7200.0, 9000.0))),
     LAYOUT,
@@ -126,7 +128,10 @@ GOOD = (
     Uncover(1, ((bytes(32), True),)),
 )
 
-COUNTS = ("version", "chunk", "reached", "round", "steps", "attempt", "size_bytes", "seed", "member", "epoch")
+COUNTS = (
+    "version", "chunk", "reached", "count", "round", "steps", "attempt", "size_bytes", "seed", "member",
+    "epoch",
+)  # fmt: skip
 AMOUNTS = ("now", "seconds", "squared_norm", "lease_s", "grace_s")
 
 

@@ -102,11 +102,13 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=4)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--device", default="cpu", help="where the adapter is trained, such as cuda")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
 
     torch.set_num_threads(1)  # the same sums in the same order, so that all clients train the same base
     base = base_model(given.base, given.base_steps)
+    base = base.to(given.device)
     torch.manual_seed(given.seed)
     adapter = LoraConfig(r=given.rank, lora_alpha=2 * given.rank, target_modules="all-linear")
     model = get_peft_model(base, adapter)
@@ -120,11 +122,11 @@ def main() -> None:
     )
     client = int(str(fed.client.get("name", "client-0")).rpartition("-")[2])
     training, sequences = data_of(client)
-    held_out.append(sequences)
+    held_out.append(sequences.to(given.device))
     print(f"client {client}: loss {held_out_loss(model, held_out[0]):.3f} with the base alone")
     model.train()
     for batch in fed.steps(DataLoader(training, given.batch_size, shuffle=True)):
-        loss = loss_of(model, batch)
+        loss = loss_of(model, batch.to(given.device))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -6,6 +6,8 @@ process may share it.
 
 import hashlib
 import os
+import time
+from collections import deque
 from collections.abc import Collection
 from pathlib import Path
 from threading import RLock
@@ -23,6 +25,7 @@ class ChunkCache:
         """Take over what an earlier process left, as far as the quota allows."""
         self.quota_bytes: Final = quota_bytes
         self._folder, self._store, self._lock = folder, store, RLock()
+        self._transfers: deque[tuple[int, float]] = deque()  # bytes and seconds
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             files = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
@@ -68,7 +71,9 @@ class ChunkCache:
             self._make_room(chunk.size_bytes)
             part = self._folder / f"{chunk.digest}.part"
             try:
+                began = time.monotonic()
                 self._write(chunk, part)
+                self._transfers.append((chunk.size_bytes, time.monotonic() - began))
                 part.replace(self._folder / chunk.digest)
             except OSError as error:
                 raise EdgeFailed(f"{chunk.name}: {error.strerror}, needed a disk to write to") from error
@@ -76,6 +81,11 @@ class ChunkCache:
                 part.unlink(missing_ok=True)
             self._sizes[chunk.digest] = chunk.size_bytes
             return True
+
+    def fetched(self) -> tuple[int, int, float]:
+        """Return the chunks, bytes and seconds of what was fetched since the last call; waits for nothing."""
+        done = [self._transfers.popleft() for _ in range(len(self._transfers))]
+        return len(done), sum(size for size, _ in done), sum(seconds for _, seconds in done)
 
     def forget(self, digests: Collection[str]) -> None:
         """Remove these chunks."""

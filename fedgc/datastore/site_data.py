@@ -127,6 +127,10 @@ class SiteData:
         self._cache.forget(self._cache.digests - {self._chunks[name].digest for name in held})
         self._prefetch(held, evicts=False)
 
+    def fetched(self) -> tuple[int, int, float]:
+        """Return the chunks, bytes and seconds of what was fetched since the last call."""
+        return self._cache.fetched() if self._cache is not None else (0, 0, 0.0)
+
     def wait(self) -> None:
         """Wait until nothing is being fetched ahead."""
         if self._thread is not None:

@@ -24,6 +24,7 @@ from fedgc.messages import (
     Close,
     Closing,
     Continue,
+    Fetched,
     Initialize,
     Joined,
     Leaving,
@@ -175,10 +176,10 @@ class ClientLoop:
         self._policy.measured(report.round)
         self._say(session, report)
 
-    def _say(self, session: Session, event: ClientEvent | Scored) -> None:
+    def _say(self, session: Session, event: ClientEvent | Fetched | Scored) -> None:
         if self._site is None:
             session.send(self._policy.filtered(event))
-        elif not isinstance(event, Scored):  # under masks no figure of a single site leaves it
+        elif not isinstance(event, Scored | Fetched):  # under masks no figure of a single site leaves it
             session.send(self._site.redacted(event, self.engine.start))
 
     def _carry_out(self, session: Session, command: ToClient) -> None:

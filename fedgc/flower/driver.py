@@ -220,6 +220,7 @@ class Driver:
                 if warning := claims.handle(event, link.name):
                     self._warn_once(about, self._run.number, warning)
             self._hours.handle(event, self._run.number)
+            self._live.handle(event)
             return self._run.handle(event)
         return ()
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from fedgc.config import RunConfig
 from fedgc.flower.sink import Data, Live, LiveClient
 from fedgc.links.links import Link
+from fedgc.messages import Fetched, LinkEvent
 from fedgc.round.machine import Round
 from fedgc.round.waiting import Waiting
 from fedgc.run.chunk_table import Amount
@@ -21,6 +22,13 @@ class LiveState:
         self._started = started
         self._phase: tuple[int, str] = 0, ""
         self._since = started
+        self._fetched_chunks = self._fetched_bytes = 0
+
+    def handle(self, event: LinkEvent) -> None:
+        """Count the chunks that clients have fetched."""
+        if isinstance(event, Fetched):
+            self._fetched_chunks += event.count
+            self._fetched_bytes += event.size_bytes
 
     def of(self, run: Run, link: Link, now: float, *, over: bool) -> Live:
         """Return the state at this time."""
@@ -45,7 +53,9 @@ class LiveState:
             until=waiting.until if math.isfinite(waiting.until) else None,
             needed=waiting.needed,
             data=Data(
-                amounts.present.chunks, amounts.present.samples, amounts.known.chunks, amounts.known.samples
+                *(amounts.present.chunks, amounts.present.samples),
+                *(amounts.known.chunks, amounts.known.samples),
+                *(self._fetched_chunks, self._fetched_bytes),
             ),
         )
 

@@ -25,6 +25,7 @@ from fedgc.messages import (
     Announced,
     Closing,
     Failed,
+    Fetched,
     Joined,
     Leaving,
     Progress,
@@ -165,7 +166,7 @@ class MessageWork:
             event = self._engine.step()
             if isinstance(event, Answer):
                 self._guarded(event.command, partial(self._deliver, event))
-            elif isinstance(event, Scored):
+            elif isinstance(event, Scored | Fetched):
                 if self._site is None:  # under masks no figure of a single site leaves it
                     self.lines.append(self._policy.filtered(event))
             elif event is not None:

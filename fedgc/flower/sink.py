@@ -26,12 +26,17 @@ class LiveClient:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """How much of the data is present, of all that clients have announced; shared chunks count once."""
+    """How much of the data is present, of all that clients have announced; shared chunks count once.
+
+    Clients have fetched some chunks from the stores of their sites since the run began.
+    """
 
     present_chunks: int = 0
     present_samples: int = 0
     known_chunks: int = 0
     known_samples: int = 0
+    fetched_chunks: int = 0
+    fetched_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

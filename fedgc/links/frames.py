@@ -20,6 +20,7 @@ from fedgc.messages import (
     WIRE_VERSION,
     Closing,
     Failed,
+    Fetched,
     Joined,
     Leaving,
     Masking,
@@ -210,7 +211,7 @@ class Bye:
 
 
 Line = Challenge | Hello | Welcome | Denied | Heard | Ack | Offer | Grant | Unwanted | Ping | Bye
-EventFromClient = Joined | Leaving | Closing | Failed | Progress | Report | ModelEvent | Masking
+EventFromClient = Joined | Leaving | Closing | Fetched | Failed | Progress | Report | ModelEvent | Masking
 FROM_CLIENT: Final = {
     kind.__name__: kind for kind in (Heard, Ack, Offer, Ping, Bye, *get_args(EventFromClient))
 }

@@ -81,6 +81,17 @@ class Loaded:
 
 
 @value
+class Fetched:
+    """A client has fetched `count` more chunks from the store of its site, in `seconds` in all."""
+
+    now: Amount
+    client: Client
+    count: Count
+    size_bytes: Count
+    seconds: Amount
+
+
+@value
 class Failed:
     """A client could not execute a command; it stays live. The named chunks are not available from it."""
 
@@ -350,6 +361,7 @@ Event = (
     | Closing
     | Lost
     | Loaded
+    | Fetched
     | Failed
     | Offered
     | Worked

@@ -32,6 +32,7 @@ from fedgc.messages import (
     Deal,
     Enrolled,
     Event,
+    Fetched,
     Joined,
     Leaving,
     Loaded,
@@ -70,8 +71,8 @@ from fedgc.run.speeds import MeasuredSpeeds, learn_replication
 __all__ = ["CHECK_BYTES", "Append", "Apply", "Chose", "Finished", "Output", "Run", "RunParts", "RunState"]
 
 THIS_RUN: Final = "this run"  # if the run has no name
-OF_KEYS: Final = frozenset({Enrolled, Advert, Deal, Published})  # events for the key agreement only
-OF_RUNS: Final = frozenset({Joined, Leaving, Lost, Codeword, Loaded})  # events for run and round
+NOT_OF_ROUNDS: Final = frozenset({Enrolled, Advert, Deal, Published, Fetched})
+OF_RUNS: Final = frozenset({Joined, Leaving, Lost, Codeword, Loaded, Fetched})
 SPENT: Final = "its sum was asked for and made no new model; no site masks one model for two sums"
 SUMMED: Final = ("synced", "approximate")  # outcomes with a new model
 GIVE_UP_AFTER: Final = 3  # consecutive rounds without any finished work
@@ -143,7 +144,7 @@ class Run:
             outputs += self._commanded(self._site or SiteSteps(), event)
         elif current is None:
             outputs += self._gathering(event)
-        elif kind not in OF_KEYS:
+        elif kind not in NOT_OF_ROUNDS:
             outputs += self._in_round(current, current.handle(event), event.now)
         return tuple(outputs)
 
@@ -158,11 +159,9 @@ class Run:
             self._holdings.lost(event.client)
             self._given.lost(event.client)
             self._carried = self._carried.without(event.client)
-        elif isinstance(event, Loaded) and event.client in self._present:
-            self._speeds.received(event.client, event.size_bytes, event.seconds)
-        elif isinstance(event, Codeword) and event.client in self._present:
-            self._speeds.sent(event.client, event.size_bytes, event.seconds)
-            self._up_bytes += event.size_bytes
+        elif isinstance(event, Loaded | Fetched | Codeword) and event.client in self._present:
+            self._speeds.heard(event)
+            self._up_bytes += event.size_bytes if isinstance(event, Codeword) else 0
         return []
 
     @property

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from fedgc.history import Speed, Speeds
+from fedgc.messages import Codeword, Fetched, Loaded
 from fedgc.round.machine import Round
 from fedgc.round.plan import Plan
 from fedgc.round.replication import ReplicationTarget
@@ -34,6 +35,8 @@ class MeasuredSpeeds:
         self._logs: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_ROUNDS))
         self._uplinks: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_ROUNDS))
         self._downlinks: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_ROUNDS))
+        self._fetches: defaultdict[str, deque[tuple[float, float]]]  # bytes a second, and bytes of a chunk
+        self._fetches = defaultdict(lambda: deque(maxlen=RECENT_ROUNDS))
         self._guesses: dict[str, float] | None = None
 
     def learn(self, over: Round) -> None:
@@ -43,6 +46,16 @@ class MeasuredSpeeds:
                 self.worked(client, sum(step_s) / len(step_s))
         for w, seconds in (over.result.unsent_s if over.result else {}).items():
             self.delayed(over.plan.clients[w], over.plan.update_bytes, seconds)
+
+    def heard(self, event: Loaded | Fetched | Codeword) -> None:
+        """Record what a client has moved."""
+        match event:
+            case Loaded():
+                self.received(event.client, event.size_bytes, event.seconds)
+            case Fetched():
+                self.fetched(event.client, event.count, event.size_bytes, event.seconds)
+            case Codeword():
+                self.sent(event.client, event.size_bytes, event.seconds)
 
     def worked(self, client: str, step_s: float) -> None:
         """Record a round of this client, at `step_s` seconds per local step."""
@@ -74,6 +87,12 @@ class MeasuredSpeeds:
         if size_bytes > 0 and seconds > 0:
             self._downlinks[client].append(size_bytes / max(seconds, LEAST_STEP_S))
 
+    def fetched(self, client: str, chunks: int, size_bytes: int, seconds: float) -> None:
+        """Record that this client has fetched chunks of its site's store."""
+        if chunks > 0 and size_bytes > 0 and seconds > 0:
+            fetch = size_bytes / max(seconds, LEAST_STEP_S), size_bytes / chunks
+            self._fetches[client].append(fetch)
+
     def step_s(self) -> Mapping[str, float]:
         """Return the estimated seconds per local step of every client measured in this run."""
         if self._guesses is None:
@@ -100,6 +119,8 @@ class MeasuredSpeeds:
                 step_s=step_s,
                 up_bytes_s=self.up_bytes_s(client),
                 down_bytes_s=self.down_bytes_s(client),
+                fetch_bytes_s=_middle([rate for rate, _ in self._fetches.get(client, ())], None),
+                chunk_bytes=_middle([size for _, size in self._fetches.get(client, ())], None),
                 rounds=before.rounds + len(self._logs[client]),
             )
         return Speeds(known)

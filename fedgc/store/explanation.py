@@ -224,6 +224,9 @@ def _data(known: _Known) -> Iterator[str]:
     whose = f"; missing: {missing}" if missing else ""
     when = "present" if state_of(known.run) == "running" else "present at the end"
     yield f"data {when}: {here} of {every} samples, {chunks}{whose}"
+    if fetched := _whole(data, "fetched_chunks"):
+        size = f"{_whole(data, 'fetched_bytes') / 1e6:.3g} MB"
+        yield f"chunks fetched from stores of sites: {fetched}, {size}"
 
 
 def _last_round(known: _Known) -> Iterator[str]:

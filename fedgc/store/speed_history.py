@@ -79,8 +79,9 @@ def speed_of(samples: Sequence[Sample]) -> Speed | None:
     """Return the speed from samples, oldest first; None if none of them has a time.
 
     >>> quick = Sample(1, 0.1, 0.0, 2.0, 0.0, 1000, 0, False, False)
-    >>> speed_of([quick, quick._replace(step_s=50.0, failed=True), quick, quick])
-    Speed(client='', step_s=0.1, spread_s=0.0, failures=0.25, up_bytes_s=500.0, down_bytes_s=None, rounds=4)
+    >>> speed = speed_of([quick, quick._replace(step_s=50.0, failed=True), quick, quick])
+    >>> speed.step_s, speed.spread_s, speed.failures, speed.up_bytes_s, speed.down_bytes_s, speed.rounds
+    (0.1, 0.0, 0.25, 500.0, None, 4)
     """
     steps = [sample.step_s for sample in samples if sample.step_s is not None]
     if not steps:

@@ -12,7 +12,20 @@ from typing import Final
 import numpy as np
 
 from fedgc.errors import BadMessage, EdgeFailed, NotHere
-from fedgc.messages import Continue, Failed, Held, Layout, Mix, Progress, Repair, Reveal, Skip, Take, Work
+from fedgc.messages import (
+    Continue,
+    Failed,
+    Fetched,
+    Held,
+    Layout,
+    Mix,
+    Progress,
+    Repair,
+    Reveal,
+    Skip,
+    Take,
+    Work,
+)
 from fedgc.training.cache import Saved
 from fedgc.training.engine import Answer, Engine, failed
 from fedgc.training.flat import Vector
@@ -183,6 +196,7 @@ class CodedEngine(Engine):
         else:
             samples = self._trainer.load((self._names[chunk],))  # the chunk's time excludes loading
             began = self._pace.clock()
+            self._tell_fetched(work)
             self._open(chunk, samples, work)
         trajectory = self._trajectories[chunk]
         if self._pace.behind:
@@ -200,6 +214,11 @@ class CodedEngine(Engine):
             return None
         self._save_current()
         return self._finished(chunk, work) if chunk in self._trajectories else None
+
+    def _tell_fetched(self, work: Work) -> None:
+        count, size_bytes, seconds = self._trainer.fetched()
+        if count:
+            self._pending_events.append(Fetched(0.0, work.client, count, size_bytes, seconds))
 
     def _open(self, chunk: int, samples: int, work: Work) -> None:
         self._trainer.follow(self._lead)

@@ -27,6 +27,7 @@ from fedgc.messages import (
     Close,
     Continue,
     Failed,
+    Fetched,
     Held,
     Kept,
     Layout,
@@ -67,7 +68,7 @@ class Answer:
     encoded: Bytes | None = None  # the update of local work by the codec of the command
 
 
-EngineEvent = Progress | Report | Failed | Scored | Answer
+EngineEvent = Progress | Report | Failed | Fetched | Scored | Answer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +96,7 @@ class Engine(ABC):
         self._lead: Vector | None = None  # the common part of every step
         self._names: dict[int, str] = {}
         self._current: int | None = None  # the chunk whose trajectory is being trained
-        self._pending_events: list[Failed | Scored] = []
+        self._pending_events: list[Failed | Fetched | Scored] = []
         self._validated: int | None = None  # the version that was scored last
 
     # ---- models and commands

@@ -128,6 +128,10 @@ class Trainer:
             del self._loaded[loaded]
         self._task.source.hold(names)
 
+    def fetched(self) -> tuple[int, int, float]:
+        """Return the chunks, bytes and seconds of what the source has fetched since the last call."""
+        return self._task.source.fetched() if self._task.source is not None else (0, 0, 0.0)
+
     def unload(self, keep: int) -> None:
         """Unload the samples that were loaded first, except for those of `keep` sets of chunks."""
         for names in list(self._loaded)[:-keep]:

@@ -275,7 +275,8 @@ def _longest(cover_kb: Float) -> float:
 def _moving_s(question: Question, present: Plan, plan: Plan) -> float:
     """Return the time of loading the moved chunks, divided by the remaining rounds."""
     moved_w = (plan.placement.holds & ~present.placement.holds).sum(axis=1)
-    return float(moved_w.max()) * question.load_s / max(1, question.rounds_left)
+    load_s_w = [question.load_s.get(client, 0.0) for client in plan.clients]
+    return float((moved_w * load_s_w).max()) / max(1, question.rounds_left)
 
 
 def _confirmed(

@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 
@@ -15,10 +14,9 @@ from fedgc.sim.clock import Line
 from fedgc.tuner.choose import Choice, choose
 from fedgc.tuner.counted import chunk_weights
 from fedgc.tuner.history import recall
+from fedgc.tuner.moving import Move, load_s_of, move_to
 from fedgc.tuner.review import review
 from fedgc.tuner.trial import Question
-
-LOAD_STEPS: Final = 1.0  # assumed time of loading a chunk, in local steps; it is not measured
 
 
 class Tuner:
@@ -33,12 +31,13 @@ class Tuner:
         self._history: deque[PastRound] = deque(history, maxlen=WINDOW)
         self._rows: deque[RoundRow] = deque(maxlen=WINDOW)  # this run only: chunk numbers differ by run
         self._choice: Choice | None = None
+        self._move: Move | None = None  # to the last choice, from the one before
         self._since: deque[float] = deque(maxlen=WINDOW)  # seconds of the last rounds since the choice
 
     def plan(self, request: PlanRequest) -> Plan:
         """Return the plan for this round: the present plan object if the choice still holds."""
         config, fleet, speeds = self._config, request.fleet, request.speeds
-        load_s = LOAD_STEPS * max((speed.step_s for speed in speeds.known.values()), default=0.0)
+        load_s = load_s_of(fleet.able, speeds)
         line, steps = Line(slots=config.upload_slots), config.round_steps
         question = Question(fleet, config, steps, line, load_s, request.rounds_left)
         history = recall(self._history, question.clients)
@@ -52,7 +51,9 @@ class Tuner:
         self._choice = choice
         self._since.clear()
         plan = make_plan(fleet, choice.speeds, choice.settled(config), steps=steps)
-        return replace(plan, reason=f"{plan.reason}; {choice.reason}")
+        self._move = move_to(plan, request.present, speeds) if request.present else None
+        moves = f"; {self._move.words}" if self._move and self._move.chunks else ""
+        return replace(plan, reason=f"{plan.reason}; {choice.reason}{moves}")
 
     def weights(self, plan: Plan) -> tuple[float, ...]:
         """Return the weight of each chunk of a plan in a round that is cut short."""
@@ -70,7 +71,10 @@ class Tuner:
         choice = self._choice
         if choice is None:
             return {}
+        move = self._move
+        moved = {"chunks": move.chunks, "bytes": move.size_bytes, "seconds": move.seconds} if move else {}
         return {
+            "moved": moved,
             "predicted_s": choice.predicted_s,
             "band_s": (choice.band.low_s, choice.band.high_s),
             "replay_s": choice.replay_s,

@@ -12,8 +12,8 @@ of clients.
 Shape letters: b futures, w clients, c chunks, k replicas.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -62,7 +62,7 @@ class Question:
     config: RunConfig
     steps: int
     line: Line = UNCONTENDED
-    load_s: float = 0.0  # of moving a chunk to a client that does not have it
+    load_s: Mapping[str, float] = field(default_factory=dict)  # of moving a chunk to this client
     rounds_left: int = 1  # over which the cost of a move is spread
 
     def __post_init__(self) -> None:

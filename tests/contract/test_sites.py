@@ -1,20 +1,25 @@
 """Test sites on real processes: fleets with servers of their own, whose gateways form a consortium."""
 
+import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from fedgc.cli.demo import NUMBERS
+from fedgc.deploy.app_folder import Setting
+from fedgc.deploy.local_consortium import make_consortium
 from fedgc.deploy.local_federation import NAME, Node
 from fedgc.store.database import Store
 from tests.contract.conftest import GATHER_S, WAIT_S, Federation, eventually
 
 pytestmark = [pytest.mark.contract, pytest.mark.slow, pytest.mark.timeout(900)]
 
-NORTH = "north"
+NORTH, EAST, SINGLE = "north", "east", "single"
 STEPS, ORDERS = 24, 3  # local steps of a round of the consortium, which are so many rounds of the site
 TASK = "fedgc.training.tasks.digits:digits_part"
 SETTINGS = {
@@ -25,20 +30,30 @@ SETTINGS = {
 SAID = re.compile(r"accuracy ([\d.]+); ([\d.]+) MB from (\d+) clients")
 
 
+PACE = {"pace-s": 0.15}
+
+
 @pytest.fixture
-def consortium(tmp_path: Path) -> Iterator[Federation]:
-    apart = {"FEDGC_DB": str(tmp_path / "fedgc.db"), "XDG_STATE_HOME": str(tmp_path / "state")}
-    pace = {"pace-s": 0.15}
-    fleet = [Node(f"ward-{number}", {**pace, "part": f"{number}/3"}) for number in (1, 2)]
+def apart(tmp_path: Path) -> dict[str, str]:
+    """The environment: a store and a state folder of the test alone."""
     Store.open(str(tmp_path / "fedgc.db")).close()
+    return {"FEDGC_DB": str(tmp_path / "fedgc.db"), "XDG_STATE_HOME": str(tmp_path / "state")}
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, apart: dict[str, str]) -> Iterator[Mapping[str, Setting]]:
+    """The node config of the gateway of a fleet of two."""
+    fleet = [Node(f"ward-{number}", {**PACE, "part": f"{number}/4"}) for number in (1, 2)]
     with Federation(fleet, folder=tmp_path / "site", environment=apart) as site:
-        own = {"site": NAME, "site-home": str(site.home), "uplink-kb-s": 8.0}
-        own["site-settings"] = (
-            f"min-clients=2 local-steps={STEPS // ORDERS} timing.start-timeout-s={GATHER_S}"
-        )
-        nodes = [Node(NORTH, own), Node("single", {**pace, "part": "3/3"})]
-        with Federation(nodes, folder=tmp_path / "processes", environment=apart) as federation:
-            yield federation
+        steps = f"local-steps={STEPS // ORDERS} timing.start-timeout-s={GATHER_S}"
+        yield {"site": NAME, "site-home": str(site.home), "site-settings": f"min-clients=2 {steps}"}
+
+
+@pytest.fixture
+def consortium(tmp_path: Path, apart: dict[str, str], gateway: Mapping[str, Setting]) -> Iterator[Federation]:
+    nodes = [Node(NORTH, {**gateway, "uplink-kb-s": 8.0}), Node(SINGLE, {**PACE, "part": "3/4"})]
+    with Federation(nodes, folder=tmp_path / "processes", environment=apart) as federation:
+        yield federation
 
 
 def rounds_of(federation: Federation, run: str) -> int:
@@ -52,6 +67,19 @@ def rounds_of(federation: Federation, run: str) -> int:
 def phase_of(federation: Federation) -> object:
     with federation.store() as store:
         return store.run("all").present.get("phase")
+
+
+def awaits(federation: Federation, phase: str, name: str) -> bool:
+    """Whether the run is in this phase and waits for this client alone."""
+    with federation.store() as store:
+        live = store.run("all").present
+    awaited = [each["name"] for each in live.get("clients", ()) if each["awaited"]]
+    return live.get("phase") == phase and awaited == [name]
+
+
+def suspend(federation: Federation, name: str, number: signal.Signals) -> None:
+    for pid in federation.clients(name):
+        os.kill(pid, number)
 
 
 def test_gateway_killed_in_each_phase_loses_no_round(consortium: Federation) -> None:
@@ -77,6 +105,58 @@ def test_gateway_killed_in_each_phase_loses_no_round(consortium: Federation) -> 
     counted = [{names[each.client]: each.counted for each in clients} for clients in rows]
     assert counted[:-1] == [{NORTH: STEPS, "single": STEPS}] * (len(counted) - 1)
     repeated = rounds_of(consortium, f"all-{NORTH}") - ORDERS * rounds_of(consortium, "all")
+    assert 0 <= repeated <= ORDERS, "rounds of the site that no round of the consortium has counted"
+
+
+@pytest.fixture
+def masked(
+    tmp_path: Path, apart: dict[str, str], gateway: Mapping[str, Setting]
+) -> Iterator[tuple[Federation, Mapping[str, Setting]]]:
+    """A consortium whose sums are of three: without the answers of all, none is unmasked."""
+    others = {EAST: {**PACE, "part": "3/4"}, SINGLE: {**PACE, "part": "4/4", "uplink-kb-s": 8.0}}
+    made = make_consortium(tmp_path / "keys", {NORTH: gateway, **others}, NUMBERS)
+    usual = {name: value for name, value in SETTINGS.items() if name != "min_clients"}
+    with Federation(made.nodes, folder=tmp_path / "processes", environment=apart) as federation:
+        yield federation, {**usual, **made.settings()}
+
+
+def hold(federation: Federation, phase: str, *, signs: bool) -> None:
+    """Hold the run in a phase by suspending clients; the gateway has signed the set of survivors, or not."""
+    eventually(lambda: awaits(federation, "collecting", SINGLE))
+    holder = EAST if signs else NORTH
+    suspend(federation, holder, signal.SIGSTOP)
+    eventually(lambda: awaits(federation, "agreeing", holder))
+    if phase == "unmasking":
+        suspend(federation, NORTH, signal.SIGSTOP)
+        suspend(federation, EAST, signal.SIGCONT)
+        eventually(lambda: awaits(federation, "unmasking", NORTH))
+
+
+def test_gateway_killed_while_unmasking_counts_in_its_round(
+    masked: tuple[Federation, Mapping[str, Setting]],
+) -> None:
+    federation, settings = masked
+    run = federation.submit({**settings, "run": "all"})
+    eventually(lambda: rounds_of(federation, "all"))
+    for phase, signs in (("agreeing", False), ("agreeing", True), ("unmasking", True)):
+        hold(federation, phase, signs=signs)
+        reached = rounds_of(federation, "all")
+        federation.kill(NORTH)
+        suspend(federation, EAST, signal.SIGCONT)
+        federation.restart(NORTH)
+        eventually(lambda reached=reached: rounds_of(federation, "all") >= reached + 2)
+    federation.stop(run)
+    federation.wait(run, WAIT_S)
+    with federation.store() as store:
+        names = {client.client: client.name for client in store.clients()}
+        rounds = [each.row for each in store.rounds("all")][:-1]  # the last one was stopped
+        counted = [
+            {names[each.client]: each.counted for each in store.client_rows("all", row.round)}
+            for row in rounds
+        ]
+    assert {row.outcome for row in rounds} == {"synced"}
+    assert counted == [dict.fromkeys((NORTH, EAST, SINGLE), STEPS)] * len(rounds)
+    repeated = rounds_of(federation, f"all-{NORTH}") - ORDERS * rounds_of(federation, "all")
     assert 0 <= repeated <= ORDERS, "rounds of the site that no round of the consortium has counted"
 
 

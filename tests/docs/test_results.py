@@ -21,7 +21,7 @@ FIRST = re.compile(r"^\s*(?:(?:[-*+>]|\d+\.)\s+)*<!-- (?:result|unmeasured)", re
 CODE = re.compile(r"```.*?```|`[^`\n]*`|\]\([^)]*\)", re.DOTALL)
 FIXED = (  # settings, not measured
     "8-bit", "8 or 16 bits", "float32", "1 GB", "in 32 steps", "in 64,", "4 kB", "10 MB", "100 MB",
-    "100 Mbit/s", "65% and 75%", "AES-256",
+    "100 Mbit/s", "65% and 75%", "AES-256", "H100",
 )  # fmt: skip
 FILES = {
     "speed": {

@@ -19,6 +19,7 @@ from fedgc.messages import (
     Codeword,
     Continue,
     Failed,
+    Fetched,
     Held,
     Initialize,
     Joined,
@@ -54,6 +55,7 @@ class PlainEngine:
         self.error: Exception | None = None
         self.left = 0
         self.has_work = True
+        self.event: Progress | Fetched = Progress(0.0, "x", 1, 0, 4, 0.5, 8, 1.0, 0.5)
 
     def leave(self) -> None:
         self.left += 1
@@ -74,12 +76,12 @@ class PlainEngine:
             raise self.error
         self.idle = not isinstance(command, Work)
 
-    def step(self) -> Progress | None:
+    def step(self) -> Progress | Fetched | None:
         if self.rests_s:
             self._rest(self.rests_s)
             return None
         self.idle = True
-        return Progress(0.0, "x", 1, 0, 4, 0.5, 8, 1.0, 0.5)
+        return self.event
 
     @property
     def layout(self) -> Layout:
@@ -135,6 +137,15 @@ def test_client_joins_works_and_sends_codeword(link) -> None:
         link.listener.send(Reveal(client, 1, 0, "coded", Mix((0,), ((1.0, 2.0),))))
         assert link.event(Codeword).round == 1
         assert (link.listener.take(client, 1, 0) == 2.0).all()
+
+
+def test_server_hears_what_client_has_fetched(link) -> None:
+    with serving(link) as (engine, client, _):
+        engine.event = Fetched(0.0, "x", 3, 300, 0.5)
+        link.listener.publish(0, link.vector())
+        link.listener.send(work(client))
+        heard = link.event(Fetched)
+        assert heard == Fetched(heard.now, client, 3, 300, 0.5)
 
 
 @pytest.mark.parametrize("wire", ["bf16", "int8"])

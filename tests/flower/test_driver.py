@@ -86,6 +86,19 @@ class Kept(Sink):
         self.audit.append((kind, who, what))
 
 
+class Travelled:
+    """Chunks of which each came from a store just before it was trained."""
+
+    def digest(self, name: str) -> str:
+        return name[-4:]
+
+    def hold(self, names: list[str]) -> None:
+        pass
+
+    def fetched(self) -> tuple[int, int, float]:
+        return 1, 500, 0.1
+
+
 def no_labels(model: object, batch: object) -> torch.Tensor:
     raise ValueError("no labels")
 
@@ -406,7 +419,7 @@ def test_client_that_several_rounds_waited_for_is_excluded(tmp_path: Path) -> No
 
 def test_live_state_tells_awaited_clients_and_present_data(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("fedgc.flower.driver.PRESENT_S", 0.0)  # after every event
-    _, sink, _ = run(tmp_path, **UNMEASURED)
+    _, sink, _ = run(tmp_path, **UNMEASURED, changes={"source": Travelled()})
     gathers = [live for live in sink.live if live.phase == "gathering"]
     works = [live for live in sink.live if live.phase in ("working", "collecting")]
     assert 1 <= gathers[0].needed <= 3
@@ -415,3 +428,5 @@ def test_live_state_tells_awaited_clients_and_present_data(tmp_path: Path, monke
     assert all(live.data.present_samples == live.data.known_samples > 0 for live in works[-1:])
     assert all(each.samples and each.chunks for each in works[-1].clients)
     assert not any(each.awaited for each in sink.live[-1].clients), "the run is over"
+    data = sink.live[-1].data
+    assert data.fetched_bytes == 500 * data.fetched_chunks > 0

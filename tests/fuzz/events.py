@@ -22,6 +22,7 @@ from fedgc.messages import (
     Deal,
     Enrolled,
     Failed,
+    Fetched,
     Held,
     Joined,
     Kept,
@@ -150,6 +151,9 @@ class HostileEvents:
     def _loaded(self) -> LinkEvent:
         return Loaded(self._now, self._client, self._versions(), self._seconds(), self._count())
 
+    def _fetched(self) -> LinkEvent:
+        return Fetched(self._now, self._client, self._count(), self._count(), self._seconds())
+
     def _leaving(self) -> LinkEvent:
         return Leaving(self._now, self._client, abs(self._float()))
 
@@ -193,5 +197,5 @@ _MAKERS: Sequence[Callable[[HostileEvents], LinkEvent]] = (
     *(HostileEvents._failed, HostileEvents._loaded, HostileEvents._offered) * 2,
     *(HostileEvents._joined, HostileEvents._leaving, HostileEvents._lost, HostileEvents._closing),
     *(HostileEvents._enrolled, HostileEvents._advert, HostileEvents._deal, HostileEvents._signed),
-    *(HostileEvents._shares, HostileEvents._announced, HostileEvents._scored),
+    *(HostileEvents._shares, HostileEvents._announced, HostileEvents._scored, HostileEvents._fetched),
 )

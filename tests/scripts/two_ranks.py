@@ -1,4 +1,4 @@
-"""A training script of several ranks: DDP, FSDP2 or Accelerate on CPU, started by a launcher.
+"""A training script of several ranks: DDP, FSDP2 or Accelerate, started by a launcher.
 
 Two ranks with half of a batch each take the same steps as `trained_alone` does with whole batches.
 """
@@ -7,6 +7,7 @@ import argparse
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -34,7 +35,7 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
 
 
-def step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: tuple[Tensor, Tensor]) -> None:
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Sequence[Tensor]) -> None:
     optimizer.zero_grad()
     nn.functional.cross_entropy(model(batch[0]), batch[1]).backward()
     optimizer.step()
@@ -50,32 +51,34 @@ def trained_alone(steps: int) -> Tensor:
     return nn.utils.parameters_to_vector(model.parameters()).detach()
 
 
-def start_group() -> None:
+def start_group(backend: str = "gloo") -> None:
     """Make the process group; srun tells the rank in variables of its own."""
     place = {}
     if "RANK" not in os.environ:
         place = {"rank": int(os.environ["SLURM_PROCID"]), "world_size": int(os.environ["SLURM_NTASKS"])}
-    dist.init_process_group("gloo", **place)
+    dist.init_process_group(backend, **place)
 
 
-def distributed(model: nn.Module, wrapper: str) -> nn.Module:
+def distributed(model: nn.Module, wrapper: str, device: str = "cpu") -> nn.Module:
     if wrapper == "ddp":
         return nn.parallel.DistributedDataParallel(model)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
     for layer in model.children():
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh)
     return fully_shard(model, mesh=mesh)
 
 
-def wrapped(wrapper: str) -> Parts:
-    start_group()
-    model = distributed(new_model(), wrapper)
+def wrapped(wrapper: str, backend: str, device: str) -> Parts:
+    start_group(backend)
+    if device == "cuda":
+        torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
+    model = distributed(new_model().to(device), wrapper, device)
     sampler = DistributedSampler(samples(), shuffle=False)
-    return model, optimizer_of(model), DataLoader(samples(), BATCH // 2, sampler=sampler)
+    return model, optimizer_of(model), DataLoader(samples(), BATCH // dist.get_world_size(), sampler=sampler)
 
 
 def accelerated() -> Parts:
@@ -91,6 +94,8 @@ def main() -> None:
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--wrapper", default="ddp")
+    parser.add_argument("--backend", default="gloo")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--step-s", type=float, default=0.0)
     parser.add_argument("--steps", type=int, default=0)  # after which the script ends by itself
     parser.add_argument("--fault", default="")  # raise or kill
@@ -98,7 +103,10 @@ def main() -> None:
     parser.add_argument("--once", type=Path, default=Path("/dev/null"))  # a file that tells of the fault
     words = parser.parse_args()
     torch.set_num_threads(1)
-    model, optimizer, loader = accelerated() if words.wrapper == "accelerate" else wrapped(words.wrapper)
+    if words.wrapper == "accelerate":
+        model, optimizer, loader = accelerated()
+    else:
+        model, optimizer, loader = wrapped(words.wrapper, words.backend, words.device)
     fed = fedgc.join(model, optimizer=optimizer)
     for done, batch in enumerate(fed.steps(loader), start=1):
         at = f"{fed.client.get('name')}:{dist.get_rank()}:{done}"
@@ -107,7 +115,7 @@ def main() -> None:
             if words.fault == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise ValueError("this rank has no data")
-        step(model, optimizer, batch)
+        step(model, optimizer, [each.to(words.device) for each in batch])
         time.sleep(words.step_s)
         if done == words.steps:
             break

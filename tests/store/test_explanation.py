@@ -64,6 +64,10 @@ def test_working_round_names_awaited_clients_with_progress_and_limit(store: Stor
         "round 3 of 9, working; awaited: south (3 of 8 steps), for 12 s, at most 40 s longer"
     )
     assert found.lines[1] == "data present: 60 of 60 samples, 3 of 3 chunks"
+    state = live()
+    state["data"] |= {"fetched_chunks": 4, "fetched_bytes": 3_400_000}
+    store.write(Present(NOW, "ward", state))
+    assert "chunks fetched from stores of sites: 4, 3.4 MB" in told(store).lines
     until = time.strftime("%H:%M:%S", time.localtime(NOW + 40))
     assert found.lines[-1] == f"to do: nothing; at {until} the round goes on with what is there"
     assert [(each.name, each.finished) for each in found.awaited] == [("south", 3)]

@@ -74,7 +74,7 @@ def wide() -> Task:
 
 @pytest.mark.parametrize(("momentum", "models"), [("off", 0.2), (0.3, 1.2)])
 def test_engine_holds_no_copy_of_models(bench, momentum, models):
-    task, config = wide(), replace(PLAIN, shared_momentum=momentum)
+    task, config = wide(), replace(PLAIN, shared_momentum=momentum, device="cpu")
     names, start = ((0, "c0"),), bench.vector(4_000_000)
     engine = bench.engine(task, config, vector=start)
     tracemalloc.start()

@@ -207,9 +207,9 @@ def test_moving_chunks_must_pay_off_in_remaining_rounds() -> None:
     turned, _ = remember(
         (working(pace_w[:, None]),) * 5 + (working(np.roll(pace_w, 2)[:, None]),) * 8, pieces=4
     )
-    dear = replace(question(6, 4), load_s=1e6, rounds_left=1)
+    dear = replace(question(6, 4), load_s=dict.fromkeys(past.clients, 1e6), rounds_left=1)
     assert choose(dear, turned, links, rng(), present).speeds is present.speeds
-    cheap = replace(question(6, 4), load_s=0.0, rounds_left=100)
+    cheap = replace(question(6, 4), rounds_left=100)
     assert choose(cheap, turned, links, rng(), present).speeds is not present.speeds
 
 

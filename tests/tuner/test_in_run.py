@@ -3,9 +3,10 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fedgc.history import Speed, Speeds
-from fedgc.messages import Held
+from fedgc.messages import Fetched, Held
 from fedgc.run.machine import Append, Chose
 from fedgc.sim.clock import MODELS, ArrayClientModel, Scenario, Terms, VirtualClock, working
 from tests.config_of import config_of
@@ -15,8 +16,10 @@ CHUNKS = 24
 NAMES = [f"client {w}" for w in range(6)]
 
 
-def whole_run(scenario: Scenario, speeds: Speeds | None = None, **settings: object) -> list[Any]:
-    """Simulate a run whose replicas the tuner chooses; return its outputs."""
+def whole_run(
+    scenario: Scenario, speeds: Speeds | None = None, *, fetch_s: float = 0.0, **settings: object
+) -> list[Any]:
+    """Simulate a run whose replicas the tuner chooses; return its outputs. Clients fetch chunks of a MB."""
     config = config_of(
         {
             "work": "coded",
@@ -34,6 +37,8 @@ def whole_run(scenario: Scenario, speeds: Speeds | None = None, **settings: obje
     said: list[Any] = []
     given = [command for w in range(6) for command in run.handle(clock.joined(w, 0.0))]
     said += [each for each in given if isinstance(each, Chose)]
+    for name in NAMES if fetch_s else ():
+        run.handle(Fetched(0.0, name, 2, 2_000_000, 2 * fetch_s))
     clock.run(run, given, lambda: run.finished, said.append)
     return [each for each in said if isinstance(each, Chose | Append)]
 
@@ -81,6 +86,19 @@ def test_tuned_run_syncs_every_round_after_speeds_change() -> None:
     assert [row.outcome for row in rows] == ["synced"] * 16
     times = [row.working_s for row in rows]
     assert np.mean(times[-3:]) <= 1.15 * np.mean(times[5:8])
+
+
+@pytest.mark.parametrize(("fetch_s", "moves"), [(1e-3, True), (1e6, False)])
+def test_chunks_move_only_if_fetching_them_pays(fetch_s: float, moves: bool) -> None:
+    pace_w = np.array([1.0, 1.0, 1.0, 1.0, 4.0, 4.0])
+    rounds = [working(pace_w[:, None])] * 8 + [working(pace_w[::-1, None].copy())] * 8
+    plans = [each for each in chosen(whole_run(tuple(rounds), fetch_s=fetch_s)) if each.round > 8]
+    moved = [each.basis["moved"] for each in plans if each.basis["moved"]["chunks"]]
+    assert bool(moved) == moves
+    for each, plan in zip(moved, plans, strict=False):
+        assert each["bytes"] == 1e6 * each["chunks"]
+        assert fetch_s <= each["seconds"] <= fetch_s * each["chunks"]
+        assert f"moves {each['chunks']} chunks, {each['chunks']:.3g} MB in" in plan.reason
 
 
 def test_plan_is_kept_without_changes() -> None:

@@ -38,6 +38,7 @@ from fedgc.messages import (
     Codeword,
     Continue,
     Failed,
+    Fetched,
     Joined,
     Leaving,
     LinkEvent,
@@ -296,7 +297,7 @@ class MessageServer:
             if isinstance(line, Leaving):
                 outbox.leaves, outbox.left = True, ()
                 self._emit(line)
-            elif isinstance(line, Masking | Scored | Closing):
+            elif isinstance(line, Masking | Scored | Closing | Fetched):
                 self._emit(line)
             elif isinstance(line, Progress | Report | Failed):
                 self._emit_current(outbox, line)

@@ -54,6 +54,7 @@ GOODBYE_S: Final = 2.0  # minimum for a goodbye to arrive; the listener answers 
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
 SUSPENDED: Final = 3.0  # grace times
+CANCELLED: Final = grpc.StatusCode.CANCELLED  # by the watcher of a stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class Session:
         self._contact = terms.clock()
         self._lease_end: float | None = None
         self._reached = self._complete = False
-        self._silent = False  # the listener did not break the last stream, but said nothing on it
+        self._silent = False  # since it last answered, the listener let a stream open and said nothing on it
         self._ended = ""
         self._thread = threading.Thread(target=self._keep_open, name="fedgc-session", daemon=True)
 
@@ -277,7 +278,7 @@ class Session:
                             self._arrived(stream, frame)
                     was_open = was_open or stream.open
             except grpc.RpcError as error:  # a broken stream: try again until the grace time is over
-                self._silent = error.code() is grpc.StatusCode.CANCELLED  # by our own watcher
+                self._silent = error.code() is CANCELLED or (self._silent and not stream.answered)
             except Refused as error:  # a server that breaks the protocol: no new stream helps
                 self.end(str(error))
                 self._drain(stream)

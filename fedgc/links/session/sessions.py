@@ -38,12 +38,26 @@ from fedgc.messages import (
     Work,
 )
 
+READMISSION_S: Final = 0.02  # of a busy listener, for each of many clients that come back together
+
 
 class Timer(Protocol):
     """The return value of `later`."""
 
     def cancel(self) -> None:
         """Cancel the call."""
+
+
+Later = Callable[[float, Callable[[], None]], Timer]
+
+
+@dataclass(frozen=True, slots=True)
+class _Absence:
+    """A broken stream: whose, since when, and how many clients had come back by then."""
+
+    peer: Peer
+    since: float
+    readmitted: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +102,8 @@ class SessionTable:
         self._admission = admission
         self._emit = emit
         self._around = around
-        self._timers: dict[str, Timer] = {}
+        self._timers: dict[str, Timer] = {}  # of the clients whose streams are broken
+        self._readmitted = 0  # broken streams that were followed by another
         self._models: dict[int, Published] = {}
         self._accounts: dict[str, Accounts] = {}
         self._names: dict[str, str] = {}
@@ -169,6 +184,7 @@ class SessionTable:
         self._names[client] = printable(hello.name, LONGEST_NAME)
         if timer := self._timers.pop(client, None):
             timer.cancel()
+            self._readmitted += 1
         return peer, Welcome(peer.ticket, self._admission.lease_s(client), peer.flow.channel.heard)
 
     def _new_peer(self, client: str, token: bytes) -> Peer:
@@ -190,14 +206,28 @@ class SessionTable:
             return self._numbers
         return numbers_of(fragment_of(version, self._config.fragments, self._numbers))
 
-    def left(self, peer: Peer, stream: object, later: Callable[[float, Callable[[], None]], Timer]) -> None:
+    def left(self, peer: Peer, stream: object, later: Later) -> None:
         """Handle the end of a stream; its client may come back within the grace time."""
         if peer.stream is not stream:
             return
         peer.stream = None
         self.uploads.give_up_unwanted(peer)
         if self.peers.get(peer.client) is peer:
-            self._timers[peer.client] = later(self._config.grace_s, lambda: self.lose(peer))
+            absence = _Absence(peer, self._around.clock(), self._readmitted)
+            self._timers[peer.client] = later(self._config.grace_s, lambda: self._missed(absence, later))
+
+    def _missed(self, absence: "_Absence", later: Later) -> None:
+        """Lose a client that has not come back, or give it longer.
+
+        Where many streams broke together, their clients are admitted one after the other.
+        """
+        queue = self._readmitted - absence.readmitted + len(self._timers)
+        waited_s = self._around.clock() - absence.since
+        rest_s = self._config.grace_s + READMISSION_S * min(queue - 1, len(self.peers)) - waited_s
+        if rest_s <= 0.0 or self.peers.get(absence.peer.client) is not absence.peer:
+            self.lose(absence.peer)
+        else:
+            self._timers[absence.peer.client] = later(rest_s, lambda: self._missed(absence, later))
 
     def lose(self, peer: Peer) -> None:
         """Lose a client for good."""

@@ -64,10 +64,13 @@ class Ranks:
         return values[0]
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
-        """Copy rank 0's tensors to all ranks, over the script's own process group."""
+        """Copy rank 0's tensors to all ranks: over the script's own process group where they are on a device.
+
+        NCCL copies no tensors of the CPU, which a model on a GPU may have too.
+        """
         if self._group is not None:
             for tensor in tensors:
-                dist.broadcast(tensor, src=0)
+                dist.broadcast(tensor, src=0, group=self._group if tensor.device.type == "cpu" else None)
 
 
 def started_as(environment: Mapping[str, str]) -> tuple[int, int]:

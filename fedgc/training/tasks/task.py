@@ -32,6 +32,9 @@ class ChunkSource(Protocol):
     def hold(self, names: Sequence[str]) -> None:
         """Make these the chunks that the client holds, in the order of its work."""
 
+    def fetched(self) -> tuple[int, int, float]:
+        """Return the chunks, bytes and seconds of what was fetched since the last call."""
+
 
 @dataclass(frozen=True, slots=True)
 class Task:

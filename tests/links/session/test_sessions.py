@@ -103,3 +103,39 @@ def test_next_codeword_comes_after_previous_one_is_added(sessions, taken) -> Non
     else:
         sessions.lose(first)
     assert grants(second) == [Grant(STREAM, 0)]
+
+
+def test_many_broken_streams_have_longer_to_come_back(monkeypatch) -> None:
+    now, lost, timers = [0.0], [], set()
+    around = Surroundings(lambda: now[0], os.urandom, lambda: 0.0, logging.getLogger("test"))
+    config = config_of({"work": "coded", "grace_s": 10.0})
+    sessions = SessionTable(config, NUMBERS, OpenDoor(), lost.append, around)
+    monkeypatch.setattr("fedgc.links.session.sessions.READMISSION_S", 1.0)
+
+    class Call:
+        def __init__(self, seconds, act):
+            self.due, self.act = now[0] + seconds, act
+            timers.add(self)
+
+        def cancel(self):
+            timers.discard(self)
+
+    def at(moment):
+        now[0] = moment
+        for each in [each for each in timers if each.due <= moment]:
+            timers.discard(each)
+            each.act()
+
+    peers = [comes(sessions, f"client-{n}") for n in range(5)]
+    for each in peers[:4]:
+        sessions.left(each, each.stream, Call)
+    at(10.0)
+    for each in peers[:2]:
+        sessions.admit(Hello(1, "run", b"", b"", b"", each.client, 0), b"")
+    at(12.9)
+    assert lost == []
+    at(13.0)
+    assert {each.client for each in lost} == {"client-2", "client-3"}
+    sessions.left(peers[4], peers[4].stream, Call)  # alone
+    at(23.0)
+    assert [each.client for each in lost][2:] == ["client-4"]

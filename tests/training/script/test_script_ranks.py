@@ -136,6 +136,23 @@ def test_two_ranks_fail_together_and_start_again(make: Make, tmp_path: Path):
     assert torch.load(tmp_path / "state" / "script.pt")["optimizer"]["state"]
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
+@pytest.mark.parametrize(("backend", "count"), [("gloo", 2), ("nccl", 1), ("nccl", 2)])
+def test_ranks_on_gpus_train_sums_of_one_process(make: Make, backend: str, count: int, wrapper: str):
+    if backend == "nccl" and count > torch.cuda.device_count():
+        pytest.skip(
+            f"NCCL needs a GPU for each of {count} ranks, this machine has {torch.cuda.device_count()}"
+        )
+    if (backend, wrapper) == ("gloo", "fsdp"):
+        pytest.skip("fully_shard on GPUs needs NCCL")
+    words = f"--device cuda --backend {backend} --wrapper {wrapper}"
+    client = make(f"torchrun --nproc-per-node {count} {TWO_RANKS} {words}")
+    client.begin(client.initial, 5)
+    client.train(5)
+    np.testing.assert_allclose(client.hand_in(), two_ranks.trained_alone(5).numpy(), rtol=0, atol=1e-5)
+
+
 @pytest.mark.slow
 def test_script_that_ends_early_hands_in_its_steps(make: Make):
     client = make(f"{SRUN} --steps 4")
