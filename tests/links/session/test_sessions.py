@@ -114,9 +114,9 @@ class Calls:
         self.due: dict[object, tuple[float, object]] = {}
 
     def later(self, seconds, act):
-        call = SimpleNamespace(cancel=lambda: self.due.pop(id(call), None))
-        self.due[id(call)] = (self.now + seconds, act)
-        return call
+        key = object()
+        self.due[key] = (self.now + seconds, act)
+        return SimpleNamespace(cancel=lambda: self.due.pop(key, None))
 
     def at(self, moment) -> None:
         self.now = moment
