@@ -42,7 +42,7 @@ def test_engine_keeps_chunks_of_its_work(ward: Ward, kind: str):
         assert ward.cached.keys() == {ward.chunks[number].digest for number in numbers}
 
 
-def test_coded_engine_says_what_it_fetched(ward: Ward):
+def test_coded_engine_reports_fetched_chunks(ward: Ward):
     for numbers, new in (((0, 1, 2), (0, 1, 2)), ((2, 3), (3,)), ((2, 3), ())):
         said = [event for event in worked(ward, "coded", numbers) if isinstance(event, Fetched)]
         assert sum(event.count for event in said) == len(new)

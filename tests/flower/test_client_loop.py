@@ -139,7 +139,7 @@ def test_client_joins_works_and_sends_codeword(link) -> None:
         assert (link.listener.take(client, 1, 0) == 2.0).all()
 
 
-def test_server_hears_what_client_has_fetched(link) -> None:
+def test_server_hears_of_fetched_chunks(link) -> None:
     with serving(link) as (engine, client, _):
         engine.event = Fetched(0.0, "x", 3, 300, 0.5)
         link.listener.publish(0, link.vector())

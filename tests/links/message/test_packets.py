@@ -213,7 +213,7 @@ def test_refused_exchange_of_script_is_reported_and_work_kept(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("site", [None, SimpleNamespace()], ids=["open", "masked"])
-def test_only_open_client_says_what_it_fetched(tmp_path: Path, site: SimpleNamespace | None) -> None:
+def test_only_open_client_reports_fetched_chunks(tmp_path: Path, site: SimpleNamespace | None) -> None:
     fetched = Fetched(0.0, "me", 3, 300, 0.5)
     engine = SimpleNamespace(idle=False, step=lambda: fetched, keep=tuple)
     engine.handle = engine.load = lambda *_: None
