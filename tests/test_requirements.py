@@ -21,6 +21,7 @@ def test_memory_does_not_grow_with_clients():
 
 def test_rule_that_collects_needs_disk_for_every_client():
     assert needs(clients=1000, aggregator="median").server_scratch > 1000 * PLAIN.model
+    assert needs(clients=1000, aggregator="median", clients_per_round=3).server_scratch < 10 * PLAIN.model
     assert needs(clients=1000, aggregator="weighted-mean").server_scratch == 2 * PLAIN.model
 
 

@@ -68,7 +68,7 @@ def requirements(config: RunConfig, numbers: int, clients: int) -> Requirements:
             f"requirements: saw {config.secrecy} {config.work} work, needed open local work: others are "
             "not measured"
         )
-    model = NUMBER_BYTES * numbers
+    model, clients = NUMBER_BYTES * numbers, min(clients, config.clients_per_round or clients)
     momentum = int(config.server_optimizer == "sgd" and config.server_momentum > 0)
     state = STATE_MODELS[config.server_optimizer] + momentum + int(config.download_codec != EXACT)
     kept = 0 if config.keep_checkpoints == "all" else int(config.keep_checkpoints)

@@ -166,8 +166,9 @@ def make_plan(
     typical_s = _typical_step_s(clients, speeds)
     step_s = tuple(speeds.step_s(client, typical_s) for client in clients)
     placement, how = _placed(clients, chunks, fleet, step_s, config)
-    chosen_from = 0 if asked is None else len(clients)
-    if asked is not None:
+    chosen_from = 0
+    if asked is not None and len(asked) < len(clients):
+        chosen_from = len(clients)
         clients, chunks, placement = _only(asked, clients, chunks, placement)
         held = {client: held[client] for client in clients}
         step_s = tuple(speeds.step_s(client, typical_s) for client in clients)

@@ -26,14 +26,16 @@ class Choice:
     """
 
     def __init__(self, count: int, seed: int) -> None:
-        """`count` clients take part in a round (0: all)."""
+        """`count` clients take part in a round (0: all; there is no choice)."""
         self.asked: Final[set[str]] = set()
         self._count, self._seed = count, seed
 
     def among(self, able: Sequence[str], round_: int, carried: Collection[str]) -> Collection[str] | None:
-        """Return the clients to ask in this round, those that are `carried` among them; None: all."""
-        if not self._count or self._count >= len(able):
+        """Return the clients to ask in this round, those that are `carried` among them; None: no choice."""
+        if not self._count:
             return None
+        if self._count >= len(able):
+            return set(able)
         chosen = {client for client in able if client in carried}
         free = max(0, self._count - len(chosen))
         order = np.random.default_rng([self._seed, STREAM, round_]).permutation(len(able))

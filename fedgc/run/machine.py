@@ -370,8 +370,9 @@ class Run:
             left = max(1, self.config.rounds - self.number + 1)
             fleet, speeds = self._here(), self._speeds.speeds()
             return self._planner.plan(PlanRequest(self.number, left, fleet, speeds, self._plan, anew))
-        between = self._carried.clients or self.config.clients_per_round  # moved chunks would start again
-        if self._plan is None or anew or (not between and self._speeds.differ(self._plan)):
+        # Moved chunks would start again; rounds of a sample have plans of their own, by the newest speeds
+        stays = self._carried.clients or self.config.clients_per_round
+        if self._plan is None or anew or (not stays and self._speeds.differ(self._plan)):
             return make_plan(self._here(), self._speeds.speeds(), self.config, steps=self.config.round_steps)
         return self._plan
 

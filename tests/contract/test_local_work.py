@@ -27,12 +27,17 @@ SETTINGS = {
 }  # fmt: skip
 
 
+SAMPLE = {"run": "sample", "clients_per_round": 2, "gate_period": 1, "aggregator": "weighted-mean"}
+
+
 @pytest.fixture
-def run(federation: Federation) -> Iterator[int]:
+def run(federation: Federation, request: pytest.FixtureRequest) -> Iterator[int]:
     listener = f"127.0.0.1:{free_port()}"
     relay = Relay(listener)
     relay.lets_in = lambda flow: owner(flow.port, federation.pids(SHUT_OUT)) is None
-    started = federation.submit(SETTINGS | {"bind": listener, "advertise": relay.address})
+    started = federation.submit(
+        SETTINGS | getattr(request, "param", {}) | {"bind": listener, "advertise": relay.address}
+    )
     yield started
     if federation.running(started):
         federation.stop(started)
@@ -63,6 +68,22 @@ def test_skipped_round_sends_no_vector_and_exchange_covers_both(
     assert [row.down_bytes for row in exchanged] == [0] * 4
     packets = [row.control_bytes for row in (*skipped, *exchanged) if row.link == "messages"]
     assert all(0 < count < PACKET_BYTES for count in packets)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", [SAMPLE], indirect=True)
+def test_sample_of_clients_trains_over_both_links(federation: Federation, run: int) -> None:
+    assert federation.wait(run, 270) == "finished:completed", federation.run_log(run)
+    with federation.store() as store:
+        rounds = [each.row for each in store.rounds("sample")]
+        asked = [store.client_rows("sample", number) for number in (1, 2)]
+        called = {client.client: client.name for client in store.clients()}
+    assert [row.outcome for row in rounds] == ["synced", "synced"], federation.run_log(run)
+    assert all("asked 2 of 4 clients" in row.reason and row.coverage == 1.0 for row in rounds)
+    links = {called[row.client]: row.link for rows in asked for row in rows}
+    assert links == dict.fromkeys(federation.nodes, "session") | {SHUT_OUT: "messages"}
+    assert all(row.counted and row.down_bytes and not row.failure for rows in asked for row in rows)
+    assert [len(rows) for rows in asked] == [2, 2]
 
 
 @pytest.mark.slow

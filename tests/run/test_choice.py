@@ -18,7 +18,7 @@ def test_each_client_is_asked_once_in_turn(clients, count, seed):
     choice, able = Choice(count, seed), NAMES[:clients]
     asked = [choice.among(able, number, ()) for number in range(1, 13)]
     if count >= clients:
-        assert asked == [None] * 12
+        assert asked == [set(able)] * 12
         return
     assert {len(each) for each in asked} == {count}
     times = Counter(dict.fromkeys(able, 0))
@@ -45,6 +45,10 @@ def test_carried_clients_are_asked_again_and_lost_ones_replaced():
     third = choice.among(left, 3, first)
     assert len(third) == 3
     assert third > first - {lost}
+
+
+def test_without_number_there_is_no_choice():
+    assert Choice(0, 0).among(NAMES, 1, ()) is None
 
 
 def test_new_client_is_asked_in_present_turn():
@@ -120,6 +124,16 @@ def test_resumed_run_asks_clients_that_it_would_have_asked():
     again = Fleet(resume=first.run.state(), gate="every", clients_per_round=1, rounds=8)
     again.to_the_end()
     assert rounds_of(first) + rounds_of(again) == rounds_of(whole)
+
+
+def test_sample_of_all_clients_is_planned_by_their_speeds():
+    fleet = Fleet(gate="every", clients_per_round=4, rounds=3)
+    assert fleet.run.round.plan.deadline_s == 600.0
+    fleet.do_a_round()
+    assert fleet.run.round.plan.deadline_s == 10.0
+    fleet.to_the_end()
+    assert rounds_of(fleet) == [list(CLIENTS)] * 3
+    assert not any("asked" in append.row.reason for append in fleet.of(Append))
 
 
 def rounds_of_now(fleet: Fleet) -> list[str]:
