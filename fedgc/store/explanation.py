@@ -235,6 +235,8 @@ def _last_round(known: _Known) -> Iterator[str]:
         return
     row = known.last.row
     parts = [f"round {row.round} was {row.outcome}"]
+    if _sample(known):
+        parts.append(f"asked {len(known.rows)} of {len(known.clients)} clients")
     if row.outcome in SUMMED and row.known_samples:
         parts.append(f"counted {row.counted_samples} of {row.known_samples} samples")
     parts += [_why_so(row)] if _why_so(row) else []
@@ -261,13 +263,18 @@ def _uncounted(known: _Known) -> list[str]:
     rows = {row.client: row for row in known.rows}
     whole = known.last is not None and known.last.row.coverage == 1.0  # others have counted the same data
     out = {row.client: row.failure for row in known.rows if not row.counted and (row.failure or not whole)}
-    if not whole and not _whole(known.run.settings, "aggregation.clients-per-round"):
+    if not whole and not _sample(known):
         out |= {client: "not in this round" for client in samples if samples[client] and client not in rows}
     words = []
     for client, why in out.items():
         size = f" {samples[client]} samples" if samples.get(client) else ""
         words.append(f"{known.name(client)}{size}{f' ({why})' if why else ''}")
     return words
+
+
+def _sample(known: _Known) -> int:
+    """Return how many clients a round asks; 0: all."""
+    return _whole(known.run.settings, "aggregation.clients-per-round")
 
 
 # ---- words

@@ -136,6 +136,18 @@ def test_last_round_is_explained(store: Store, made: RoundRow, said: str):
     assert told(store).lines[2] == said
 
 
+def test_clients_that_were_not_asked_are_not_missed(tmp_path: Path):
+    asked = (ClientRow("aa", finished=8, counted=8), ClientRow("cc", failure="lost"))
+    with Store.open(str(tmp_path / "fedgc.db")) as store:
+        store.write(Begun(NOW - 60, "ward", RunConfig(clients_per_round=2).table()))
+        store.write(Appended(NOW, "ward", row(2, "approximate", asked, counted_samples=20, known_samples=40)))
+        store.write(Present(NOW, "ward", live(client("aa"), client("bb"), client("cc"))))
+        assert told(store).lines[2] == (
+            "round 2 was approximate; asked 2 of 3 clients; counted 20 of 40 samples; "
+            "0 of 3 chunks are not in the sum; not counted: cc 20 samples (lost)"
+        )
+
+
 def test_first_line_of_failed_run_is_first_cause(store: Store):
     reason = "the run did not complete: north: no disk; 3 rounds in a row gave nothing"
     store.write(Appended(NOW, "ward", row(2, "synced")))
