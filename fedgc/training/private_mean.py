@@ -5,7 +5,8 @@
 All clients count alike. If the update of one client is replaced by zeros, the sum changes by at most `clip`,
 whatever data the client has, and whatever part of its local steps it has done. So an exchange is a Gaussian
 mechanism with this noise multiplier, and exchanges compose by the sum of 1 / noise^2 (`secagg.privacy`).
-There is no amplification by sampling: the clients of a round are those that are there, no random sample.
+There is no amplification by sampling: the clients of a round are those that are there, or a
+sample that is not secret.
 
 With a quantile, the clip follows it (Andrew et al., "Differentially private learning with adaptive clipping",
 NeurIPS 2021): it is multiplied by exp(-RATE * (share - quantile)), where `share` is the noised share of the
