@@ -263,11 +263,12 @@ def test_run_gives_rows_metrics_summaries_and_checkpoints(tmp_path: Path) -> Non
     assert saved[-1].shapes == driver.common.layout.shapes
 
 
-def test_run_resumes_from_checkpoint_without_names_of_clients(tmp_path: Path) -> None:
+@pytest.mark.parametrize("known", [8, 9], ids=["no names of clients", "no clients that were asked"])
+def test_run_resumes_from_checkpoint_of_earlier_version(tmp_path: Path, known: int) -> None:
     whole, _, _ = run(tmp_path / "whole", rounds=3, **UNMEASURED)
     _, _, saved = run(tmp_path / "first", rounds=1, **UNMEASURED)
-    of_0_2 = replace(saved[-1], state=json.dumps(json.loads(saved[-1].state)[:-1]))
-    second, sink, _ = run(tmp_path / "second", rounds=3, **UNMEASURED, resume=of_0_2)
+    earlier = replace(saved[-1], state=json.dumps(json.loads(saved[-1].state)[:known]))
+    second, sink, _ = run(tmp_path / "second", rounds=3, **UNMEASURED, resume=earlier)
     assert [row.round for row in sink.rows] == [2, 3]
     np.testing.assert_allclose(second.model, whole.model, atol=2e-5)
 
