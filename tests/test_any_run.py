@@ -60,6 +60,7 @@ LOCAL = st.fixed_dictionaries(
         "gate": st.sampled_from(["every", "drift", "relative-change", "qsr"]),
         "quorum": st.sampled_from([0.5, 1.0]),
         "lockstep": st.sampled_from(["on", "off"]),
+        "clients_per_round": st.integers(1, 3),
     },
 )
 SETTINGS = st.fixed_dictionaries(
@@ -84,6 +85,8 @@ def allowed(table: dict[str, object]) -> dict[str, object]:
         and table.get("gate_budget", 0.3) * table.get("min_gap", 1) > 1
     ):
         table.pop("min_gap")
+    if table.get("placement"):
+        table.pop("clients_per_round", None)
     return table
 
 
