@@ -99,7 +99,7 @@ class Size:
     events: int = MILLION
 
 
-USUAL: Final = Size(clients=100, rounds=6, seeds=5, blocks=(1, 2, 4), claim_rounds=40)
+USUAL: Final = Size(clients=100, rounds=6, seeds=3, blocks=(1, 2, 4), claim_rounds=40)
 QUICK: Final = Size(
     clients=24, rounds=3, seeds=1, blocks=(1, 2), claim_rounds=3, scaling=(100,), events=10_000
 )

@@ -10,7 +10,6 @@ refused. Tests compare it with an engine for each client, up to rounding.
 """
 
 import copy
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +25,7 @@ from benchmarks.streams import Stream
 from fedgc.codecs import EXACT, make_codec
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed
-from fedgc.messages import Continue, Repair, Reveal, Work
+from fedgc.messages import LARGEST_AMOUNT, Continue, Repair, Reveal, Work
 from fedgc.sim.clock import Finding
 from fedgc.sim.fleet import MODELS_KEPT
 from fedgc.sim.training import Job
@@ -359,10 +358,9 @@ def _remember(
 ) -> None:
     """Advance the fronts by a step."""
     for at, path in enumerate(trajectories):
-        if not math.isfinite(losses[at]):
-            raise EdgeFailed(
-                f"training: {path.work.client}: the loss is {losses[at]}, needed a finite number"
-            )
+        if not abs(losses[at]) <= LARGEST_AMOUNT:
+            seen = f"training: {path.work.client}: the loss is {losses[at]}"
+            raise EdgeFailed(f"{seen}, needed a number up to {LARGEST_AMOUNT:g}")
         before, path.front = path.front, path.front + 1
         path.ends[path.front] = ends[at]
         path.losses[path.front] = path.losses[before] + losses[at]

@@ -20,7 +20,7 @@ from fedgc.errors import Unusable
 ROOT: Final = Path(__file__).parents[1]
 FOLDER: Final = ROOT / "benchmarks" / "results"
 MARKER: Final = re.compile(
-    r"<!-- (result|unmeasured): (.+?)(?: (1e-?\d+))? ([^ ]+) -->([^<`\n]*)<!-- /result -->(†?)"
+    r"<!-- (result|unmeasured): (.+?)(?: (-?1e-?\d+))? ([^ ]+) -->([^<`\n]*)<!-- /result -->(†?)"
 )
 DAGGER: Final = "†"
 EXPLAINED: Final = (

@@ -51,8 +51,8 @@ class RoundRow:
     """One round: its cost, its result, and the inputs of its decisions.
 
     `known_samples` counts all data that clients announced to the run and did not withdraw, including lost
-    clients and refused data; 0: unknown. `counted_samples` of them are in the sum. `left_out` describes whose
-    data was refused, and why.
+    clients and refused data; of a sample of clients, only theirs; 0: unknown.
+    `counted_samples` of them are in the sum. `left_out` describes whose data was refused, and why.
     """
 
     round: int

@@ -44,6 +44,7 @@ FLOAT_MAY_BE_0 += ["privacy_epsilon", "privacy_clip_quantile"]
 BELOW_1 = ("server_momentum", "inject_clients", "privacy_clip_quantile")
 OVER_0 = [name for name in FLOATS if name not in (*FLOAT_MAY_BE_0, "error_limit", "privacy_noise")]
 MAY_BE_0 = [
+    "clients_per_round",
     "best_patience",
     "seed",
     "threads",
@@ -290,6 +291,7 @@ WORDS = {
 
 
 OF_FEW_RUNS = (
+    "clients_per_round",
     "fragments",
     "privacy_epsilon",
     "privacy_noise",
@@ -481,6 +483,28 @@ def test_nested_and_flat_tables_are_same():
 def test_few_settings_are_outside_groups():
     assert len(BASIC) <= 13
     assert {"task", "rounds", "work", "learning-rate", "gate.budget", "secrecy"} <= set(BASIC)
+
+
+@pytest.mark.parametrize(
+    ("other", "needed"),
+    [
+        ({"work": "coded"}, "work: saw coded, needed local"),
+        ({"secrecy": "masked", "federation": "all.fed"}, "secrecy: saw masked, needed open"),
+        ({"client_app": "stock"}, "client.app: saw stock, needed fedgc"),
+        ({"placement": "cyclic"}, "data.placement: saw cyclic, needed private"),
+        ({"fragments": 4}, "links.fragments: saw 4, needed 1"),
+        ({"shared_momentum": 0.5}, "optimizer.shared-momentum: saw 0.5, needed off or auto"),
+        ({"site_gateway": "x"}, "site.gateway: saw x, needed none"),
+    ],
+)
+def test_sample_of_clients_is_refused_where_all_are_needed(other, needed):
+    said = refused({"clients_per_round": 5, **other})
+    assert said.startswith(f"setting {needed}")
+    assert said.endswith("with aggregation.clients-per-round")
+
+
+def test_sample_of_clients_trains_without_shared_momentum():
+    assert [RunConfig(clients_per_round=count).alpha for count in (0, 5)] == [0.1, 1.0]
 
 
 def test_task_settings_are_kept_by_name():

@@ -147,7 +147,8 @@ def _progress(present: Mapping[str, Any], scored: Mapping[str, str]) -> Renderab
     for each in present.get("clients", ()):
         finished, held = int(each["finished"]), int(each.get("held", 0))
         what = "steps" if present.get("unit") == "clients" else "chunks"
-        state = f"{finished} of {held} {what}, {each.get('link') or 'no link'}" if each["present"] else "gone"
+        work = f"{finished} of {held} {what}" if held else "no work now"
+        state = f"{work}, {each.get('link') or 'no link'}" if each["present"] else "gone"
         name = Text(each["name"] or each["client"], style="" if each["present"] else "red")
         progress = ProgressBar(total=max(1, held), completed=finished, width=BAR_WIDTH)
         table.add_row(name, progress, state, Text(scored.get(each["client"], "")))

@@ -193,6 +193,29 @@ def check_local(config: Settings) -> None:
         )
 
 
+def check_choice(config: Settings) -> None:
+    """Raise BadSetting if a round needs all clients, or more than the newest model."""
+    if not config.clients_per_round:
+        return
+    momentum = config.shared_momentum
+    for key, seen, is_possible, needed in (
+        ("work", config.work, config.work == "local", "local"),
+        ("secrecy", config.secrecy, config.secrecy == "open", "open"),
+        ("client.app", config.client_app, config.client_app == "fedgc", "fedgc"),
+        ("data.placement", config.placement, config.placement == "private", "private"),
+        ("links.fragments", config.fragments, config.fragments == 1, "1"),
+        (
+            "optimizer.shared-momentum",
+            momentum,
+            momentum in (AUTO, "off"),
+            "off or auto (clients need the model before as well)",
+        ),
+        ("site.gateway", config.site_gateway, not config.site_gateway, "none"),
+    ):
+        if not is_possible:
+            raise BadSetting(f"setting {key}: saw {seen}, needed {needed} with aggregation.clients-per-round")
+
+
 def check_fragments(config: Settings, gate: str, measure: Measure) -> None:
     """Raise BadSetting if parts of the model cannot be exchanged in turn with these settings."""
     if config.download_codec != EXACT and config.client_app == "stock":

@@ -71,6 +71,7 @@ class RunConfig(PrivacySettings):
         checks.check_gate(self, self._budget)
         self.new_gate()
         checks.check_local(self)
+        checks.check_choice(self)
         checks.check_script(self, self.chosen_gate, self.measure)
         checks.check_fragments(self, self.chosen_gate, self.measure)
         checks.check_best(self)
@@ -103,7 +104,10 @@ class RunConfig(PrivacySettings):
     def alpha(self) -> float:
         """The weight of a client's own gradient in a local step (1: no shared momentum)."""
         if self.shared_momentum == AUTO:
-            leads = self.work == "local" and not self.script and self.fragments == 1 and not self.is_private
+            has_both = (
+                self.fragments == 1 and not self.clients_per_round
+            )  # the last two models, on each client
+            leads = self.work == "local" and not self.script and has_both and not self.is_private
             return SHARED if leads else 1.0
         return 1.0 if self.shared_momentum == "off" else float(self.shared_momentum)
 

@@ -89,8 +89,8 @@ class Settings:
     shared_momentum: float | Literal["off", "auto"] = setting(
         "optimizer.shared-momentum",
         AUTO,
-        "weight of a client's own gradient in a local step, the rest is the last common step; "
-        f"auto: {SHARED} for local work with a task; off with a script, with fragments and for coded work",
+        f"weight of a client's own gradient in a local step, the rest is the last common step; auto: {SHARED}"
+        " for local work with a task; off with a script, fragments, a sample of clients and for coded work",
         share,
         "above 0 and at most 1, off or auto",
     )
@@ -112,7 +112,6 @@ class Settings:
         "0 or more, below 1",
     )
     seed: int = setting("seed", 0, "the root of every random choice", not_negative, "0 or more")
-
     task_settings: Mapping[str, Value] = field(
         default_factory=TaskSettings, metadata={"key": TASK, "says": "settings of the task's own"}
     )
@@ -235,8 +234,7 @@ class Settings:
     wire: Literal["float32", "short"] = setting(
         "code.wire",
         "float32",
-        "coded work: numbers of a codeword; short: float32, bf16 or int8, the "
-        "shortest within the error limit in each round",
+        "coded work: numbers of codewords; short: the shortest of float32, bf16, int8 within the error limit",
     )
     error_limit: float = setting(
         "code.error-limit",
@@ -256,7 +254,13 @@ class Settings:
     aggregator_options: str = setting(
         "aggregation.options", "", "the rule's own options, as name=value, name=value"
     )
-
+    clients_per_round: int = setting(
+        "aggregation.clients-per-round",
+        0,
+        "local work: clients that train from a new model, drawn at random without replacement (0: all)",
+        not_negative,
+        "0 or more",
+    )
     largest_share: float = setting(
         "aggregation.largest-share",
         0.5,
@@ -407,7 +411,6 @@ class Settings:
         lambda v: 1 <= v <= 4096,
         "1 to 4096",
     )
-
     lines_per_s: float = setting(
         "quota.lines-per-s",
         5000.0,
@@ -446,7 +449,6 @@ class Settings:
         not_negative,
         "0 or more",
     )
-
     validate_only: int | Literal["off"] = setting(
         "validate.only",
         "off",

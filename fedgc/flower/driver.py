@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from logging import INFO, WARNING, Logger
 from typing import Final
@@ -72,7 +72,7 @@ PRESENT_S: Final = 0.25  # between two live summaries,
 PRESENT_EACH_S: Final = 0.001  # and this for each client: a summary names all of them
 LONGEST_WAIT_S: Final = 0.25
 TRIM_S: Final = 10.0  # between two times that freed memory is given back to the system, after a round
-FIELDS_0_2: Final = 8  # of `RunState` in a checkpoint of fedgc 0.2, which does not name the clients
+FIELDS_0_2: Final = 8  # of `RunState` in a checkpoint of fedgc 0.2, which does not name clients
 GATEWAY_S: Final = 0.02  # between looks at the line of a gateway
 KEYS_S: Final = 60.0  # timeout of each half of key agreement: one packet and its answer, over any link
 
@@ -147,8 +147,8 @@ class Driver:
         self.model = checkpoint.model
         self._optimizer.restore(checkpoint.optimizer)
         written = typed.loads(checkpoint.state.encode())
-        if isinstance(written, list) and len(written) == FIELDS_0_2:
-            written.append([])
+        if isinstance(written, list) and len(written) >= FIELDS_0_2:
+            written += [[]] * (len(fields(RunState)) - len(written))
         state: RunState = typed.read(RunState, written, {})
         return state
 

@@ -14,7 +14,7 @@ all its chunks. It counts from when clients have the model. The model transfer h
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -97,6 +97,7 @@ class Plan:
     gives_up_late: bool = False  # updates of local work, before the upload deadline
     pool: messages.Pool | None = None
     largest_share: float = 1.0  # of the samples that one client counts for, in local work
+    chosen_from: int = 0  # so many clients; 0: all take part
     # Number and name of every chunk that a client may be asked for; each round repeats them
     names_w: tuple[tuple[tuple[int, str], ...], ...] = field(init=False, repr=False, compare=False)
     # The chunks that only one client can load: no other client can train them
@@ -147,8 +148,13 @@ class Fleet:
         return tuple(chunk for chunk in self.chunks if chunk.number in held)
 
 
-def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) -> Plan:
-    """Return the plan for these clients, or raise BadPlacement where none can be made."""
+def make_plan(
+    fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int, asked: Collection[str] | None = None
+) -> Plan:
+    """Return the plan for these clients, or raise BadPlacement where none can be made.
+
+    If only some are `asked`, each has the same chunks as if all were.
+    """
     clients = fleet.able
     if not clients:
         raise BadPlacement(
@@ -160,6 +166,11 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
     typical_s = _typical_step_s(clients, speeds)
     step_s = tuple(speeds.step_s(client, typical_s) for client in clients)
     placement, how = _placed(clients, chunks, fleet, step_s, config)
+    chosen_from = 0 if asked is None else len(clients)
+    if asked is not None:
+        clients, chunks, placement = _only(asked, clients, chunks, placement)
+        held = {client: held[client] for client in clients}
+        step_s = tuple(speeds.step_s(client, typical_s) for client in clients)
     replicas = placement.replicas
     most = replicas if config.blocks == AUTO else min(int(config.blocks), replicas)
     short = config.wire == "short" and config.work == "coded"
@@ -194,7 +205,19 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
         gives_up_stalled=config.deadline_s == AUTO,  # a chosen deadline is how long the user wants to wait
         gives_up_late=config.upload_deadline_s == AUTO,
         pool=_pool(config, clients, chunks, placement),
+        chosen_from=chosen_from,
     )
+
+
+def _only(
+    asked: Collection[str], clients: Sequence[str], chunks: Sequence[Chunk], placement: Placement
+) -> tuple[tuple[str, ...], tuple[Chunk, ...], Placement]:
+    """Return these clients of a placement, with their chunks."""
+    kept = {client: placement.orders[w] for w, client in enumerate(clients) if client in asked}
+    numbers = sorted({c for order in kept.values() for c in order})
+    index = {c: at for at, c in enumerate(numbers)}
+    orders = [[index[c] for c in order] for order in kept.values()]
+    return tuple(kept), tuple(chunks[c] for c in numbers), adopt(orders, len(numbers))
 
 
 def _dealt_to(

@@ -23,7 +23,7 @@ from typing import Final
 from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadPlacement
 from fedgc.gates import Decision, Reports
-from fedgc.history import PastRound, RoundRow, Speeds
+from fedgc.history import PastRound, Speeds
 from fedgc.messages import (
     Add,
     Advert,
@@ -56,6 +56,7 @@ from fedgc.round.replication import ReplicationTarget
 from fedgc.round.scheduler import WorkSummary
 from fedgc.round.waiting import Waiting
 from fedgc.run.carried import Carried, began_training
+from fedgc.run.choice import Choice
 from fedgc.run.chunk_table import MOST_PRIVATE, Amounts, Holdings
 from fedgc.run.departures import Departures
 from fedgc.run.gate import CHECK_BYTES, RunGate
@@ -114,10 +115,9 @@ class Run:
         self._site = parts.site
         self._orders: Mapping[str, tuple[int, ...]] = {}  # of clients that continue
         self._planned_for = self._fleet = None
-        self._target = config.round_steps
         self._carried, self._departures, self._returns = Carried(), Departures(), Returns()
-        self._first_step, self._common_steps = 0, 0.0
-        self._given = GivenModels()
+        self._target, self._first_step, self._common_steps = config.round_steps, 0, 0.0
+        self._given, self._choice = GivenModels(), Choice(config.clients_per_round, config.seed)
         self._fruitless = self._up_bytes = 0  # consecutive rounds; bytes of the current round
         self._model_since, self._gather_until = now, now + config.start_timeout_s
         self._fault = self._barren = ""
@@ -296,7 +296,7 @@ class Run:
                 self._given.sent(each.client, each.version)
 
     def _begin(self, now: float) -> list[Output]:
-        """Make a new plan if the old one no longer fits, then give work to all clients."""
+        """Make a new plan if the old one no longer fits, then give work to the clients of the round."""
         outputs: list[Output] = []
         anew = self._plan is None or self._others_are_there(self._plan)
         try:
@@ -312,8 +312,10 @@ class Run:
             self._carried = self._carried.in_plan(self._plan, plan, masked=masked)
             outputs.append(Chose(self.number, basis_of(plan, self._planner, self._size), plan.reason))
         self._plan = plan
-        self._planned_for = self._here()
-        self._begun = True
+        self._planned_for, self._begun = self._here(), True
+        asked = self._choice.among(plan.clients, self.number, self._carried.clients)
+        if asked is not None:
+            plan = make_plan(self._here(), self._speeds.speeds(), self.config, steps=plan.steps, asked=asked)
         if self._site is not None:
             self._target = self._site.within(self.config.round_steps)
         exchange = (
@@ -323,12 +325,8 @@ class Run:
             self.number, self.version, self._target, self.config.seed, self._carried.clients,
             rounds_left=max(0, self.config.rounds - self.number),
             weights=self._planner.weights(plan) if self._planner and self.config.work == "coded" else (),
-            orders=self._orders,
-            first_step=self._first_step,
-            common_steps=self._common_steps,
-            most_steps=self.config.most_steps,
-            loading=self._carried.loading,
-            reached=self._carried.reached,
+            orders=self._orders, first_step=self._first_step, common_steps=self._common_steps,
+            most_steps=self.config.most_steps, loading=self._carried.loading, reached=self._carried.reached,
             replication_costs=self._replication.replication_costs(kind_of(plan), self._target),
             upload_s=upload_s(map(self._speeds.up_bytes_s, plan.clients), plan.update_bytes),
             model_limit_s=model_limit_s(map(self._speeds.down_bytes_s, plan.clients), self._size),
@@ -341,7 +339,9 @@ class Run:
             if exchange is None
             else MaskedRound(plan, assignment, self._decide, exchange)
         )
-        present = list(self._present.values())
+        present = [
+            each for each in self._present.values() if not plan.chosen_from or each.client in plan.held
+        ]
         for joined in present:
             if joined.kept:  # counts once
                 self._present[joined.client] = replace(joined, kept=())
@@ -370,7 +370,7 @@ class Run:
             left = max(1, self.config.rounds - self.number + 1)
             fleet, speeds = self._here(), self._speeds.speeds()
             return self._planner.plan(PlanRequest(self.number, left, fleet, speeds, self._plan, anew))
-        between = self._carried.clients  # moved chunks would start again
+        between = self._carried.clients or self.config.clients_per_round  # moved chunks would start again
         if self._plan is None or anew or (not between and self._speeds.differ(self._plan)):
             return make_plan(self._here(), self._speeds.speeds(), self.config, steps=self.config.round_steps)
         return self._plan
@@ -398,11 +398,15 @@ class Run:
             self._target = self.config.round_steps + (0 if synced else self._target)
         if synced:
             self._settled = self._state()
-        self._carried = Carried() if synced else Carried.left_by(over, summary, self._present)
+        self._carried = (
+            Carried()
+            if synced
+            else Carried.left_by(over, summary, self._present.keys() & over.plan.held.keys())
+        )
         bare = row_of(over, summary, coded=self.config.work == "coded")
         row = with_coverage(bare, over, self._holdings, self._present)
-        if synced and over.assignment.target == over.plan.steps:  # others took longer than predicted
-            self._learned(row)
+        if self._planner and synced and over.assignment.target == over.plan.steps:  # others took longer
+            self._planner.learn(PastRound(self.config.resume or self.config.run or THIS_RUN, row))
         outputs.append(Append(row, awaited_in(over)))
         return outputs + self._next(over, now)
 
@@ -411,10 +415,6 @@ class Run:
             return  # the consortium has ended it early
         found = (self._fruitless + 1, self._barren or fault_of(over)) if over else (0, "")
         self._fruitless, self._barren = found
-
-    def _learned(self, row: RoundRow) -> None:
-        if self._planner is not None:
-            self._planner.learn(PastRound(self.config.resume or self.config.run or THIS_RUN, row))
 
     def _next(self, over: Round, now: float) -> list[Output]:
         if over.outcome == "stopped":
@@ -471,8 +471,8 @@ class Run:
         return plan.held != {client: fleet.holds[client] for client in fleet.able}
 
     def _decide(self, reports: Reports) -> Decision:
-        step = self._first_step + self._target
-        return self._gate.decide(reports, self._plan, step, is_last=self.number == self.config.rounds)
+        step, is_last = self._first_step + self._target, self.number == self.config.rounds
+        return self._gate.decide(reports, self.round.plan if self.round else None, step, is_last=is_last)
 
     def _state(self) -> RunState:
         return RunState(
@@ -485,6 +485,7 @@ class Run:
             first_step=self._first_step,
             common_steps=self._common_steps,
             clients=tuple(sorted(self._present.keys() - self._departures.leaving)),
+            asked=tuple(sorted(self._choice.asked)),
         )
 
     def _resume(self, state: RunState) -> None:
@@ -492,6 +493,7 @@ class Run:
         self._first_step, self._common_steps = state.first_step, state.common_steps
         self._gate.read(state.gate)
         self._returns = Returns(state.clients)
+        self._choice.asked.update(state.asked)
         self._holdings = Holdings(state.chunks, state.next_chunk, most_private=self._most_private)
         for client, step_s in state.step_s:
             self._speeds.worked(client, step_s)

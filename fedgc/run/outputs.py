@@ -53,7 +53,8 @@ class RunState:
     """The state of a run in a checkpoint: the next round, its version, and what is known of the clients.
 
     `gate` is the gate's state as JSON. `first_step` and `common_steps` are those of `Work`. Chunks keep their
-    numbers; `next_chunk` is the next free one. `clients` were present after the last exchange.
+    numbers; `next_chunk` is the next free one. `clients` were present after the last exchange; `asked` were
+    asked to train in the present turn (`fedgc.run.choice`).
     """
 
     round: int
@@ -65,6 +66,7 @@ class RunState:
     first_step: int
     common_steps: float
     clients: tuple[str, ...]
+    asked: tuple[str, ...] = ()
 
 
 def basis_of(plan: Plan, planner: Planner | None, size: int) -> dict[str, object]:

@@ -57,10 +57,12 @@ def row_of(over: Round, summary: WorkSummary, *, coded: bool) -> RoundRow:
 
 def _remarks(over: Round) -> Iterator[str]:
     """Return notes on a round for the user."""
-    statistics = over.statistics
+    statistics, plan = over.statistics, over.plan
+    if plan.chosen_from:
+        yield f"asked {len(plan.clients)} of {plan.chosen_from} clients"
     if statistics.disputed:
         clients_w = sorted({w for disputing in statistics.disputed.values() for w in disputing})
-        clients = ", ".join(over.plan.clients[w] for w in clients_w)
+        clients = ", ".join(plan.clients[w] for w in clients_w)
         yield f"replicas of {len(statistics.disputed)} chunks differ among {clients}: unknown whose are wrong"
 
 
@@ -94,7 +96,7 @@ def with_coverage(row: RoundRow, over: Round, holdings: Holdings, present: Colle
     return replace(
         row,
         clients=planned + others,
-        known_samples=holdings.samples,
+        known_samples=over.plan.samples if over.plan.chosen_from else holdings.samples,
         counted_samples=counted if summed else 0,
         left_out=left_out(refused),
     )

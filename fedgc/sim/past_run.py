@@ -82,6 +82,10 @@ def _unplayable(config: RunConfig, numbers: int, *, free: bool, folded: bool) ->
         return "clients of plain Flower, needed those of fedgc: their steps are not recorded"
     if config.site_gateway:
         return "the fleet of a site, needed a run of its own: this one waits for its consortium"
+    if config.clients_per_round:
+        return (
+            "a sample of the clients in each round, needed all: whether the others were there is not recorded"
+        )
     if config.work == "coded" and not free:
         return "coded work on data that only some clients can load, needed data for all"
     if not numbers:

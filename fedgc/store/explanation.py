@@ -261,7 +261,7 @@ def _uncounted(known: _Known) -> list[str]:
     rows = {row.client: row for row in known.rows}
     whole = known.last is not None and known.last.row.coverage == 1.0  # others have counted the same data
     out = {row.client: row.failure for row in known.rows if not row.counted and (row.failure or not whole)}
-    if not whole:
+    if not whole and not _whole(known.run.settings, "aggregation.clients-per-round"):
         out |= {client: "not in this round" for client in samples if samples[client] and client not in rows}
     words = []
     for client, why in out.items():

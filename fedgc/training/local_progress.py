@@ -1,13 +1,12 @@
 """The progress of local work: the steps that the loop has done, and their measure for the gate."""
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from fedgc.config import RunConfig
 from fedgc.errors import TaskFailed
 from fedgc.large_vectors import Readable
-from fedgc.messages import Report, Work
+from fedgc.messages import LARGEST_AMOUNT, Report, Work
 from fedgc.training.flat import Vector
 from fedgc.training.local_loop import LocalLoop
 from fedgc.training.local_update import LOCAL_TRAJECTORY, chunk_names
@@ -87,13 +86,13 @@ class LocalProgress:
         """Return the report of this progress; `vector` is where the trajectory is, if that is known already.
 
         Raises:
-            TaskFailed: The measure of the gate is not a finite number.
+            TaskFailed: The measure of the gate is no number or too large.
         """
         known = self._trajectories
         at = known[LOCAL_TRAJECTORY] if LOCAL_TRAJECTORY in known else Trajectory(place.name, 0)
         squared_norm = self._squared_norm(at, work, place, vector)
-        if not math.isfinite(squared_norm):
-            raise TaskFailed(f"the squared norm is {squared_norm}, needed a finite number")
+        if not squared_norm <= LARGEST_AMOUNT:  # not a number either
+            raise TaskFailed(f"the squared norm is {squared_norm}, needed at most {LARGEST_AMOUNT:g}")
         loss = at.losses / at.reached if at.reached else 0.0
         samples = self.samples(place.name)
         return Report(0.0, work.client, work.round, at.reached, samples, at.seconds, squared_norm, loss)

@@ -8,7 +8,6 @@ The learning rate follows the run's schedule. With shared momentum, the optimize
 rate, and the lead is added (`shared_momentum`).
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadTask, TaskFailed
-from fedgc.messages import LONGEST_DIGEST, Held, Layout, Pool, Scored
+from fedgc.messages import LARGEST_AMOUNT, LONGEST_DIGEST, Held, Layout, Pool, Scored
 from fedgc.training.account_file import AccountFile
 from fedgc.training.adapter import announced_layout
 from fedgc.training.cache import Saved
@@ -217,8 +216,8 @@ class Trainer:
                 value = 0.0  # the loss of single records is no figure that may leave
                 self.records.set_gradients(self._loaded[names], self.flat.optimized)
             self._update(local_step.share, local_step.led)
-        if not math.isfinite(value):
-            raise TaskFailed(f"the loss is {value}, needed a finite number")
+        if not abs(value) <= LARGEST_AMOUNT:  # not a number either
+            raise TaskFailed(f"the loss is {value}, needed a number up to {LARGEST_AMOUNT:g}")
         return value
 
     def _training_module(self) -> nn.Module:

@@ -123,6 +123,7 @@ def test_absences_and_links_are_rebuilt_from_rows():
         ({"client_app": "stock"}, 8, "synced", "saw clients of plain Flower, needed those of fedgc"),
         ({"secrecy": "masked", "federation": "f"}, 8, "synced", "saw masked exchanges, needed open ones"),
         ({"site_gateway": "line"}, 8, "synced", "saw the fleet of a site, needed a run of its own"),
+        ({"clients_per_round": 2}, 8, "synced", "saw a sample of the clients in each round, needed all"),
         ({"work": "coded", "local_steps": 2}, 8, "synced", "saw coded work on data that only some clients"),
     ],
 )

@@ -16,7 +16,7 @@ from fedgc.sim.training import Job, Trained, train
 from fedgc.training import CommonModel, ServerOptimizer
 from fedgc.training.data import batch_rows
 from fedgc.training.randomness import key
-from fedgc.training.tasks import Task
+from fedgc.training.tasks import Task, named
 from tests.six_chunks import SIZES, TASK, load
 
 SHARES = {"client 0": ("c0", "c1"), "client 1": ("c2", "c3"), "client 2": ("c4", "c5")}
@@ -282,3 +282,18 @@ def test_client_that_never_sends_is_excluded_and_comes_back(line: Line):
     assert present[4:6] == [3, 3]
     assert 4 in present[6:], "its first pause is over"
     assert found.points[-1].seconds < 40.0
+
+
+def test_sample_of_clients_sends_its_share_and_reaches_all():
+    def played(count: int) -> Trained:
+        settings = RunConfig(
+            partition="dirichlet:1", chunks=20, rounds=4, local_steps=1, gate="every", quorum=1.0,
+            batch_size=4, min_clients=20, device="cpu", clients_per_round=count, shared_momentum="off",
+        )  # fmt: skip
+        scenario = (working([[1.0]] * 20),) * settings.rounds
+        return train(Job(named("digits", settings), settings, scenario, owned=True))
+
+    every, some = played(0), played(5)
+    assert 4 * some.points[-1].sent == every.points[-1].sent == 80
+    asked = [client.client for point in some.points for client in point.row.clients if client.counted]
+    assert len(asked) == len(set(asked)) == 20

@@ -5,6 +5,7 @@ frames and the events.
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -54,6 +55,7 @@ class Peer:
         self.wake: Final = asyncio.Event()
         self.stream: object = None  # the stream that carries the session now, if any
         self.heard_at = 0.0
+        self.readmitted_at = -math.inf  # when a stream followed a broken one
         self.over = ""  # why it was excluded
         self.confirmed = False  # the client has its ticket: its token is void from here on
         self._numbers = numbers

@@ -7,6 +7,7 @@ streams; frames come in from the current stream, events go out to the driver.
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from logging import Logger
 from typing import Any, Final, Protocol
 
@@ -52,15 +53,6 @@ Later = Callable[[float, Callable[[], None]], Timer]
 
 
 @dataclass(frozen=True, slots=True)
-class _Absence:
-    """A broken stream: whose, since when, and how many clients had come back by then."""
-
-    peer: Peer
-    since: float
-    readmitted: int
-
-
-@dataclass(frozen=True, slots=True)
 class Surroundings:
     """Clock, randomness and log, passed in from outside."""
 
@@ -103,7 +95,6 @@ class SessionTable:
         self._emit = emit
         self._around = around
         self._timers: dict[str, Timer] = {}  # of the clients whose streams are broken
-        self._readmitted = 0  # broken streams that were followed by another
         self._models: dict[int, Published] = {}
         self._accounts: dict[str, Accounts] = {}
         self._names: dict[str, str] = {}
@@ -184,7 +175,7 @@ class SessionTable:
         self._names[client] = printable(hello.name, LONGEST_NAME)
         if timer := self._timers.pop(client, None):
             timer.cancel()
-            self._readmitted += 1
+            peer.readmitted_at = self._around.clock()
         return peer, Welcome(peer.ticket, self._admission.lease_s(client), peer.flow.channel.heard)
 
     def _new_peer(self, client: str, token: bytes) -> Peer:
@@ -213,21 +204,22 @@ class SessionTable:
         peer.stream = None
         self.uploads.give_up_unwanted(peer)
         if self.peers.get(peer.client) is peer:
-            absence = _Absence(peer, self._around.clock(), self._readmitted)
-            self._timers[peer.client] = later(self._config.grace_s, lambda: self._missed(absence, later))
+            since = self._around.clock()
+            missed = partial(self._missed, peer, since, later)
+            self._timers[peer.client] = later(self._config.grace_s, missed)
 
-    def _missed(self, absence: "_Absence", later: Later) -> None:
-        """Lose a client that has not come back, or give it longer.
+    def _missed(self, peer: Peer, since: float, later: Later) -> None:
+        """Lose a client that has been away since then, or give it longer.
 
         Where many streams broke together, their clients are admitted one after the other.
         """
-        queue = self._readmitted - absence.readmitted + len(self._timers)
-        waited_s = self._around.clock() - absence.since
-        rest_s = self._config.grace_s + READMISSION_S * min(queue - 1, len(self.peers)) - waited_s
-        if rest_s <= 0.0 or self.peers.get(absence.peer.client) is not absence.peer:
-            self.lose(absence.peer)
+        returned = sum(each.readmitted_at >= since for each in self.peers.values())
+        due = since + self._config.grace_s + READMISSION_S * (returned + len(self._timers) - 1)
+        rest_s = due - self._around.clock()
+        if rest_s <= 0.0 or self.peers.get(peer.client) is not peer:
+            self.lose(peer)
         else:
-            self._timers[absence.peer.client] = later(rest_s, lambda: self._missed(absence, later))
+            self._timers[peer.client] = later(rest_s, partial(self._missed, peer, since, later))
 
     def lose(self, peer: Peer) -> None:
         """Lose a client for good."""

@@ -4,7 +4,6 @@ Between two steps, `next` returns the next action. While the script may train an
 that costs one look at the socket.
 """
 
-import math
 import socket
 import time
 from collections import deque
@@ -15,7 +14,7 @@ from typing import Any, Final
 
 from fedgc.errors import BadTask, EdgeFailed
 from fedgc.guards import guarded
-from fedgc.messages import Layout, Scored
+from fedgc.messages import LARGEST_AMOUNT, Layout, Scored
 from fedgc.training.flat import Vector
 from fedgc.training.loop.environment import ScriptEnvironment
 from fedgc.training.loop.protocol import LineSocket
@@ -136,8 +135,8 @@ class Leader:
         counts[STEPS] = steps  # last: the client reads the others when this one has changed
 
     def log_loss(self, loss: float) -> None:
-        """Add the loss of a step if it is finite; mixed precision skips the steps of others."""
-        if not math.isfinite(loss):
+        """Add the loss of a step unless it is too large or no number: mixed precision skips such steps."""
+        if not abs(loss) <= LARGEST_AMOUNT:
             return
         self._shared.sums[LOSSES] += loss
         self._shared.counts[LOGGED] += 1

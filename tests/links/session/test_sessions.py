@@ -2,6 +2,7 @@
 
 import logging
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -105,37 +106,53 @@ def test_next_codeword_comes_after_previous_one_is_added(sessions, taken) -> Non
     assert grants(second) == [Grant(STREAM, 0)]
 
 
+class Calls:
+    """Calls that are due at some time of a clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.due: dict[object, tuple[float, object]] = {}
+
+    def later(self, seconds, act):
+        key = object()
+        self.due[key] = (self.now + seconds, act)
+        return SimpleNamespace(cancel=lambda: self.due.pop(key, None))
+
+    def at(self, moment) -> None:
+        self.now = moment
+        for key in [key for key, (due, _) in self.due.items() if due <= moment]:
+            self.due.pop(key)[1]()
+
+
 def test_many_broken_streams_have_longer_to_come_back(monkeypatch) -> None:
-    now, lost, timers = [0.0], [], set()
-    around = Surroundings(lambda: now[0], os.urandom, lambda: 0.0, logging.getLogger("test"))
+    calls, lost = Calls(), []
+    around = Surroundings(lambda: calls.now, os.urandom, lambda: 0.0, logging.getLogger("test"))
     config = config_of({"work": "coded", "grace_s": 10.0})
     sessions = SessionTable(config, NUMBERS, OpenDoor(), lost.append, around)
     monkeypatch.setattr("fedgc.links.session.sessions.READMISSION_S", 1.0)
-
-    class Call:
-        def __init__(self, seconds, act):
-            self.due, self.act = now[0] + seconds, act
-            timers.add(self)
-
-        def cancel(self):
-            timers.discard(self)
-
-    def at(moment):
-        now[0] = moment
-        for each in [each for each in timers if each.due <= moment]:
-            timers.discard(each)
-            each.act()
-
     peers = [comes(sessions, f"client-{n}") for n in range(5)]
-    for each in peers[:4]:
-        sessions.left(each, each.stream, Call)
-    at(10.0)
-    for each in peers[:2]:
-        sessions.admit(Hello(1, "run", b"", b"", b"", each.client, 0), b"")
-    at(12.9)
+
+    def leave(*those):
+        for each in those:
+            sessions.left(each, each.stream, calls.later)
+
+    def return_(*those):
+        for each in those:
+            sessions.admit(Hello(1, "run", b"", b"", b"", each.client, 0), b"")
+
+    leave(*peers[:4])
+    calls.at(10.0)
+    return_(*peers[:2])
+    calls.at(12.9)
     assert lost == []
-    at(13.0)
+    calls.at(13.0)
     assert {each.client for each in lost} == {"client-2", "client-3"}
-    sessions.left(peers[4], peers[4].stream, Call)  # alone
-    at(23.0)
+    leave(peers[4])
+    for moment in range(14, 22):  # two others, again and again: they count once
+        calls.at(moment)
+        leave(*peers[:2])
+        return_(*peers[:2])
+    calls.at(24.9)
+    assert len(lost) == 2
+    calls.at(25.0)
     assert [each.client for each in lost][2:] == ["client-4"]
