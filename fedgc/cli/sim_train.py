@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -150,10 +150,14 @@ def begin_training(training: Training, wanted: Wanted, path: Path | None) -> Non
 
 def resume_training(path: Path, wanted: Wanted, processes: int, ray: str) -> None:
     """Go on from a checkpoint that `run_training` has written."""
-    options = (Checkpoint(path).about() or {}).get("options")
-    if not options:
-        raise Unusable(f"--resume {path}: saw no such checkpoint, needed one of fedgc sim --checkpoint")
-    run_training(Training.again(options, processes, ray), wanted, Checkpoint(path, options))
+    with closing(Checkpoint(path)) as checkpoint:
+        about = checkpoint.about()
+        if about is None or not about.options:
+            raise Unusable(f"--resume {path}: saw no such checkpoint, needed one of fedgc sim --checkpoint")
+        checkpoint.options = about.options
+        with checkpoint.reading():
+            training = Training.again(about.options, processes, ray)
+        run_training(training, wanted, checkpoint)
 
 
 def run_training(training: Training, wanted: Wanted, checkpoint: Checkpoint | None) -> None:

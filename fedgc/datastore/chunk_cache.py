@@ -7,10 +7,9 @@ process may share it.
 import hashlib
 import os
 import time
-from collections import deque
 from collections.abc import Collection
 from pathlib import Path
-from threading import RLock
+from threading import Lock, RLock
 from typing import Final
 
 from fedgc.datastore.chunk_store import ChunkStore
@@ -25,7 +24,8 @@ class ChunkCache:
         """Take over what an earlier process left, as far as the quota allows."""
         self.quota_bytes: Final = quota_bytes
         self._folder, self._store, self._lock = folder, store, RLock()
-        self._transfers: deque[tuple[int, float]] = deque()  # bytes and seconds
+        self._counting = Lock()  # beside the other one, which is held while a chunk is fetched
+        self._fetched = 0, 0, 0.0
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             files = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
@@ -73,7 +73,7 @@ class ChunkCache:
             try:
                 began = time.monotonic()
                 self._write(chunk, part)
-                self._transfers.append((chunk.size_bytes, time.monotonic() - began))
+                self._count(chunk.size_bytes, time.monotonic() - began)
                 part.replace(self._folder / chunk.digest)
             except OSError as error:
                 raise EdgeFailed(f"{chunk.name}: {error.strerror}, needed a disk to write to") from error
@@ -84,8 +84,9 @@ class ChunkCache:
 
     def fetched(self) -> tuple[int, int, float]:
         """Return the chunks, bytes and seconds of what was fetched since the last call; waits for nothing."""
-        done = [self._transfers.popleft() for _ in range(len(self._transfers))]
-        return len(done), sum(size for size, _ in done), sum(seconds for _, seconds in done)
+        with self._counting:
+            done, self._fetched = self._fetched, (0, 0, 0.0)
+        return done
 
     def forget(self, digests: Collection[str]) -> None:
         """Remove these chunks."""
@@ -94,8 +95,13 @@ class ChunkCache:
                 (self._folder / digest).unlink(missing_ok=True)
                 self._sizes.pop(digest, None)
 
+    def _count(self, size_bytes: int, seconds: float) -> None:
+        with self._counting:
+            chunks, size, taken_s = self._fetched
+            self._fetched = chunks + 1, size + size_bytes, taken_s + seconds
+
     def _write(self, chunk: Chunk, path: Path) -> None:
-        """Write the bytes of a chunk from the store, at most as many as it has."""
+        """Write the bytes of a chunk from the store, at most as many as it has, and verify them."""
         hashed, size = hashlib.sha256(), 0
         with path.open("wb") as file:
             for block in self._store.blocks(chunk):

@@ -6,24 +6,27 @@ the time. Where the checkpoint was written, it takes the models, the optimizer a
 it, and trains on.
 
 The file is a ZIP archive without compression, written under a temporary name and renamed. Its checksums show
-damage, and nothing is unpickled.
+damage, and nothing is unpickled. The process that has a checkpoint locks its file, until it ends.
 """
 
+import fcntl
 import json
+import os
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-from zipfile import ZipFile, ZipInfo
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
+from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgc.errors import EdgeFailed, Unusable
+from fedgc.errors import EdgeFailed, FedgcError, Unusable
 from fedgc.guards import words_of
 from fedgc.training import ServerOptimizer, Vector
 from fedgc.training.round_sum import RoundSum
@@ -32,53 +35,59 @@ if TYPE_CHECKING:
     from fedgc.sim.fleet import Fleet
     from fedgc.sim.training import OneForAll
 
+T = TypeVar("T")
 Key = tuple[Any, ...]  # of JSON's own types
 Part = tuple[Key, bytes | memoryview]
-ABOUT, FINDINGS = "about", "findings"  # in the archive; the names of the other parts are keys as JSON
-MODEL, OPTIMIZER, RULE = "model", "optimizer", "rule"  # what keys begin with; the engines have others
+ABOUT: Final = "about"  # the last part of the archive; the names of the others are keys as JSON
+FINDINGS, MODEL, OPTIMIZER, RULE = "findings", "model", "optimizer", "rule"  # what keys begin with
 SPARED: Final = 20  # times as long as a checkpoint takes, until the next one is written
-OTHER_COURSE: Final = "training: the simulation takes another course than before its checkpoint"
+SHOWN: Final = 3  # settings that differ, in a message
+KINDS: Final[Mapping[str, type]] = MappingProxyType(
+    {
+        "turns": int, "rounds": int, "now": float, "of": dict, "options": dict, "evaluated": list,
+        "noise": dict, "privacy": str, "parts": list,
+    }
+)  # fmt: skip
 
 
-class Findings:
-    """The numbers that training found, in order: noted for a checkpoint, or taken from one.
+@dataclass(frozen=True, slots=True)
+class About:
+    """What JSON can hold of a simulation, where its checkpoint was written."""
 
-    >>> first, later = Findings(notes=True), Findings(notes=True)
-    >>> list(first.of(lambda: (0.5, 3.0)))
-    [0.5, 3.0]
-    >>> later.replay(bytes(first.values))
-    >>> list(later.of(lambda: (7.0,)))
-    [0.5, 3.0]
-    """
+    turns: int  # between events of the clock
+    rounds: int  # that were over
+    now: float
+    of: Mapping[str, object]  # the description of the simulation
+    options: Mapping[str, Any]
+    evaluated: Sequence[Mapping[str, float]]  # by version of the model, from 1
+    noise: Mapping[str, Any]
+    privacy: str
+    parts: Sequence[str] = ()  # the names of all others, in order
 
-    def __init__(self, *, notes: bool = False) -> None:
-        self._notes, self._at = notes, 0
-        self.values = array("d")  # each finding after its length
-        self.replays = False
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if not isinstance(seen := getattr(self, each.name), KINDS[each.name] | tuple):
+                raise TypeError(f"{each.name} as {type(seen).__name__}, not {KINDS[each.name].__name__}")
+        if not all(isinstance(value, float) for found in self.evaluated for value in found.values()):
+            raise TypeError("a figure that is no number")
 
-    @property
-    def ended(self) -> bool:
-        """Whether all findings of the checkpoint were taken."""
-        return self._at == len(self.values)
-
-    def replay(self, data: bytes) -> None:
-        """Take findings from a checkpoint, until `replays` is unset."""
-        self.values.frombytes(data)
-        self.replays = True
-
-    def of(self, train: Callable[[], Sequence[float]]) -> Sequence[float]:
-        """Return what training finds, or what it found before the checkpoint."""
-        if self.replays:
-            if self.ended:
-                raise EdgeFailed(OTHER_COURSE)
-            begin = self._at + 1
-            self._at = begin + int(self.values[self._at])
-            return self.values[begin : self._at]
-        found = train()
-        if self._notes:
-            self.values.append(len(found))
-            self.values.extend(found)
-        return found
+    @classmethod
+    def of_archive(cls, archive: ZipFile, size_bytes: int) -> "About":
+        """Check a file of this many bytes and return what it is about; raise any error if it is not whole."""
+        members = archive.infolist()
+        if any(each.compress_type != ZIP_STORED for each in members):
+            raise ValueError("compressed parts")
+        if sum(each.file_size for each in members) > size_bytes:
+            raise ValueError(f"parts of more than its {size_bytes} bytes")
+        damaged = archive.testzip()
+        if damaged is not None:
+            raise ValueError(f"wrong bytes in {damaged}")
+        about = cls(**json.loads(archive.read(ABOUT)))
+        listed = {*about.parts, ABOUT, *(json.dumps([kind]) for kind in (FINDINGS, OPTIMIZER))}
+        others = sorted(listed.symmetric_difference(archive.namelist()))
+        if others or len(members) != len(listed):
+            raise ValueError(f"other parts than it lists: {', '.join(others[:SHOWN])}")
+        return about
 
 
 @dataclass(slots=True)
@@ -86,50 +95,154 @@ class Checkpoint:
     """The file of a simulation's checkpoint; `options` say how to start the simulation again."""
 
     path: Path
-    options: Mapping[str, object] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     rounds: int = 0  # that were over when it was written
+    _about: About | None = field(default=None, init=False, repr=False)
+    _file: BinaryIO | None = field(default=None, init=False, repr=False)  # as it was read or written last
+    _next: BinaryIO | None = field(default=None, init=False, repr=False)  # has a temporary name
 
-    def about(self) -> Mapping[str, Any] | None:
-        """Check the file and return what JSON can hold of it; None if there is no file."""
+    def about(self) -> About | None:
+        """Lock the file, check it and return what it is about; None if there is no file."""
+        if self._file is None and self.path.exists():
+            with self.reading():
+                self._file = _locked(self.path)
+                with ZipFile(self._file) as archive:
+                    self._about = About.of_archive(archive, os.fstat(self._file.fileno()).st_size)
+        return self._about
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Say of any error that the file is the reason."""
         try:
-            with ZipFile(self.path) as file:
-                damaged = file.testzip()
-                about: Mapping[str, Any] = json.loads(file.read(ABOUT)) if damaged is None else {}
-        except FileNotFoundError:
-            return None
+            yield
+        except FedgcError:
+            raise
         except Exception as error:  # zipfile raises many kinds of error for damaged bytes
             raise EdgeFailed(f"checkpoint {self.path}: saw {words_of(error)}, needed a whole file") from error
-        if damaged is not None:
-            raise EdgeFailed(f"checkpoint {self.path}: saw wrong bytes in {damaged}, needed a whole file")
-        return about
 
-    def parts(self) -> Iterator[tuple[Key, bytes]]:
-        """Yield the other parts, in the order in which they were written."""
-        with ZipFile(self.path) as file:
-            for name in file.namelist():
-                if name != ABOUT:
-                    yield tuple(json.loads(name)), file.read(name)
+    def other_course(self, at: int, saw: str, needed: object) -> EdgeFailed:
+        """Return the error of a simulation that does not do what it did before the checkpoint."""
+        course = f"the simulation takes another course in round {at}"
+        return EdgeFailed(f"checkpoint {self.path}: {course}: saw {saw}, needed {needed} as before")
 
-    def write(self, about: Mapping[str, object], parts: Iterable[Part]) -> None:
+    def parts(self, *kinds: str) -> Iterator[tuple[Key, bytes]]:
+        """Yield the parts of these kinds, or all, in the order in which they were written."""
+        if self._about is not None and self._file is not None:
+            with ZipFile(self._file) as archive:
+                for name in self._about.parts:
+                    key = tuple(json.loads(name))
+                    if not kinds or key[0] in kinds:
+                        yield key, archive.read(name)
+
+    def reserve(self) -> BinaryIO:
+        """Make the next file under a temporary name, which no other process then has."""
+        if self._next is None:
+            with self._writing():
+                self._part.touch()
+                self._next = _locked(self._part)
+                self._next.truncate()
+        return self._next
+
+    def write(self, about: About, parts: Iterable[Part]) -> None:
         """Write a checkpoint in place of the last one."""
-        temporary = self.path.with_name(f"{self.path.name}.part")
-        named = ((json.dumps(key), data) for key, data in parts)
-        try:
-            with ZipFile(temporary, "w") as file:
-                for name, data in chain([(ABOUT, json.dumps(about).encode())], named):
-                    with file.open(ZipInfo(name), "w", force_zip64=True) as part:
+        names, made = [], self.reserve()
+        with self._writing():
+            with ZipFile(made, "w") as archive:
+                for key, data in parts:
+                    names.append(json.dumps(key))
+                    with archive.open(ZipInfo(names[-1]), "w", force_zip64=True) as part:
                         part.write(data)
-            temporary.replace(self.path)
-        except OSError as error:
-            reason = error.strerror or error
-            raise EdgeFailed(f"checkpoint {self.path}: cannot be written: {reason}") from error
-        finally:
-            temporary.unlink(missing_ok=True)
+                archive.writestr(ZipInfo(ABOUT), json.dumps(asdict(replace(about, parts=names))))
+            made.flush()
+            self._part.replace(self.path)
+        if self._file is not None:
+            self._file.close()
+        self.rounds, self._file, self._next = about.rounds, made, None
 
     def remove(self) -> None:
         """Remove the file of a simulation that is over."""
-        with suppress(OSError):
-            self.path.unlink(missing_ok=True)
+        if self._file is not None:
+            with suppress(OSError):
+                self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let other processes have the file."""
+        if self._next is not None:
+            self._part.unlink(missing_ok=True)
+        for file in (self._next, self._file):
+            if file is not None:
+                file.close()
+        self._about = self._next = self._file = None
+
+    @property
+    def _part(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.part")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or error
+            raise EdgeFailed(f"checkpoint {self.path}: cannot be written: {reason}") from error
+
+
+def _locked(path: Path) -> BinaryIO:
+    """Open a file to which another process does not write."""
+    file = path.open("r+b")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            return file
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except OSError:
+        file.close()
+        raise
+    file.close()
+    raise Unusable(f"checkpoint {path}: saw another process that writes to it, needed it to end first")
+
+
+class Findings:
+    """The numbers that training found, in order: noted for a checkpoint, or taken from one.
+
+    >>> first, later = Findings(Checkpoint(Path("a"))), Findings(Checkpoint(Path("b")))
+    >>> first.of(lambda: (0.5, 3.0), max)
+    3.0
+    >>> later.replay(bytes(first.values))
+    >>> later.of(lambda: (7.0,), max)
+    3.0
+    """
+
+    def __init__(self, checkpoint: Checkpoint | None = None) -> None:
+        self._checkpoint, self._taken = checkpoint, 0
+        self.values = array("d")  # each finding after its length
+        self.replays, self.round = False, 1
+
+    def replay(self, data: bytes) -> None:
+        """Take findings from a checkpoint, until `replays` is unset."""
+        self.values.frombytes(data)
+        self.replays = True
+
+    @property
+    def left(self) -> int:
+        """The numbers of the checkpoint that were not taken."""
+        return len(self.values) - self._taken
+
+    def of(self, train: Callable[[], Sequence[float]], make: Callable[..., T]) -> T:
+        """Make a finding of what training finds, or of what it found before the checkpoint."""
+        if self.replays and self._checkpoint is not None:
+            if not self.left:
+                raise self._checkpoint.other_course(self.round, "one more finding of training", "none")
+            with self._checkpoint.reading():
+                begin = self._taken + 1
+                self._taken = begin + int(self.values[self._taken])
+                return make(*self.values[begin : self._taken])
+        found = train()
+        if self._checkpoint is not None:
+            self.values.append(len(found))
+            self.values.extend(found)
+        return make(*found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,26 +259,29 @@ class Numbers:
         for version in sorted(self.trainers.models):
             yield (MODEL, version), self.trainers.models[version].data
         yield (OPTIMIZER,), self.optimizer.state()
-        for rule in self.sum.rules:
+        for number, rule in enumerate(self.sum.rules):
             for name, values in rule.memory().items():
-                yield (RULE, name, values.dtype.str), values.data
+                key = (RULE, number, name, values.dtype.str, np.shape(values))
+                yield key, np.ascontiguousarray(values).data
         yield from self.trainers.parts()
 
     def restore(self, parts: Iterable[tuple[Key, bytes]]) -> None:
         """Take the parts of a checkpoint."""
-        memory: dict[str, NDArray[Any]] = {}
+        memory: list[dict[str, NDArray[Any]]] = [{} for _ in self.sum.rules]
+        (size,) = {model.size for model in self.trainers.models.values()}
         for (kind, *of), data in parts:
             if kind == MODEL:
-                self.trainers.load(of[0], np.frombuffer(data, np.float32).copy())
+                self.trainers.load(of[0], np.frombuffer(data, np.float32).reshape(size).copy())
             elif kind == OPTIMIZER:
                 self.optimizer.restore(data)
             elif kind == RULE:
-                memory[of[0]] = np.frombuffer(data, of[1]).copy()
+                number, name, dtype, shape = of
+                memory[number][name] = np.frombuffer(data, dtype).reshape(shape).copy()
             elif kind != FINDINGS:
                 self.trainers.restore(kind, of, data)
         self.trainers.restored()
-        for rule in self.sum.rules:
-            rule.recall(memory)
+        for rule, kept in zip(self.sum.rules, memory, strict=True):
+            rule.recall(kept)
 
 
 class Keeper:
@@ -176,18 +292,25 @@ class Keeper:
         self._checkpoint, self._of, self._numbers = checkpoint, of, numbers
         self._turns, self._rounds, self._due, self._next_s = 0, 0, False, 0.0
         self._evaluated: list[Mapping[str, float]] = []
-        self._findings = numbers.trainers.findings = Findings(notes=True)
+        self._findings = numbers.trainers.findings = Findings(checkpoint)
         self._about = checkpoint.about()
-        if self._about is not None:
-            self._check(checkpoint.path, self._about["of"])
-            checkpoint.rounds = self._about["rounds"]
-            self._findings.replay(next(data for (kind, *_), data in checkpoint.parts() if kind == FINDINGS))
+        if self._about is None:
+            checkpoint.reserve()
+            return
+        self._check(self._about.of)
+        checkpoint.rounds = self._about.rounds
+        with checkpoint.reading():
+            self._findings.replay(next(data for _, data in checkpoint.parts(FINDINGS)))
 
-    def _check(self, path: Path, then: Mapping[str, object]) -> None:
+    def _check(self, then: Mapping[str, object]) -> None:
         names = [name for name in sorted({*then, *self._of}) if then.get(name) != self._of.get(name)]
         if names:
-            saw, needed = (", ".join(f"{name}={of.get(name)}" for name in names) for of in (self._of, then))
-            raise Unusable(f"checkpoint {path}: saw {saw}, needed {needed} as when it was written")
+            saw, needed = (
+                ", ".join(f"{name}={of.get(name)}" for name in names[:SHOWN]) for of in (self._of, then)
+            )
+            more = f" (and {len(names) - SHOWN} more)" if len(names) > SHOWN else ""
+            path = self._checkpoint.path
+            raise Unusable(f"checkpoint {path}: saw {saw}{more}, needed {needed} as when it was written")
 
     @property
     def replays(self) -> bool:
@@ -201,48 +324,68 @@ class Keeper:
 
     def evaluated(self, evaluate: Callable[[], Mapping[str, float]]) -> Mapping[str, float]:
         """Make a new model and return its figures, or return those of then."""
-        kept = self._about["evaluated"] if self.replays and self._about is not None else None
-        found = evaluate() if kept is None else kept[len(self._evaluated)]
+        at, kept = len(self._evaluated), self._about.evaluated if self.replays and self._about else None
+        if kept is not None and at == len(kept):
+            raise self._checkpoint.other_course(self._findings.round, "one more model", "none")
+        found = evaluate() if kept is None else kept[at]
         self._evaluated.append({name: float(value) for name, value in found.items()})
         return found
 
     def ended(self, rounds: int, *, due: bool) -> None:
         """So many rounds are over; after this one a checkpoint may be written."""
-        self._rounds = rounds
+        self._rounds, self._findings.round = rounds, rounds + 1
         self._due = due and time.monotonic() >= self._next_s
 
     def turn(self, now: float) -> bool:
         """Between two events of the clock: write a checkpoint, or return whether it was reached."""
         self._turns += 1
-        if self._about is not None and self._turns == self._about["turns"]:
+        if self._about is not None and self._turns == self._about.turns:
             self._restore(self._about, now)
             return True
         if self._due and not self.replays and self._numbers.trainers.settled:
             self._write(now)
         return False
 
-    def _restore(self, about: Mapping[str, Any], now: float) -> None:
-        if not self._findings.ended or now != about["now"]:
-            raise EdgeFailed(OTHER_COURSE)
+    def over(self) -> None:
+        """Remove the checkpoint of a simulation that is over; raise if it ended before its checkpoint."""
+        if self.replays:
+            path, then = self._checkpoint.path, self._checkpoint.rounds
+            saw = f"saw the simulation end after round {self._rounds}"
+            raise EdgeFailed(
+                f"checkpoint {path}: {saw}, needed it to go on: it was written after round {then}"
+            )
+        self._checkpoint.remove()
+
+    def _restore(self, about: About, now: float) -> None:
+        for what, then, seen in (
+            ("the clock at", about.now, now),
+            ("ended rounds:", about.rounds, self._rounds),
+            ("models:", len(about.evaluated), len(self._evaluated)),
+            ("numbers of training left:", 0, self._findings.left),
+        ):
+            if then != seen:
+                raise self._checkpoint.other_course(self._findings.round, f"{what} {seen}", then)
+        began = time.monotonic()
+        with self._checkpoint.reading():
+            self._numbers.restore(self._checkpoint.parts())
+            if max(self._numbers.trainers.models) != len(about.evaluated):
+                raise ValueError(f"no model of version {len(about.evaluated)}")
+            self._numbers.noise.bit_generator.state = about.noise
+            if self._numbers.sum.private is not None:
+                self._numbers.sum.private.restore(about.privacy)
         self._findings.replays = False
-        self._numbers.restore(self._checkpoint.parts())
-        self._numbers.noise.bit_generator.state = about["noise"]
-        if self._numbers.sum.private is not None:
-            self._numbers.sum.private.restore(about["privacy"])
+        self._pause(began)
 
     def _write(self, now: float) -> None:
         began, private = time.monotonic(), self._numbers.sum.private
-        about = {
-            "turns": self._turns,
-            "rounds": self._rounds,
-            "now": now,
-            "of": self._of,
-            "options": self._checkpoint.options,
-            "evaluated": self._evaluated,
-            "noise": self._numbers.noise.bit_generator.state,
-            "privacy": "" if private is None else private.text(),
-        }
+        about = About(
+            self._turns, self._rounds, now, self._of, self._checkpoint.options, self._evaluated,
+            self._numbers.noise.bit_generator.state, "" if private is None else private.text(),
+        )  # fmt: skip
         findings: Part = (FINDINGS,), memoryview(self._findings.values)
         self._checkpoint.write(about, chain([findings], self._numbers.parts()))
-        self._checkpoint.rounds, self._due = self._rounds, False
-        self._next_s = time.monotonic() + SPARED * (time.monotonic() - began)
+        self._pause(began)
+
+    def _pause(self, began: float) -> None:
+        """Write no checkpoint for some time after one that was written or read since then."""
+        self._due, self._next_s = False, time.monotonic() + SPARED * (time.monotonic() - began)

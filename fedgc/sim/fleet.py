@@ -49,6 +49,10 @@ class Trajectory:
     squared_norm: float = 0.0
     ordered: Order | None = None  # its next stretch
 
+    def found(self, losses: float, led: float, squared_norm: float) -> None:
+        """Enter the sums over all its steps."""
+        self.losses, self.led, self.squared_norm = losses, led, squared_norm
+
 
 class Fleet:
     """The clients of one simulation; an observer of the clock, and the source of updates."""
@@ -118,8 +122,7 @@ class Fleet:
         if path.reached > steps:
             raise EdgeFailed(f"training: {client} was asked for step {steps}, it had been stopped after that")
         if path.reached < steps:
-            found = self.findings.of(lambda: self._trained(client, path, steps))
-            path.losses, path.led, path.squared_norm = found
+            self.findings.of(lambda: self._trained(client, path, steps), path.found)
             path.reached = steps
         return Finding(path.samples, path.squared_norm, path.losses / steps)
 
@@ -157,6 +160,9 @@ class Fleet:
     def restore(self, kind: str, of: Sequence[Any], data: bytes) -> None:
         """Take what a client kept, after the same commands as before."""
         client, *stamp = of
+        least = 4 * next(iter(self.models.values())).size
+        if len(data) < least or (kind == REST and len(data) % least) or kind not in (KEPT, REST):
+            raise ValueError(f"{len(data)} bytes as {kind} of {client}")
         extent = write(self._file, self._extents.reserve(len(data)), data)
         if kind == KEPT:
             self._trajectories[client].kept = extent
@@ -164,7 +170,10 @@ class Fleet:
             self._rests[client] = tuple(stamp[0]) if stamp[0] else None, extent
 
     def restored(self) -> None:
-        """Do nothing."""
+        """Check that no client lacks its state."""
+        for client, path in self._trajectories.items():
+            if path.reached and path.kept is None:
+                raise ValueError(f"no state of {client}")
 
     # ---- stretches
 

@@ -18,7 +18,7 @@ round's steps are a unit.
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from hashlib import sha256
@@ -54,12 +54,14 @@ from fedgc.sim.fleet import Fleet
 from fedgc.sim.ours import SHARED
 from fedgc.sim.play import SUMMED
 from fedgc.training import Answer, CommonModel, ServerOptimizer, Vector, new_engine
+from fedgc.training.digest import content_digest, probed
 from fedgc.training.round_sum import RoundSum
 from fedgc.training.simulated import STILL
 from fedgc.training.tasks import Task
 from fedgc.training.trainer import set_threads
 
 FLEET: Final = "fleet"  # the one engine's name
+DIGESTED: Final = 64  # chunks that the digest of the data covers
 PRIVACY: Final = 1  # the stream of seeds for noise
 
 
@@ -97,16 +99,21 @@ class Job:
                 f"training: saw {len(self.scenario)} rounds of scenario, needed {self.config.rounds}"
             )
 
-    def description(self) -> dict[str, object]:
-        """Return the settings, and digests of data and clients."""
-        data = sha256(repr(sorted(self.task.sizes().items())).encode())
+    def description(self, common: CommonModel) -> dict[str, object]:
+        """Return the settings, and digests of the first model, data and clients."""
+        model, sizes = sha256(repr(common.layout).encode()), self.task.sizes()
+        model.update(common.first().data)
+        data, names = sha256(repr(sorted(sizes.items())).encode()), list(sizes)
+        for at in probed(len(names), DIGESTED):
+            data.update(content_digest(self.task, names[at], sizes[names[at]]).encode())
         clients = sha256(repr((self.line, self.partial, self.owned, self.grace_s)).encode())
         for conditions in self.scenario:
             for each in fields(conditions):
                 clients.update(np.asarray(getattr(conditions, each.name)).tobytes())
         return {
-            "fedgc": version("fedgc"),
+            **{name: version(name) for name in ("fedgc", "numpy", "torch")},
             **self.config.table(),
+            "digest of the first model": model.hexdigest()[:8],
             "digest of the data": data.hexdigest()[:8],
             "digest of speeds, links and failures": clients.hexdigest()[:8],
         }
@@ -191,8 +198,7 @@ class OneForAll:
     def finding(self, chunk: int, target: int) -> Finding:
         """Train the chunk, or return the stored result."""
         if (chunk, target) not in self._found:
-            samples, *found = self.findings.of(lambda: self._trained(chunk))
-            self._found[chunk, target] = Finding(int(samples), found[0], found[1], tuple(found[2:]))
+            self._found[chunk, target] = self.findings.of(lambda: self._trained(chunk), _finding)
         return self._found[chunk, target]
 
     def reached(self, client: str, steps: int) -> Finding:
@@ -254,6 +260,10 @@ class OneForAll:
         raise EdgeFailed(f"training: chunk {chunk} did not finish")
 
 
+def _finding(samples: float, squared_norm: float, loss: float, *sketch: float) -> Finding:
+    return Finding(int(samples), squared_norm, loss, sketch)
+
+
 def _vector_of(answer: Answer | None, command: Reveal | Repair) -> Vector:
     if answer is None or answer.vector is None:
         raise EdgeFailed(f"training: {command.client} sent no vector")
@@ -295,7 +305,7 @@ class _Training:
         self._keeper: Keeper | None = None
         if checkpoint is not None and isinstance(self._fleet, Fleet | OneForAll):
             numbers = Numbers(self._fleet, self._optimizer, self._sum, noise)
-            self._keeper = Keeper(checkpoint, job.description(), numbers)
+            self._keeper = Keeper(checkpoint, job.description(self._common), numbers)
         self._load(0)
         self._metrics: Mapping[str, float] = {}
         self.points: list[Point] = []
@@ -337,14 +347,16 @@ class _Training:
             self._clock.run(self._run, given, lambda: self._ended(until), self._heed)
         finally:
             self._fleet.close()
+        if self._keeper is not None:
+            self._keeper.over()
 
     def _ended(self, until: Callable[[Point], bool]) -> bool:
-        if self._run.finished or (self.points and until(self.points[-1])):
-            return True
-        if self._keeper is not None and self._keeper.turn(self._clock.now):
-            self.model = self._keeper.model
+        ended = self._run.finished or (bool(self.points) and until(self.points[-1]))
+        keeper = self._keeper if self._replays or not ended else None
+        if keeper is not None and keeper.turn(self._clock.now):
+            self.model = keeper.model
             self._sum.begin(self._run.version, self.model, self._common.layout.shapes)
-        return False
+        return ended
 
     @property
     def _replays(self) -> bool:
@@ -410,9 +422,10 @@ def train(
     """
     if checkpoint is not None and job.engines is not None:
         raise BadSetting("checkpoint: saw engines of the caller, needed those of fedgc")
-    with tempfile.TemporaryDirectory(prefix="fedgc-sim-", dir=within) as folder:
+    with (
+        nullcontext() if checkpoint is None else closing(checkpoint),
+        tempfile.TemporaryDirectory(prefix="fedgc-sim-", dir=within) as folder,
+    ):
         training = _Training(job, Path(folder), heard, progressed, checkpoint)
         training.run(until)
-    if checkpoint is not None:
-        checkpoint.remove()
     return Trained(tuple(training.points), training.average)

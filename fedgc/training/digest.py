@@ -24,13 +24,13 @@ from fedgc.training.tasks import Task
 PROBED: Final = 8  # rows of a chunk that its digest covers
 
 
-def probed(samples: int) -> tuple[int, ...]:
-    """Return the rows that the digest covers.
+def probed(samples: int, most: int = PROBED) -> tuple[int, ...]:
+    """Return the rows that the digest covers: at most so many, evenly spaced.
 
     >>> probed(3), probed(100)
     ((0, 1, 2), (0, 14, 28, 42, 56, 70, 84, 99))
     """
-    count = min(PROBED, samples)
+    count = min(most, samples)
     return tuple(at * (samples - 1) // max(count - 1, 1) for at in range(count))
 
 

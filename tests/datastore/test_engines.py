@@ -7,29 +7,39 @@ from torch import nn
 
 import fedgc
 from fedgc.config import RunConfig
-from fedgc.messages import Failed, Fetched, Work
-from fedgc.training import new_engine
+from fedgc.flower.message_work import MessageWork
+from fedgc.links.message.packets import Packet
+from fedgc.messages import Failed, Fetched, Progress, Work
+from fedgc.training import CacheFiles, Engine, new_engine
 from fedgc.training.pace import Pace
 from tests.datastore.conftest import MARK, Ward
+from tests.flower.test_masked_client import House
 
 
 def loss(model, batch):
     return nn.functional.cross_entropy(model(batch[0].float() / MARK), batch[1])
 
 
-def worked(ward: Ward, kind: str, numbers: tuple[int, ...]) -> list[object]:
-    """Let an engine work on these chunks; return its events."""
+def engine_of(ward: Ward, kind: str) -> Engine:
     config = RunConfig(work=kind, device="cpu")
     task = fedgc.over(ward.data(), config, model=lambda: nn.Linear(2, 2), loss=loss)
-    engine = new_engine(task, config, Pace(time.monotonic, time.sleep), ward.folder / "spill")
+    return new_engine(task, config, Pace(time.monotonic, time.sleep), ward.folder / "spill")
+
+
+def work_of(engine: Engine, kind: str, numbers: tuple[int, ...]) -> Work:
     names = tuple((number, held.name) for number, held in enumerate(engine.holds()) if number in numbers)
+    return Work("me", 1, 0, 2, numbers, names, seed=0, lease_s=60.0, kind=kind)
+
+
+def worked(ward: Ward, kind: str, numbers: tuple[int, ...]) -> list[object]:
+    """Let an engine work on these chunks; return its events."""
+    engine = engine_of(ward, kind)
     engine.load(0, engine.initial())
-    engine.handle(Work("me", 1, 0, 2, numbers, names, seed=0, lease_s=60.0, kind=kind))
+    engine.handle(work_of(engine, kind, numbers))
     events = []
     while not engine.idle:
         events.append(engine.step())
     engine.close()
-    task.source.wait()
     return [event for event in events if event is not None]
 
 
@@ -48,6 +58,18 @@ def test_coded_engine_reports_fetched_chunks(ward: Ward):
         assert sum(event.count for event in said) == len(new)
         assert sum(event.size_bytes for event in said) == sum(ward.chunks[at].size_bytes for at in new)
         assert all(event.seconds > 0 for event in said)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_only_open_client_reports_fetched_chunks(ward: Ward, masked: bool):
+    engine, house = engine_of(ward, "coded"), House(ward.folder)
+    site = house.open["client 0"] if masked else None
+    made = MessageWork(engine, CacheFiles(ward.folder / "spill"), "me", time.monotonic, site)
+    made.run(Packet("run", bytes(16), 60.0, (work_of(engine, "coded", (0, 1)),), (0, engine.initial())))
+    engine.close()
+    house.close()
+    assert sum(isinstance(line, Progress) for line in made.lines) == 2
+    assert sum(line.count for line in made.lines if isinstance(line, Fetched)) == (0 if masked else 2)
 
 
 def test_damaged_chunk_fails_by_name_and_others_are_trained(ward: Ward):

@@ -65,10 +65,11 @@ def damaged(ward: Ward, how: str) -> str:
 
 @pytest.mark.parametrize("how", ["corrupted", "truncated", "too long", "another chunk"])
 def test_damaged_chunk_is_refused_by_name(ward: Ward, how: str):
-    name = damaged(ward, how)
+    name, data = damaged(ward, how), ward.data()
     with pytest.raises(Refused, match=rf"{name}: .*(corrupted|{how})"):
-        ward.data().load(name)
+        data.load(name)
     assert ward.cached == {}
+    assert data.fetched() == (0, 0, 0.0)
 
 
 def test_missing_chunk_is_named(ward: Ward):

@@ -8,7 +8,9 @@ import pytest
 from fedgc.history import Speed, Speeds
 from fedgc.messages import Fetched, Held
 from fedgc.run.machine import Append, Chose
+from fedgc.run.speeds import MeasuredSpeeds
 from fedgc.sim.clock import MODELS, ArrayClientModel, Scenario, Terms, VirtualClock, working
+from fedgc.tuner.moving import chunk_bytes_of, load_s_of
 from tests.config_of import config_of
 from tests.tuned import tuned_run
 
@@ -93,12 +95,29 @@ def test_chunks_move_only_if_fetching_them_pays(fetch_s: float, moves: bool) -> 
     pace_w = np.array([1.0, 1.0, 1.0, 1.0, 4.0, 4.0])
     rounds = [working(pace_w[:, None])] * 8 + [working(pace_w[::-1, None].copy())] * 8
     plans = [each for each in chosen(whole_run(tuple(rounds), fetch_s=fetch_s)) if each.round > 8]
-    moved = [each.basis["moved"] for each in plans if each.basis["moved"]["chunks"]]
-    assert bool(moved) == moves
-    for each, plan in zip(moved, plans, strict=False):
-        assert each["bytes"] == 1e6 * each["chunks"]
-        assert fetch_s <= each["seconds"] <= fetch_s * each["chunks"]
-        assert f"moves {each['chunks']} chunks, {each['chunks']:.3g} MB in" in plan.reason
+    moving = [each for each in plans if each.basis["moved"]["chunks"]]
+    assert bool(moving) == moves
+    for plan in moving:
+        moved = plan.basis["moved"]
+        assert moved["bytes"] == 1e6 * moved["chunks"]
+        assert fetch_s <= moved["seconds"] <= fetch_s * moved["chunks"]
+        assert f"moves {moved['chunks']} chunks, {moved['chunks']:.3g} MB in" in plan.reason
+
+
+@pytest.mark.parametrize("reporters", [1, 6], ids=["alone", "among six"])
+def test_one_wrong_report_of_fetching_stops_no_moves(reporters: int) -> None:
+    measured = MeasuredSpeeds(Speeds())
+    for at, name in enumerate(NAMES):
+        measured.worked(name, 0.5)
+        if at < reporters:
+            size_bytes, seconds = (10**15, 1e30) if at == 0 else (2_000_000, 2e-3)
+            measured.heard(Fetched(0.0, name, 1 if at == 0 else 2, size_bytes, seconds))
+    speeds = measured.speeds()
+    load_s = load_s_of(NAMES, speeds)
+    honest_s, size = (0.5, None) if reporters == 1 else (1e-3, 1e6)
+    assert [load_s[name] for name in NAMES[1:]] == pytest.approx([honest_s] * 5)
+    assert load_s[NAMES[0]] <= 10 * honest_s * (1 + 1e-9)
+    assert chunk_bytes_of(speeds) == size
 
 
 def test_plan_is_kept_without_changes() -> None:

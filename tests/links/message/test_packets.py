@@ -12,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 import torch
 
 from fedgc.config import RunConfig
@@ -29,7 +28,7 @@ from fedgc.links.links import Links
 from fedgc.links.message import packets as packets
 from fedgc.links.message.server import MessageServer
 from fedgc.links.session.sessions import Surroundings
-from fedgc.messages import Failed, Fetched, Held, Joined, Kept, Leaving, Mix, Progress, Report, Reveal, Work
+from fedgc.messages import Failed, Held, Joined, Kept, Leaving, Mix, Progress, Report, Reveal, Work
 from fedgc.training import Answer, CacheFiles, CommonModel, Engine, new_engine
 from fedgc.training.pace import Pace
 from fedgc.training.tasks import named
@@ -210,16 +209,6 @@ def test_refused_exchange_of_script_is_reported_and_work_kept(tmp_path: Path) ->
     assert [line.reason for line in said(made, Failed)] == ["limits.exchanges-per-day"]
     assert kept
     assert not made.codewords
-
-
-@pytest.mark.parametrize("site", [None, SimpleNamespace()], ids=["open", "masked"])
-def test_only_open_client_reports_fetched_chunks(tmp_path: Path, site: SimpleNamespace | None) -> None:
-    fetched = Fetched(0.0, "me", 3, 300, 0.5)
-    engine = SimpleNamespace(idle=False, step=lambda: fetched, keep=tuple)
-    engine.handle = engine.load = lambda *_: None
-    made = MessageWork(engine, CacheFiles(tmp_path / "cache"), "me", seconds(), site)
-    made.run(packet_of(work(job_of(), ()), model=(0, np.ones(4, np.float32)), lease_s=2.0))
-    assert said(made, Fetched) == ([fetched] if site is None else [])
 
 
 def test_ended_lease_stops_work_and_keeps_rest_for_next(tmp_path: Path) -> None:
