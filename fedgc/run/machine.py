@@ -105,7 +105,7 @@ class Run:
         self.version, self.number = 0, 1  # the number of the current or next round
         self._opened = False  # a key set-up whose end was not yet handled
         self._size = size
-        self._speeds, self._replication = MeasuredSpeeds(speeds or Speeds()), ReplicationTarget()
+        self.speeds, self._replication = MeasuredSpeeds(speeds or Speeds()), ReplicationTarget()
         self._gate = RunGate(config, size)
         self._present, self._most_private = {}, MOST_PRIVATE if config.work == "coded" else math.inf
         self._holdings = Holdings(most_private=self._most_private)
@@ -160,7 +160,7 @@ class Run:
             self._given.lost(event.client)
             self._carried = self._carried.without(event.client)
         elif isinstance(event, Loaded | Fetched | Codeword) and event.client in self._present:
-            self._speeds.heard(event)
+            self.speeds.heard(event)
             self._up_bytes += event.size_bytes if isinstance(event, Codeword) else 0
         return []
 
@@ -315,7 +315,7 @@ class Run:
         self._planned_for, self._begun = self._here(), True
         asked = self._choice.among(plan.clients, self.number, self._carried.clients)
         if asked is not None:
-            plan = make_plan(self._here(), self._speeds.speeds(), self.config, steps=plan.steps, asked=asked)
+            plan = make_plan(self._here(), self.speeds.speeds(), self.config, steps=plan.steps, asked=asked)
         if self._site is not None:
             self._target = self._site.within(self.config.round_steps)
         exchange = (
@@ -328,8 +328,8 @@ class Run:
             orders=self._orders, first_step=self._first_step, common_steps=self._common_steps,
             most_steps=self.config.most_steps, loading=self._carried.loading, reached=self._carried.reached,
             replication_costs=self._replication.replication_costs(kind_of(plan), self._target),
-            upload_s=upload_s(map(self._speeds.up_bytes_s, plan.clients), plan.update_bytes),
-            model_limit_s=model_limit_s(map(self._speeds.down_bytes_s, plan.clients), self._size),
+            upload_s=upload_s(map(self.speeds.up_bytes_s, plan.clients), plan.update_bytes),
+            model_limit_s=model_limit_s(map(self.speeds.down_bytes_s, plan.clients), self._size),
             pinned={each: pin for each in plan.clients if (pin := self._pins.of(each)) is not None},
             forced_from=self._departures.forced_from, closes=dict(self._departures.closes),
         )  # fmt: skip
@@ -368,12 +368,12 @@ class Run:
         is_open = self.config.replicas == AUTO and self.config.work == "coded" and not self._key_agreement
         if self._planner and is_open:
             left = max(1, self.config.rounds - self.number + 1)
-            fleet, speeds = self._here(), self._speeds.speeds()
+            fleet, speeds = self._here(), self.speeds.speeds()
             return self._planner.plan(PlanRequest(self.number, left, fleet, speeds, self._plan, anew))
         # Moved chunks would start again; rounds of a sample have plans of their own, by the newest speeds
         stays = self._carried.clients or self.config.clients_per_round
-        if self._plan is None or anew or (not stays and self._speeds.differ(self._plan)):
-            return make_plan(self._here(), self._speeds.speeds(), self.config, steps=self.config.round_steps)
+        if self._plan is None or anew or (not stays and self.speeds.differ(self._plan)):
+            return make_plan(self._here(), self.speeds.speeds(), self.config, steps=self.config.round_steps)
         return self._plan
 
     def _settle(self, over: Round, now: float) -> list[Output]:
@@ -461,7 +461,7 @@ class Run:
         self._departures.closed(over.closed_at, forced=over.forced)
         if self._site is not None and over.outcome in SUMMED:
             self._site.count(over, summary.losses)
-        self._speeds.learn(over)
+        self.speeds.learn(over)
         if over.outcome in SUMMED and not over.assignment.carried:
             learn_replication(self._replication, over, summary)
 
@@ -482,7 +482,7 @@ class Run:
             gate=self._gate.write(),
             chunks=self._holdings.known(),
             next_chunk=self._holdings.next_number,
-            step_s=tuple(self._speeds.step_s().items()),
+            step_s=tuple(self.speeds.step_s().items()),
             first_step=self._first_step,
             common_steps=self._common_steps,
             clients=tuple(sorted(self._present.keys() - self._departures.leaving)),
@@ -497,4 +497,4 @@ class Run:
         self._choice.asked.update(state.asked)
         self._holdings = Holdings(state.chunks, state.next_chunk, most_private=self._most_private)
         for client, step_s in state.step_s:
-            self._speeds.worked(client, step_s)
+            self.speeds.worked(client, step_s)

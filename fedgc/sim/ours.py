@@ -18,11 +18,20 @@ from typing import Any, ClassVar, Final
 from fedgc.codecs import EPSILON, Wire
 from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadPlacement
-from fedgc.history import RoundRow
+from fedgc.history import RoundRow, Speeds
 from fedgc.messages import Held
 from fedgc.run.machine import Append, Run, RunParts
 from fedgc.run.planner import Planner
-from fedgc.sim.clock import NEVER, ArrayClientModel, Line, Scenario, Span, Terms, VirtualClock
+from fedgc.sim.clock import (
+    NEVER,
+    UNCONTENDED,
+    ArrayClientModel,
+    Line,
+    Scenario,
+    Span,
+    Terms,
+    VirtualClock,
+)
 from fedgc.sim.policy import Result
 
 LATE_S: Final = 0.5  # no process pauses under a virtual clock
@@ -81,16 +90,17 @@ class Fedgc:
         clients = scenario[0].clients
         if self.replicas > clients:
             raise BadPlacement(f"{self.replicas} replicas on {clients} clients: at most as many are possible")
-        planner = self.planner(self.config(clients, len(scenario))) if self.planner else None
-        rounds = []
+        planner = self.planner(self.config(clients, len(scenario), line)) if self.planner else None
+        rounds, speeds = [], Speeds()
         for part in _parts(scenario):
-            simulation = Simulation(self, part, line, watch, planner)
+            simulation = Simulation(self, part, line, watch, planner, speeds)
             simulation.run(heard)
             rounds += simulation.rounds
+            speeds = simulation.speeds
         return tuple(rounds)
 
-    def config(self, clients: int, rounds: int) -> RunConfig:
-        """Return the configuration of a run of so many clients and rounds."""
+    def config(self, clients: int, rounds: int, line: Line = UNCONTENDED) -> RunConfig:
+        """Return the configuration of a run of so many clients and rounds on this line."""
         return RunConfig(
             work="coded",
             rounds=rounds,
@@ -101,6 +111,7 @@ class Fedgc:
             wire="short" if self.short else "float32",
             error_limit=SHORT_ERROR if self.short else RunConfig().error_limit,
             min_clients=clients,
+            upload_slots=line.slots or clients,  # what the planner is told of the line
             deadline_s=PATIENT_S,
             upload_deadline_s=PATIENT_S,
             late_s=LATE_S,
@@ -111,8 +122,15 @@ class Simulation:
     """One run of fedgc over all rounds of a scenario."""
 
     def __init__(
-        self, policy: Fedgc, scenario: Scenario, line: Line, watch: bool, planner: Planner | None = None
+        self,
+        policy: Fedgc,
+        scenario: Scenario,
+        line: Line,
+        watch: bool,
+        planner: Planner | None = None,
+        speeds: Speeds | None = None,
     ) -> None:
+        """`speeds` are known from earlier rounds, as a server has them from its store."""
         clients, chunks = scenario[0].clients, scenario[0].clients * policy.pieces
         self._policy = policy
         self._clients = clients
@@ -123,8 +141,14 @@ class Simulation:
         terms = Terms(1, 4 * NUMBERS, line, steered=policy.obeys is Obeys.ALL, watch=watch)
         self._names = [f"client {w}" for w in range(clients)]
         self._clock = VirtualClock(self._names, client_model, terms, held)
-        config = policy.config(clients, len(scenario))
-        self._run = Run(config, now=0.0, size=NUMBERS, parts=RunParts(planner))
+        config = policy.config(clients, len(scenario), line)
+        known = speeds if planner else None  # fixed settings share out the work without
+        self._run = Run(config, now=0.0, size=NUMBERS, parts=RunParts(planner), speeds=known)
+
+    @property
+    def speeds(self) -> Speeds:
+        """What the run has learned of its clients."""
+        return self._run.speeds.speeds()
 
     def run(self, heard: Callable[[RoundRow], object]) -> None:
         """Let all clients join, and run to the end."""
