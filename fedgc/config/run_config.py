@@ -104,10 +104,8 @@ class RunConfig(PrivacySettings):
     def alpha(self) -> float:
         """The weight of a client's own gradient in a local step (1: no shared momentum)."""
         if self.shared_momentum == AUTO:
-            has_both = (
-                self.fragments == 1 and not self.clients_per_round
-            )  # the last two models, on each client
-            leads = self.work == "local" and not self.script and has_both and not self.is_private
+            has_two_models = self.fragments == 1 and not self.clients_per_round  # each client: the last two
+            leads = self.work == "local" and not self.script and has_two_models and not self.is_private
             return SHARED if leads else 1.0
         return 1.0 if self.shared_momentum == "off" else float(self.shared_momentum)
 
