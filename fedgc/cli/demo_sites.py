@@ -73,7 +73,7 @@ class Sites:
         """Return the node configs of the gateways of these fleets and of the single client, by name."""
         settings = f"min-clients={self.clients}"
         gateways: dict[str, dict[str, Setting]] = {
-            f"site-{number}": {"site": NAME, "site-home": str(fleet.home), "site-settings": settings}
+            f"site-{number}": {"site-fleet": NAME, "site-home": str(fleet.home), "site-settings": settings}
             for number, fleet in enumerate(fleets, start=1)
         }
         return {**gateways, SINGLE: self.part(self.parts)}

@@ -1,9 +1,9 @@
 """`fedgc gateway`: the run of a site's fleet, for the gateway that starts this command.
 
-A gateway is a client of a consortium whose node config names the SuperLink of its site (`site`). Its training
-is a run of the site's own fleet. The consortium decides what is trained: those settings are inherited. The
-site decides how its fleet trains it: other settings have their defaults, or the values in the node config
-(`site-settings`).
+A gateway is a client of a consortium whose node config names the SuperLink of its site (`site-fleet`). Its
+training is a run of the site's own fleet. The consortium decides what is trained: those settings are
+inherited. The site decides how its fleet trains it: other settings have their defaults, or the values in the
+node config (`site-settings`).
 
 The run is named after the consortium's run and the gateway. If a gateway is started again, the run goes on
 from its last checkpoint, once the run of the earlier gateway has ended.
@@ -35,7 +35,7 @@ from fedgc.store.engine import runs_folder
 from fedgc.store.liveness import alive
 from fedgc.training.loop.environment import VARIABLE, ScriptEnvironment
 
-SITE, SETTINGS, HOME = "site", "site-settings", "site-home"  # keys of the node config
+SITE, SETTINGS, HOME = "site-fleet", "site-settings", "site-home"  # keys of the node config
 FILE: Final = "gateway.json"
 INHERITED: Final = ("", "optimizer", "data", "client", "task")  # groups of settings
 OWN: Final = ("run", "resume", "min-clients", "secrecy", "federation", "optimizer.server")  # and what follows

@@ -50,7 +50,7 @@ from fedgc.training.script.place import gateway_command
 from fedgc.training.tasks import Task, must_be_task, named
 
 KILOBYTE: Final = 1000
-SITE: Final = "site"  # in the node config: the SuperLink of the fleet whose gateway this client is
+SITE: Final = "site-fleet"  # in the node config: the SuperLink of the fleet whose gateway this client is
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,8 @@ def client_app(task: Task | None = None) -> ClientApp:
     The node config of the SuperNode may set `name`, `identity` (path of the client's key), `cache` (folder),
     `script` (the command of a training script, in place of the run's), `pace-s` (least seconds per local
     step), `uplink-kb-s` (upload limit), `leave-grace-s` (seconds to hand in what it has when it is asked
-    to end), `policy` (the file of its site's rules) and `site` (the SuperLink of a fleet, whose gateway the
-    client then is).
+    to end), `policy` (the file of its site's rules) and `site-fleet` (the SuperLink of a fleet, whose gateway
+    the client then is). The task is told all of it; keys of other names are the task's own.
 
     Args:
         task: The training task; by default the one named by the setting `task`.
@@ -219,10 +219,12 @@ def _opened(context: Context, task: Task | None, name: str, run: str) -> Iterato
     config, node = RunConfig.read(context.run_config), context.node_config
     own = {key: each for key, each in node.items() if isinstance(each, str | int | float)}
     if own.get(SITE) and config.fragments > 1:
-        raise BadSetting(f"node config site: saw links.fragments = {config.fragments}, needed 1 for a fleet")
+        raise BadSetting(
+            f"node config {SITE}: saw links.fragments = {config.fragments}, needed 1 for a fleet"
+        )
     if own.get(SITE) and config.protects_records:
         raise BadSetting(
-            "node config site: saw privacy.unit = record, which a fleet cannot give; needed client"
+            f"node config {SITE}: saw privacy.unit = record, which a fleet cannot give; needed client"
         )
     caches = Path(str(node["cache"])) if node.get("cache") else default_root(os.environ)
     with ExitStack() as open_things:

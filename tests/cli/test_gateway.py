@@ -17,7 +17,7 @@ PLACE = Path("/state/gateway.json")
 
 def environment(client: dict[str, str | int | float], **settings: object) -> ScriptEnvironment:
     table = RunConfig.read(table_of({"run": "spring", "task": "ward:task", **settings})).table()
-    return ScriptEnvironment("socket", "secret", table, {"name": "north", "site": "ward", **client}, "/state")
+    return ScriptEnvironment("socket", "secret", table, {"name": "north", "site-fleet": "ward", **client}, "/state")
 
 
 def test_site_inherits_settings_of_training_only() -> None:
@@ -61,7 +61,7 @@ def test_command_without_gateway_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_gateway_needs_no_task_of_its_own(tmp_path: Path) -> None:
-    node = {"name": "north", "site": "ward", "cache": str(tmp_path), "identity": str(tmp_path / "key")}
+    node = {"name": "north", "site-fleet": "ward", "cache": str(tmp_path), "identity": str(tmp_path / "key")}
     context = Context(1, 2, node, RecordDict(), {"task": "no_such_module:task"})
     with _client(context, None, "spring@1") as client:
         assert client.task is None

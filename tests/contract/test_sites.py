@@ -46,7 +46,7 @@ def gateway(tmp_path: Path, apart: dict[str, str]) -> Iterator[Mapping[str, Sett
     fleet = [Node(f"ward-{number}", {**PACE, "part": f"{number}/4"}) for number in (1, 2)]
     with Federation(fleet, folder=tmp_path / "site", environment=apart) as site:
         steps = f"local-steps={STEPS // ORDERS} timing.start-timeout-s={GATHER_S}"
-        yield {"site": NAME, "site-home": str(site.home), "site-settings": f"min-clients=2 {steps}"}
+        yield {"site-fleet": NAME, "site-home": str(site.home), "site-settings": f"min-clients=2 {steps}"}
 
 
 @pytest.fixture

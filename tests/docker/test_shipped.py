@@ -202,7 +202,7 @@ def test_gateway_shares_store_and_socket_with_server():
     folders = ("FEDGC_STATE", "FEDGC_CACHE", "FLWR_HOME")
     assert all(gateway.environment[name].startswith("/state/gateway") for name in folders)
     config = tomllib.loads("\n".join(shlex.split(gateway.environment["FEDGC_NODE_CONFIG"], posix=False)))
-    assert config == {"site": "server", "site-home": "/state/flower", "site-settings": "min-clients=1"}
+    assert config == {"site-fleet": "server", "site-home": "/state/flower", "site-settings": "min-clients=1"}
     assert set(gateway.environment) - variables_of_fedgc() == {"FLWR_HOME"}
 
 
