@@ -1,9 +1,7 @@
 """The clients of the fleet benchmark: many sessions in each of a few processes, which do not train.
 
 Each answers work at once, with a constant update. One thread serves all clients of a process in turn; each
-session has the threads of the product. A waiting thread of gRPC wakes up ten times a second, which is nothing
-on a client and most of the time of a process with hundreds of them, so that here it wakes up less often. As
-one machine stands for many, it opens few sessions at the same time.
+session has the thread of the product. As one machine stands for many, it opens few sessions at the same time.
 """
 
 import random
@@ -17,7 +15,6 @@ from typing import Final
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from grpc import _common
 
 from benchmarks.fleet_server import LAYOUT, NUMBERS
 from fedgc.config import RunConfig
@@ -34,7 +31,6 @@ IDLE_S: Final = 0.01  # between two looks at all sessions,
 IDLE_EACH_S: Final = 0.0003  # and this for each of them: a look takes time from their threads
 OPENING: Final = 20  # sessions of all processes that may wait for the server's first answer
 GROUP: Final = 100  # sessions of a process
-WAKE_S: Final = 5.0  # for that of gRPC: each of its threads that wait wakes up after 0.1 s to look at signals
 OPENED_S: Final = 30.0
 UPDATE: Final[Vector] = np.full(NUMBERS, 1e-3, np.float32)
 
@@ -121,7 +117,6 @@ class _Client:
 def serve_all(crowd: Crowd, invitations: Sequence[Invitation], pipe: Connection) -> None:
     """Serve all clients until the benchmark says anything; then tell how many sessions have ended by then."""
     end_with_the_parent()
-    _common.MAXIMUM_WAIT_TIMEOUT = WAKE_S
     waiting = deque(invitations)
     clients = [_Client(number, crowd) for number in crowd.numbers]
     for at, client in enumerate(clients):

@@ -24,12 +24,20 @@ import grpc
 from fedgc.deploy.flower_version import supported
 from fedgc.deploy.local_federation import LocalFederation
 from fedgc.errors import EdgeFailed
-from fedgc.links.session.certificate import make_certificate
-from fedgc.links.session.options import client_options, server_options
+from fedgc.links.session.certificate import SERVER_NAME, make_certificate
 from fedgc.sim.owned import end_with_the_parent
 
 PIECE: Final = 2**20  # as a session's by default
 METHOD: Final = "/bench.Stream/Move"
+OPTIONS: Final = (
+    ("grpc.max_receive_message_length", 2 * PIECE),
+    ("grpc.max_send_message_length", 2 * PIECE),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", PIECE),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+NAME: Final = ("grpc.ssl_target_name_override", SERVER_NAME)
 WAIT_S: Final = 60.0
 
 MODELS: Final = '''"""Models of three sizes whose local step costs little, and one whose steps are busy."""
@@ -286,7 +294,7 @@ def _serve(certificate: Any, address: Any, down: int, clients: int) -> None:  # 
             pass
         yield b"all"
 
-    server = grpc.server(ThreadPoolExecutor(clients), options=server_options(WAIT_S))
+    server = grpc.server(ThreadPoolExecutor(clients), options=OPTIONS)
     service, name = METHOD.strip("/").split("/")
     handler = grpc.method_handlers_generic_handler(
         service, {name: grpc.stream_stream_rpc_method_handler(move)}
@@ -309,7 +317,7 @@ def _move(stream: _Stream, begin: Any, ends: Any) -> None:  # noqa: ANN401  the 
         whole.wait(stream.wait_s)
         yield from _pieces(stream.up)
 
-    with grpc.secure_channel(stream.address, credentials, options=client_options(WAIT_S)) as channel:
+    with grpc.secure_channel(stream.address, credentials, options=(*OPTIONS, NAME)) as channel:
         grpc.channel_ready_future(channel).result(WAIT_S)
         begin.wait(WAIT_S)
         received = 0

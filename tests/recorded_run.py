@@ -7,7 +7,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,14 +78,15 @@ class Recorded(Session):
 
     recording: Recording
 
-    def _frames(self, stream: object) -> Iterator[bytes]:
-        for message in super()._frames(stream):  # type: ignore[arg-type]
+    def next_message(self, stream: object) -> bytes | None:
+        message = super().next_message(stream)  # type: ignore[arg-type]
+        if message is not None:
             self.recording.sent.append(message)
-            yield message
+        return message
 
-    def _arrived(self, stream: object, frame: bytes) -> None:
+    def arrived(self, stream: object, frame: bytes) -> None:
         self.recording.received.append(bytes(frame))
-        super()._arrived(stream, frame)  # type: ignore[arg-type]
+        super().arrived(stream, frame)  # type: ignore[arg-type]
 
     def fresh_model(self, version: int) -> Vector | None:
         found = super().fresh_model(version)

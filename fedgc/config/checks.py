@@ -6,10 +6,10 @@ from typing import Final
 
 from fedgc.aggregators import MIXED_RANKS, PLAIN, AggregationRule, rule_named
 from fedgc.codecs import EXACT
+from fedgc.config.data_settings import FRAME
 from fedgc.config.fields import AUTO
 from fedgc.config.pins import parse_pins
-from fedgc.config.privacy_settings import PrivacySettings
-from fedgc.config.settings import FRAME, Settings
+from fedgc.config.settings import Settings
 from fedgc.errors import BadSetting
 from fedgc.gates import Measure
 from fedgc.plugins import load
@@ -94,7 +94,7 @@ def check_samples(config: Settings) -> None:
             raise BadSetting(f"setting {key}: saw {seen}, needed {needed} with aggregation.samples")
 
 
-def check_privacy(config: PrivacySettings, gate: str, measure: Measure) -> None:
+def check_privacy(config: Settings, gate: str, measure: Measure) -> None:
     """Raise BadSetting if client-level differential privacy does not hold with these settings."""
     if not config.is_private:
         return
@@ -127,7 +127,7 @@ def check_privacy(config: PrivacySettings, gate: str, measure: Measure) -> None:
             )
 
 
-def check_records(config: PrivacySettings, gate: str, *, reads_losses: bool) -> None:
+def check_records(config: Settings, gate: str, *, reads_losses: bool) -> None:
     """Raise BadSetting if record-level differential privacy does not hold with these settings."""
     if config.privacy_unit != "record":
         return

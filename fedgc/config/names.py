@@ -6,11 +6,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from fedgc.config.fields import TASK, Value
-from fedgc.config.privacy_settings import PrivacySettings
+from fedgc.config.settings import Settings
 from fedgc.errors import BadSetting, nearest
 
 FIELDS: Final[Mapping[str, str]] = MappingProxyType(  # name in tables -> field
-    {each.metadata["key"]: each.name for each in fields(PrivacySettings) if each.metadata["key"] != TASK}
+    {each.metadata["key"]: each.name for each in fields(Settings) if each.metadata["key"] != TASK}
 )
 KEYS: Final[Mapping[str, str]] = MappingProxyType({name: key for key, name in FIELDS.items()})
 DEEPEST: Final = 8  # groups within groups; all settings have one

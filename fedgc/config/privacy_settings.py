@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedgc.config.fields import AUTO, Auto, not_negative, positive, setting
-from fedgc.config.settings import Settings
 
 
-@dataclass(frozen=True, slots=True)
-class PrivacySettings(Settings):
-    """Every setting of a run: `Settings` and the table `[privacy]`."""
+@dataclass(frozen=True)
+class PrivacySettings:
+    """What differential privacy protects, and how much of it is spent."""
+
+    __slots__ = ()
 
     privacy_unit: Literal["client", "record"] = setting(
         "privacy.unit",
@@ -58,7 +59,8 @@ class PrivacySettings(Settings):
     def is_private(self) -> bool:
         """Whether the run has client-level differential privacy.
 
-        >>> PrivacySettings().is_private, PrivacySettings(privacy_noise=1.0).is_private
+        >>> from fedgc.config import RunConfig
+        >>> RunConfig().is_private, RunConfig(privacy_noise=1.0).is_private
         (False, True)
         """
         return self.privacy_unit == "client" and self._has_noise

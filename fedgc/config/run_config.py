@@ -17,14 +17,14 @@ from fedgc.config import checks
 from fedgc.config.fields import AUTO, TASK, Value, converted, fits, unexplained, wanted
 from fedgc.config.names import FIELDS, dashed, field_of, flat
 from fedgc.config.pins import parse_pins
-from fedgc.config.privacy_settings import PrivacySettings
-from fedgc.config.settings import CODED_STEPS, LOCAL_STEPS, SHARED
+from fedgc.config.settings import Settings
 from fedgc.config.task_settings import TaskSettings
+from fedgc.config.training_settings import CODED_STEPS, LOCAL_STEPS, SHARED
 from fedgc.errors import BadSetting
 from fedgc.gates import Gate, GateSettings, Measure, default_gate, gate_named, make_gate, summaries
 
 SCRIPT_LEASE_S: Final = 7 * 24 * 3600.0
-HINTS: Final[Mapping[str, Any]] = get_type_hints(PrivacySettings)
+HINTS: Final[Mapping[str, Any]] = get_type_hints(Settings)
 SHAPING: Final = (
     "task", "script", "work", "round_steps", "batch_size", "learning_rate", "warmup_steps", "schedule",
     "shared_momentum", "seed", "precision",
@@ -32,7 +32,7 @@ SHAPING: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class RunConfig(PrivacySettings):
+class RunConfig(Settings):
     """The settings of a run, frozen and validated.
 
     `fedgc config --all` lists every setting with its default and meaning. `dataclasses.replace` makes a

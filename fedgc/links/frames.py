@@ -1,4 +1,4 @@
-"""The frames of a session; a gRPC message is one of them, or a batch of several.
+"""The frames of a session; a message is one of them, or a batch of several.
 
 A frame is a piece of a vector (a fixed header, then the bytes) or a line: JSON of `[sequence, kind, fields]`.
 Kinds are the events and commands of fedgc.messages and the link's own lines below. The sender keeps lines
@@ -30,12 +30,11 @@ from fedgc.messages import (
     ToClient,
 )
 
-FRAME_LIMIT: Final = 8 * 2**20  # bytes; gRPC refuses a longer one by its announced length
+FRAME_LIMIT: Final = 8 * 2**20  # bytes of a message: a longer one is refused by its announced length
 LINE_LIMIT: Final = 1 << 20  # of a line: a hello that names 20,000 chunks
 HELLO_LIMIT: Final = 65_536
 BATCH_BYTES: Final = 256 * 1024  # pieces join a message up to this length: no line waits behind a long one
 BATCH_FRAMES: Final = 1024  # of one message: a peer must not make many objects of few bytes
-METHOD: Final = "/fedgc.Session/Open"
 STAMPED: Final = frozenset({"now", "client"})
 
 CHECKSUM_BYTES: Final = 16
@@ -283,7 +282,7 @@ def decode(frame: bytes, kinds: dict[str, type], *, now: float, client: str) -> 
 
 
 def join(frames: Sequence[bytes]) -> bytes:
-    """Return one gRPC message of these frames: a message costs both ends more than a short frame.
+    """Return one message of these frames: a message costs both ends more than a short frame.
 
     >>> split(join([b"L[]", b"Lx"])), join([b"L[]"])
     ((b'L[]', b'Lx'), b'L[]')
@@ -294,7 +293,7 @@ def join(frames: Sequence[bytes]) -> bytes:
 
 
 def split(message: bytes) -> tuple[bytes, ...]:
-    """Return the frames of a gRPC message, or raise BadMessage."""
+    """Return the frames of a message, or raise BadMessage."""
     if message[:1] != _BATCH:
         return (message,)
     frames, at = list[bytes](), 1

@@ -1,6 +1,7 @@
 """The clients that continue their work from a round without an exchange."""
 
 from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from fedgc.round.machine import Round
@@ -35,9 +36,9 @@ class Carried:
         return Carried(reached=self.reached)
 
     @classmethod
-    def left_by(cls, over: Round, summary: WorkSummary, present: Collection[str]) -> "Carried":
+    def left_by(cls, over: Round, summary: WorkSummary, present: AbstractSet[str]) -> "Carried":
         """Return what a round without an exchange leaves: after a skipped one all clients get Continue."""
-        left = cls(frozenset(present), over.loading, summary.reached)
+        left = cls(frozenset(over.plan.held.keys() & present), over.loading, summary.reached)
         return left if over.outcome == "skipped" else left.anew()
 
     def in_plan(self, before: Plan | None, plan: Plan, *, masked: bool) -> "Carried":

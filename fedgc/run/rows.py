@@ -3,11 +3,15 @@
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from typing import Final
 
 from fedgc.history import ClientRow, RoundRow
 from fedgc.round.machine import Round
 from fedgc.round.scheduler import WorkSummary
 from fedgc.run.chunk_table import Holdings
+
+SUMMED: Final = ("synced", "approximate")  # outcomes with a new model
+NOTHING: Final = ("empty", "aborted")  # outcomes without any finished work
 
 
 def fault_of(over: Round) -> str:
@@ -18,7 +22,7 @@ def fault_of(over: Round) -> str:
 
 def awaited_in(over: Round) -> frozenset[str]:
     """Return the clients that a round with a sum waited for and that gave nothing by then."""
-    if over.outcome not in ("synced", "approximate"):
+    if over.outcome not in SUMMED:
         return frozenset()
     return frozenset(over.plan.clients[w] for w in over.statistics.awaited)
 
@@ -85,7 +89,7 @@ def _client_row(over: Round, w: int) -> ClientRow:
 def with_coverage(row: RoundRow, over: Round, holdings: Holdings, present: Collection[str]) -> RoundRow:
     """Return the row with its data coverage, and with clients whose data was refused."""
     short, refused = set(row.short), holdings.refused
-    summed = row.outcome in ("synced", "approximate")
+    summed = row.outcome in SUMMED
     there = (chunk for chunk in over.plan.chunks if holdings.knows(chunk.number))
     counted = sum(chunk.samples for chunk in there if chunk.number not in short)
     planned = tuple(

@@ -34,7 +34,7 @@ from fedgc.codecs import EXACT
 from fedgc.config import RunConfig
 from fedgc.config.fields import Value
 from fedgc.config.names import dashed, flat
-from fedgc.config.settings import LOCAL_STEPS
+from fedgc.config.training_settings import LOCAL_STEPS
 from fedgc.errors import BadSetting, nearest
 from fedgc.sim.simulate import Request
 

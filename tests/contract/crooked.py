@@ -96,26 +96,34 @@ class Crooked(Session):
 
     mangle: Mangle = staticmethod(straight)
     tamper: Tamper = staticmethod(lambda vector: vector)
+    _of: object = None  # the stream whose frames are mangled
+    _mangled: Iterator[bytes] = iter(())
+    _has_none = False  # whether there is nothing to send now
 
     def offer_packed(self, stream: StreamId, vector: Numbers) -> None:
         super().offer_packed(stream, self.tamper(vector))
 
-    def _frames(self, stream: object) -> Iterator[bytes]:
-        """Yield messages of the frames that `mangle` makes of those in each message."""
+    def next_message(self, stream: object) -> bytes | None:
+        """Return a message of the frames that `mangle` makes of those of the next message."""
+        if self._of is not stream:
+            self._of, self._mangled = stream, self.mangle(self._own(stream))
         ready: list[bytes] = []
-        for frame in self.mangle(_split(super()._frames(stream))):
+        for frame in self._mangled:
             if frame != END:
                 ready.append(frame)
             if ready and (frame == END or len(ready) == wire.BATCH_FRAMES):
-                yield wire.join(ready)
-                ready.clear()
+                return wire.join(ready)
+            if frame == END and self._has_none:
+                return None
+        return None
 
-
-def _split(messages: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the frames of each message, then END, which every `mangle` passes on."""
-    for message in messages:
-        yield from wire.split(message)
-        yield END
+    def _own(self, stream: object) -> Iterator[bytes]:
+        """Yield the frames of each message, then END, which every `mangle` passes on."""
+        while True:
+            message = super().next_message(stream)  # type: ignore[arg-type]
+            self._has_none = message is None
+            yield from wire.split(message) if message else ()
+            yield END
 
 
 class Rows(Sink):

@@ -23,7 +23,7 @@ from fedgc.links.identity import Identity
 from fedgc.links.session.client import Session, Terms
 from fedgc.links.session.server import Listener
 from fedgc.links.session.sessions import Surroundings
-from fedgc.messages import Codeword, Event, Held, Joined, Loaded, Reveal, Work
+from fedgc.messages import Codeword, Event, Held, Joined, Loaded, Offered, Reveal, Work
 from tests.config_of import config_of
 
 NGINX = Path(__file__).parents[2] / "docker" / "proxy" / "nginx.conf"
@@ -102,7 +102,7 @@ def test_model_and_codeword_pass_through_proxy(proxied: tuple):
         listener.send(Reveal(client, 1, 0, "local", None))
         assert isinstance(session.receive(20), Reveal)
         session.offer(1, 0, -vector)
-        assert [type(events.get(timeout=30)) for _ in range(2)] == [Loaded, Codeword]
+        assert [type(events.get(timeout=30)) for _ in range(3)] == [Loaded, Offered, Codeword]
         np.testing.assert_array_equal(listener.take(client, 1, 0), -vector)
 
 

@@ -17,7 +17,7 @@ from typer.main import get_command
 
 from fedgc.cli.commands import app
 from fedgc.deploy.key_files import Keyring
-from fedgc.links import frames as wire
+from fedgc.links.session.connection import PATH
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
@@ -218,7 +218,7 @@ def test_cuda_overlay_adds_only_gpu_to_client():
 def test_proxy_exposes_two_paths_and_health():
     text = (DOCKER / "proxy" / "nginx.conf").read_text()
     outer = text[text.index("listen PORT") : text.index("listen 127.0.0.1")]
-    assert re.findall(r"location (.*?) \{", outer) == [f"= {wire.METHOD}", "/v1/fleet/", "= /health", "/"]
+    assert re.findall(r"location (.*?) \{", outer) == [f"= {PATH}", "/v1/fleet/", "= /health", "/"]
     assert "return 404;" in outer[outer.index("location / {") :]
 
 

@@ -5,6 +5,9 @@ name is constant. A proxy that routes by path must end the clients' TLS. Clients
 signed the proxy's certificate, over the same connection, and check that instead.
 """
 
+import os
+import ssl
+import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -69,6 +72,36 @@ def authority_at(path: str) -> bytes:
     except ValueError as error:
         raise BadSetting(f"setting links.authority: {path}: needed a certificate in PEM ({error})") from error
     return public
+
+
+def server_context(certificate: Certificate) -> ssl.SSLContext:
+    """Return the TLS settings of a listener with this certificate.
+
+    OpenSSL reads the private key from a file: it lies there for a moment, encrypted.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0  # a client that comes again has a ticket of the session, not of TLS
+    password = os.urandom(32).hex().encode()
+    key = serialization.load_pem_private_key(certificate.private, None)
+    sealed = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(password),
+    )
+    with tempfile.NamedTemporaryFile(suffix=".pem") as file:
+        file.write(certificate.public + sealed)
+        file.flush()
+        context.load_cert_chain(file.name, password=password)
+    return context
+
+
+def client_context(trusted: bytes) -> ssl.SSLContext:
+    """Return the TLS settings of a client that trusts this certificate, in PEM, and no other."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=trusted.decode())
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 def fingerprint(public: bytes) -> bytes:

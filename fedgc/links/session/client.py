@@ -1,4 +1,4 @@
-"""The client side of a session: a thread that keeps one gRPC stream open while the engine works.
+"""The client side of a session: a thread that keeps one stream open while the engine works.
 
 The engine's thread receives commands and sends events; the session's thread carries them. A broken stream is
 opened again with the resume ticket, after a jittered pause that doubles. If the listener stays away for
@@ -11,11 +11,9 @@ import contextlib
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
-
-import grpc
+from typing import Final, Self
 
 from fedgc.codecs import EXACT
 from fedgc.codecs.model_change import Changed, ChangeForm
@@ -46,15 +44,14 @@ from fedgc.links.identity import Identity
 from fedgc.links.pieces import Incoming, Source, Vector, offer_of, shortened
 from fedgc.links.session.arrived_models import ArrivedModels
 from fedgc.links.session.certificate import fingerprint
+from fedgc.links.session.client_stream import ClientStream, Line
 from fedgc.links.session.flow import Flow
-from fedgc.links.session.options import OPENING_QUIET, QUIET, SILENCE, client_options, ping_s
+from fedgc.links.session.waker import Waker
 from fedgc.messages import WIRE_VERSION, Close, ToClient, Validate, Work
 
-GOODBYE_S: Final = 2.0  # minimum for a goodbye to arrive; the listener answers by closing the stream
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
 SUSPENDED: Final = 3.0  # grace times
-CANCELLED: Final = grpc.StatusCode.CANCELLED  # by the watcher of a stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +70,6 @@ class Terms:
     changes: ChangeForm = field(default_factory=ChangeForm)  # how a model travels that follows the last one
 
 
-class _Stream:
-    """One gRPC stream: first the frames that open it, then those of the flow."""
-
-    def __init__(self, now: float) -> None:
-        self.heard = now
-        self.answered = False
-        self.opening: deque[bytes] = deque()
-        self.open = False
-        self.over = False
-        self.call: Any = None
-
-
 class Session:
     """The client's session. Open it as a context; then call `receive`, `send` and `offer` from one thread."""
 
@@ -100,21 +85,29 @@ class Session:
         self._changed = threading.Condition()
         self._inbox: deque[ToClient] = deque()
         self._closed = -1  # the last round whose codewords are no longer wanted
-        self._stream = _Stream(terms.clock())
+        self._stream = ClientStream(terms.clock())
         self._contact = terms.clock()
         self._lease_end: float | None = None
         self._reached = self._complete = False
         self._silent = False  # since it last answered, the listener let a stream open and said nothing on it
         self._ended = ""
-        self._thread = threading.Thread(target=self._keep_open, name="fedgc-session", daemon=True)
+        self._waker: Waker | None = None  # of the session's thread
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
+        self._waker = Waker()
+        line = Line(self._invitation, self._terms.grace_s, self._terms.uplink_bytes_s, self._waker)
+        self._thread = threading.Thread(
+            target=self._keep_open, args=(line,), name="fedgc-session", daemon=True
+        )
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.end("left")
-        self._thread.join(self._terms.grace_s)
+        if self._thread is not None and self._waker is not None:
+            self._thread.join(self._terms.grace_s)
+            self._waker.close()
 
     # ---- for the engine's thread
 
@@ -189,7 +182,7 @@ class Session:
         """Send an event; it arrives even if the stream breaks now."""
         with self._changed:
             self._flow.channel.send(event)
-            self._changed.notify_all()
+            self._tell()
 
     def offer(self, round_: int, attempt: int, vector: Readable, wire: str = EXACT) -> None:
         """Send a codeword in this format once the listener grants a slot.
@@ -205,7 +198,7 @@ class Session:
         with self._changed:
             if stream.number > self._closed:
                 self._flow.announce(offer_of(stream, source), source, at_once=False)
-                self._changed.notify_all()
+                self._tell()
 
     def end(self, reason: str) -> None:
         """Send a goodbye and end; the stream closes when it is acknowledged or after a timeout."""
@@ -219,7 +212,13 @@ class Session:
 
     def _finish(self, reason: str) -> None:
         self._ended = self._ended or reason
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tell the other thread that something has changed."""
         self._changed.notify_all()
+        if self._waker is not None:
+            self._waker.wake()
 
     def _watch(self) -> None:
         away, limit_s = self._terms.clock() - self._contact, self._terms.grace_s
@@ -244,107 +243,45 @@ class Session:
 
     # ---- the session's thread
 
-    def _keep_open(self) -> None:
+    def _keep_open(self, line: Line) -> None:
         pause_s = FIRST_PAUSE_S
         while not self._ended:
+            stream = self._stream = ClientStream(self._terms.clock())
             try:
                 with guarded("a session's stream"):
-                    was_open = self._converse()
+                    is_silent = stream.carry(line, self)
             except Refused as error:  # nothing else ends this thread: the engine waits for it
                 self.end(str(error))
                 return
-            if was_open:
+            if stream.was_open:
                 pause_s = FIRST_PAUSE_S
             with self._changed:
+                self._closed_stream(stream, is_silent=is_silent)
                 self._watch()
                 self._changed.wait_for(lambda: self._ended, pause_s * (0.5 + self._terms.chance()))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    def _converse(self) -> bool:
-        """Open one stream and read it to its end; return whether the listener admitted this client."""
-        stream = self._stream = _Stream(self._terms.clock())
-        proxied = self._invitation.authority
-        credentials = grpc.ssl_channel_credentials(proxied or self._invitation.certificate)
-        options = client_options(self._terms.grace_s, direct=not proxied)
-        with grpc.secure_channel(self._invitation.address, credentials, options=options) as channel:
-            stream.call = channel.stream_stream(wire.METHOD)(self._frames(stream))
-            watcher = threading.Thread(target=self._ping, args=(stream,), daemon=True)
-            watcher.start()
-            was_open = False
-            try:
-                for message in stream.call:
-                    with guarded("a frame of the server"):
-                        for frame in wire.split(message):
-                            self._arrived(stream, frame)
-                    was_open = was_open or stream.open
-            except grpc.RpcError as error:  # a broken stream: try again until the grace time is over
-                self._silent = error.code() is CANCELLED or (self._silent and not stream.answered)
-            except Refused as error:  # a server that breaks the protocol: no new stream helps
-                self.end(str(error))
-                self._drain(stream)
-            finally:
-                with self._changed:
-                    if was_open or stream.answered:
-                        self._contact = self._terms.clock()
-                    stream.open = False
-                    stream.over = True
-                    self._changed.notify_all()
-                stream.call.cancel()
-                watcher.join()
-        return was_open
+    def _closed_stream(self, stream: ClientStream, *, is_silent: bool) -> None:
+        self._silent = is_silent or (self._silent and not stream.answered)
+        if stream.was_open or stream.answered:
+            self._contact = self._terms.clock()
+        stream.open = False
+        self._changed.notify_all()
 
-    @staticmethod
-    def _drain(stream: _Stream) -> None:
-        """Discard what arrives until the listener closes the stream or the watcher cancels it."""
-        with contextlib.suppress(grpc.RpcError):
-            for _ in stream.call:
-                pass
-
-    def _ping(self, stream: _Stream) -> None:
-        """Ping; close the stream when the session ends, or after too long a silence.
-
-        A stream that is not open yet has longer: a busy listener opens one after the other.
-        """
-        grace_s = self._terms.grace_s
+    def ping(self) -> None:
+        """Send a ping."""
         with self._changed:
-            quiet = 0
-            while not (self._ended or stream.over) and quiet < (QUIET if stream.open else OPENING_QUIET):
-                self._flow.ping()
-                self._changed.notify_all()
-                before = stream.heard
-                self._changed.wait_for(lambda: self._ended or stream.over, ping_s(grace_s))
-                quiet = quiet + 1 if stream.heard == before else 0
-            if self._ended:
-                last_s = max(GOODBYE_S, SILENCE * grace_s)
-                self._changed.wait_for(lambda: stream.over or not stream.open, last_s)
-        stream.call.cancel()
+            self._flow.ping()
 
-    def _frames(self, stream: _Stream) -> Iterator[bytes]:
-        while True:
-            with self._changed:
-                frame = None
-                while frame is None:
-                    if stream.over:
-                        return
-                    if stream.opening:
-                        frame = stream.opening.popleft()
-                    elif stream.open and (self._flow.channel.waits or not self._ended):
-                        frame = _next_message(self._flow, self.end)
-                    if frame is None and self._ended:
-                        return
-                    if frame is None:
-                        self._changed.notify_all()
-                        self._changed.wait()
-            self._slow_down(stream, len(frame))
-            yield frame
+    def next_message(self, stream: ClientStream) -> bytes | None:
+        """Return what is to be sent next on an open stream; after the end only lines, a goodbye for one."""
+        with self._changed:
+            if stream.open and (self._flow.channel.waits or not self._ended):
+                return _next_message(self._flow, self.end)
+            return None
 
-    def _slow_down(self, stream: _Stream, size: int) -> None:
-        """Sleep as long as `size` bytes take at `uplink_bytes_s`."""
-        if math.isfinite(self._terms.uplink_bytes_s):
-            with self._changed:
-                self._changed.wait_for(lambda: self._ended or stream.over, size / self._terms.uplink_bytes_s)
-
-    def _arrived(self, stream: _Stream, frame: bytes) -> None:
+    def arrived(self, stream: ClientStream, frame: bytes) -> None:
+        """Take in a frame of the listener."""
         now = self._terms.clock()
         value = wire.decode(frame, wire.FROM_SERVER, now=now, client=self._who.client)
         with self._changed:
@@ -358,7 +295,7 @@ class Session:
                     self._line(stream, value)
             self._changed.notify_all()
 
-    def _line(self, stream: _Stream, line: Numbered) -> None:
+    def _line(self, stream: ClientStream, line: Numbered) -> None:
         match line.value:
             case Challenge() as challenge:
                 stream.opening.append(wire.encode(self._hello(challenge)))
@@ -405,12 +342,12 @@ class Session:
             self._flow.positions(),
         )
 
-    def _welcome(self, stream: _Stream, welcome: Welcome) -> None:
+    def _welcome(self, stream: ClientStream, welcome: Welcome) -> None:
         self._credential = welcome.ticket
         if self._lease_end is None:
             self._lease_end = self._terms.clock() + welcome.lease_s
         self._flow.reopen(welcome.heard, (), rests=True)
-        stream.open = True
+        stream.open = stream.was_open = True
 
     def _expect(self, offer: Offer) -> None:
         if offer.stream.source != "model":

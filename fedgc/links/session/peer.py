@@ -4,7 +4,6 @@ It lives as long as the client's session, over any number of broken streams. No 
 frames and the events.
 """
 
-import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +25,10 @@ class Published:
     offer: Offer
     source: Source
     change: tuple[Offer, Source] | None = None
+
+
+def idle() -> None:
+    """Do nothing: the client has no connection."""
 
 
 def form_asked(numbers: int, command: Reveal | Repair | Initialize) -> Form:
@@ -52,7 +55,7 @@ class Peer:
         self.client: Final = client
         self.ticket: Final = ticket
         self.flow: Final = flow
-        self.wake: Final = asyncio.Event()
+        self.wake: Callable[[], None] = idle  # tells its connection that there is something to send
         self.stream: object = None  # the stream that carries the session now, if any
         self.heard_at = 0.0
         self.readmitted_at = -math.inf  # when a stream followed a broken one
@@ -83,7 +86,7 @@ class Peer:
         elif isinstance(command, Close):
             self.forget(command.round)
         self.flow.channel.send(command)
-        self.wake.set()
+        self.wake()
 
     def _send_model(self, version: int, model: Published | None, now: float) -> None:
         if version == self._version:
@@ -117,7 +120,7 @@ class Peer:
         """Tell the client what was left out, and count it."""
         self.flow.accounts.add(Amounts(refused=1), round_)
         self.flow.channel.send(Refuse(self.client, round_, reason))
-        self.wake.set()
+        self.wake()
 
     # ---- codewords from the client
 
@@ -146,7 +149,7 @@ class Peer:
         if stream not in self.flow.incoming:
             self.flow.incoming[stream] = Incoming(offer, self._expected[stream], self._scratch)
         self.flow.channel.send(Grant(stream, self.flow.incoming[stream].received))
-        self.wake.set()
+        self.wake()
         return True
 
     def waiting(self) -> tuple[StreamId, ...]:
@@ -165,7 +168,7 @@ class Peer:
         self.flow.close(stream)
         self._done.add(stream)
         del self._offers[stream]
-        self.wake.set()
+        self.wake()
         return vector, self._expected[stream].norm(vector)
 
     def drop(self, stream: StreamId) -> None:

@@ -149,7 +149,7 @@ class SessionTable:
         for peer in self.peers.values():
             with contextlib.suppress(BadMessage):  # the queue of a client that acknowledges nothing is full
                 peer.flow.channel.send(Bye(reason, complete))
-            peer.wake.set()
+            peer.wake()
 
     # ---- joining and leaving
 
@@ -164,6 +164,7 @@ class SessionTable:
         elif peer is None:
             raise BadMessage("hello: a ticket without a peer")
         peer.stream = None  # the client may have left a stream that looks open here
+        peer.wake()
         self.uploads.give_up_unwanted(peer)
         try:
             peer.flow.reopen(hello.heard, hello.positions, rests=False)
@@ -230,7 +231,7 @@ class SessionTable:
     def _drop(self, peer: Peer) -> None:
         del self.peers[peer.client]
         peer.stream = None
-        peer.wake.set()
+        peer.wake()
         if timer := self._timers.pop(peer.client, None):
             timer.cancel()
         self.uploads.lost(peer)
@@ -263,7 +264,7 @@ class SessionTable:
         for frame in frames:
             self._frame(peer, frame)
         if peer.flow.waits:
-            peer.wake.set()
+            peer.wake()
 
     def _frame(self, peer: Peer, frame: bytes) -> None:
         if self.peers.get(peer.client) is not peer:

@@ -12,12 +12,14 @@ believed, awaited or passed on: a client that is no member cannot delay a set-up
 Epochs only increase, for every site; the next one is after the last that any of them has seen. A claimed
 epoch far beyond the others is not believed, since the others would refuse to follow.
 
+With shared momentum, a step needs the model before as well: `having_before` names the clients that have it.
+
 A model whose shares were requested is spent: sites mask no second update of it (`secagg.client`). If the sum
 is recovered the run goes on with the new model; else it ends.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -25,6 +27,7 @@ from typing import Final
 from fedgc.errors import NotAdmitted, NotRecoverable, Refused
 from fedgc.messages import (
     LONGEST_REASON,
+    Add,
     Advert,
     Begin,
     Command,
@@ -32,13 +35,17 @@ from fedgc.messages import (
     Enrolled,
     Event,
     Failed,
+    Joined,
     Lost,
     Open,
     Published,
     Refuse,
     Roster,
     Tick,
+    Unmask,
+    Work,
 )
+from fedgc.round.masked.given_models import GivenModels
 from fedgc.secagg import Epoch, Exchange, Federation, SetUp, Terms, packets, rules
 from fedgc.secagg.client import LONGEST_LEAP
 
@@ -85,6 +92,7 @@ class KeyAgreement:
         self._spent: set[bytes] = set()  # digests of models whose shares were requested
         self._model: Published | None = None
         self._before: Published | None = None  # the version before, if it was published here
+        self._given = GivenModels()
         self._exchange_drawn: MaskedExchange | None = None
         self._patience_s = patience_s
         self._wall_s = wall_s
@@ -108,13 +116,27 @@ class KeyAgreement:
                 return self.enrol(event)
             case Advert() | Deal():
                 return self.heard(event)
+            case Joined():
+                self._given.lost(event.client)
             case Lost():
+                self._given.lost(event.client)
                 return self.left(event.client, event.now)
             case Failed() if self.busy:
                 return self.failed(event)
             case Tick() if self.busy:
                 return self.time_passed(event.now)
         return ()
+
+    def told(self, commands: Iterable[Command]) -> None:
+        """Note the model that each client gets, the vectors that came, and that shares are requested."""
+        for command in commands:
+            match command:
+                case Work():
+                    self._given.sent(command.client, command.version)
+                case Add():
+                    self.supplied(command.client)
+                case Unmask():
+                    self.unmasks()
 
     @property
     def busy(self) -> bool:
@@ -285,6 +307,13 @@ class KeyAgreement:
     def knows_before(self) -> bool:
         """Whether the version before is known as well, for shared momentum."""
         return self._before is not None
+
+    def having_before(self, clients: Collection[str]) -> Collection[str]:
+        """Return those of these clients that were given the version before; none if they are too few."""
+        if self._model is None or not self.knows_before:
+            return ()
+        led = self._given.having(self._model.version - 1, clients)
+        return led if self.stands_for(led) else ()
 
     def draw(
         self, clients: Collection[str], steps: tuple[int, float] = (0, 0.0), *, again: bool = False

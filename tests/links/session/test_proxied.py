@@ -1,14 +1,17 @@
-"""Test a session through a proxy that terminates the client's TLS and routes by path."""
+"""Test a session through a proxy that terminates the client's TLS."""
 
+import asyncio
+import ssl
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from types import SimpleNamespace
+from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 
@@ -18,9 +21,8 @@ from fedgc.errors import BadSetting
 from fedgc.flower.server import placed
 from fedgc.links import frames as wire
 from fedgc.links.message import invitation
-from fedgc.links.session.certificate import authority_at
+from fedgc.links.session.certificate import SERVER_NAME, authority_at
 from fedgc.links.session.client import Session
-from fedgc.links.session.options import client_options
 from fedgc.messages import Joined, Work
 
 
@@ -34,28 +36,40 @@ def ring(tmp_path_factory: pytest.TempPathFactory) -> Keyring:
 
 @contextmanager
 def proxy(ring: Keyring, inner: str, certificate: bytes) -> Iterator[int]:
-    """A server with the deployment's certificate that hands streams of one path to the listener."""
-    trusted = grpc.ssl_channel_credentials(certificate)
-    with grpc.secure_channel(inner, trusted, options=client_options(5.0)) as channel:
+    """A server with the deployment's certificate that passes on what it decrypts, and the answers."""
+    folder = ring.folder / "proxy"
+    outside = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    outside.load_cert_chain(folder / "server.pem", folder / "server.key")
+    inside = ssl.create_default_context(cadata=certificate.decode())
+    host, port = inner.rsplit(":", 1)
 
-        def forward(frames: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-            call = channel.stream_stream(wire.METHOD)(frames)
-            context.add_callback(call.cancel)
-            try:
-                yield from call
-            except grpc.RpcError:
-                context.abort(grpc.StatusCode.UNAVAILABLE, "the listener is gone")
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_connection(host, int(port), ssl=inside, server_hostname=SERVER_NAME)
+        try:
+            await asyncio.gather(forward(reader, there[1]), forward(there[0], writer))
+        finally:
+            for each in (writer, there[1]):
+                each.transport.abort()
 
-        service, name = wire.METHOD.strip("/").split("/")
-        server = grpc.server(ThreadPoolExecutor(4))
-        handler = grpc.stream_stream_rpc_method_handler(forward)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
-        folder = ring.folder / "proxy"
-        pair = ((folder / "server.key").read_bytes(), (folder / "server.pem").read_bytes())
-        port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
-        server.start()
-        yield port
-        server.stop(0.5).wait()
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    async def listen() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=outside)
+        opened.put((asyncio.get_running_loop(), asyncio.current_task(), server.sockets[0].getsockname()[1]))
+        with suppress(asyncio.CancelledError):
+            await server.serve_forever()
+
+    opened: SimpleQueue[Any] = SimpleQueue()
+    thread = Thread(target=lambda: asyncio.run(listen()))
+    thread.start()
+    loop, task, outer = opened.get()
+    yield outer
+    loop.call_soon_threadsafe(task.cancel)
+    thread.join()
 
 
 def test_proxied_session_works_like_direct_session(make_link: Callable, ring: Keyring):

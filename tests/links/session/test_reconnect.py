@@ -3,21 +3,22 @@
 import math
 import socket
 import ssl
-import threading
+import struct
 import time
-from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 
-import grpc
 import numpy as np
 import pytest
 
 from fedgc.errors import BadVector
 from fedgc.links import frames as wire
-from fedgc.links.session import server as listener
+from fedgc.links.session import streams
 from fedgc.links.session.client import Session
+from fedgc.links.session.connection import HEAD_LIMIT, PATH, PROTOCOL
 from fedgc.messages import Codeword, Held, Joined, Lost, Progress, Refuse, Reveal, Skip, Work
 from tests.links.conftest import SHORT_GRACE_S, WAIT_S
+from tests.links.raw_stream import RawStream
 
 BIG = 2_000_000  # numbers: 8 MB, many pieces of 64 KiB
 
@@ -269,15 +270,44 @@ def test_malformed_frames_are_refused_and_harm_no_client(link) -> None:
 
 def test_silent_stream_is_ended(make_link) -> None:
     link = make_link(**{"grace_s": SHORT_GRACE_S})
-    with pytest.raises(grpc.RpcError) as ended:
-        raw_stream(link, None)
-    assert (ended.value.code(), ended.value.details()) == (grpc.StatusCode.UNAVAILABLE, listener.NO_HELLO)
+    assert len(raw_stream(link, None)) == 1  # the challenge
+    assert link.listener.refused == {"TimeoutError": 1}
 
 
-def test_oversized_frame_is_refused_before_read(link) -> None:
-    with pytest.raises(grpc.RpcError) as refused:
-        raw_stream(link, bytes(2 * wire.FRAME_LIMIT))
-    assert refused.value.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED)
+@pytest.mark.parametrize("size", [0, wire.HELLO_LIMIT + 1, 2**32 - 1])
+def test_message_of_refused_length_is_not_read(link, size: int) -> None:
+    invitation = link.listener.invite()
+    with RawStream(invitation.address, invitation.certificate) as stream:
+        stream.ask()
+        stream.line.sendall(struct.pack("<I", size) + bytes(1000))
+        *_, answer = stream.messages()
+    assert f"a message of {size} bytes: needed 1 to {wire.HELLO_LIMIT}".encode() in answer
+    assert link.listener.refused == {"BadMessage": 1}
+
+
+def test_admitted_client_may_send_longer_messages_than_hello(link) -> None:
+    session = link.session(says_joined=False)
+    holds = tuple(Held(f"chunk-{number}", 8) for number in range(5000))
+    session.send(Joined(0.0, "me", True, holds))
+    assert link.event(Joined).holds == holds
+
+
+def test_other_paths_and_protocols_are_not_found(link) -> None:
+    invitation = link.listener.invite()
+    for path, protocol in (("/", PROTOCOL), (PATH, "websocket"), (PATH + "?x", PROTOCOL)):
+        with RawStream(invitation.address, invitation.certificate) as stream:
+            assert stream.ask(path, protocol) == "HTTP/1.1 404 Not Found"
+            assert stream.line.recv(100) == b"", "the listener ends it"
+    assert not link.listener.refused
+
+
+def test_endless_request_is_refused(link) -> None:
+    invitation = link.listener.invite()
+    with RawStream(invitation.address, invitation.certificate) as stream:
+        stream.line.sendall(b"GET / HTTP/1.1\r\n" + b"x" * 10 * HEAD_LIMIT)
+        while stream.line.recv(4096):
+            pass
+    link.eventually(lambda: link.listener.refused == {"BadMessage": 1})
 
 
 @pytest.mark.parametrize("change", ["version", "run", "signature"])
@@ -298,50 +328,31 @@ def test_invalid_hello_is_not_admitted(link, change: str, monkeypatch: pytest.Mo
 def raw_stream(link, frame: bytes | None) -> list[bytes]:
     """Open a stream without any of our own client, send one frame, return all answers."""
     invitation = link.listener.invite()
-    options = [
-        ("grpc.ssl_target_name_override", "fedgc-session"),
-        ("grpc.max_send_message_length", 4 * wire.FRAME_LIMIT),
-    ]
-    over = threading.Event()
-
-    def frames():
+    with RawStream(invitation.address, invitation.certificate) as stream:
+        assert stream.ask() == "HTTP/1.1 101 Switching Protocols"
         if frame is not None:
-            yield frame
-        over.wait(WAIT_S)
-
-    credentials = grpc.ssl_channel_credentials(invitation.certificate)
-    try:
-        with grpc.secure_channel(invitation.address, credentials, options=options) as channel:
-            return list(channel.stream_stream(wire.METHOD)(frames()))
-    finally:
-        over.set()
+            stream.send(frame)
+        return list(stream.messages())
 
 
 def test_too_many_unknown_connections_close_oldest_and_no_client(make_link, monkeypatch) -> None:
     link = make_link()
-    monkeypatch.setattr(listener, "MOST_UNAUTHENTICATED", 3)
+    monkeypatch.setattr(streams, "MOST_UNAUTHENTICATED", 3)
     address = link.listener.invite()
-    credentials = grpc.ssl_channel_credentials(address.certificate)
-    options = [("grpc.ssl_target_name_override", "fedgc-session")]
-    over = threading.Event()
-
-    def silent() -> Iterator[bytes]:
-        over.wait(WAIT_S)
-        yield b""
-
-    with grpc.secure_channel(address.address, credentials, options=options) as channel:
-        streams = []
+    with ExitStack() as stack:
+        silent = []
         for _ in range(3):
-            streams.append(channel.stream_stream(wire.METHOD)(silent()))
-            next(streams[-1])  # its challenge: it is counted
+            silent.append(stack.enter_context(RawStream(address.address, address.certificate)))
+            silent[-1].ask()
+            silent[-1].read()  # its challenge: it is counted
         session = link.session()
         link.event(Joined)
         assert not session.ended
-        with pytest.raises(grpc.RpcError, match=listener.NO_HELLO):
-            next(streams[0])
+        assert silent[0].read() is None
         assert link.listener.refused == {"TimeoutError": 1}
-        assert [stream.is_active() for stream in streams] == [False, True, True]
-        over.set()
+        for stream in silent[1:]:
+            stream.send(b"L[]")
+            assert b"Denied" in stream.read()
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["before TLS", "after TLS"])
@@ -356,11 +367,10 @@ def test_connection_without_stream_is_closed(make_link, secure: bool) -> None:
             return
         trusted = ssl.create_default_context(cadata=invitation.certificate.decode())
         trusted.check_hostname = False
-        trusted.set_alpn_protocols(["h2"])
         with trusted.wrap_socket(plain) as ours:
-            ours.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
             while ours.recv(4096):
                 pass
+    assert not link.listener.refused
 
 
 class Spoiled:

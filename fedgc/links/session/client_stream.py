@@ -1,0 +1,160 @@
+"""The client's stream: one connection to the listener, from dialling to its end. It runs in one thread."""
+
+import math
+import socket
+import time
+from collections import deque
+from contextlib import closing
+from dataclasses import dataclass
+from selectors import EVENT_READ, EVENT_WRITE, BaseSelector, DefaultSelector
+from typing import Final, Protocol
+
+from fedgc.errors import Refused
+from fedgc.guards import guarded
+from fedgc.links import frames as wire
+from fedgc.links.frames import Invitation
+from fedgc.links.session.certificate import SERVER_NAME, client_context
+from fedgc.links.session.connection import Connection, is_agreed, request
+from fedgc.links.session.options import OPENING_QUIET, QUIET, SILENCE, ping_s
+from fedgc.links.session.waker import Waker
+
+GOODBYE_S: Final = 2.0  # minimum for a goodbye to arrive; the listener answers by closing the stream
+
+
+class Party(Protocol):
+    """What a stream needs of its session."""
+
+    @property
+    def ended(self) -> str:
+        """Why the session is over; empty while it is open."""
+
+    def end(self, reason: str) -> None:
+        """End the session."""
+
+    def ping(self) -> None:
+        """Send a ping."""
+
+    def next_message(self, stream: "ClientStream") -> bytes | None:
+        """Return what is to be sent next on this stream, None if there is nothing."""
+
+    def arrived(self, stream: "ClientStream", frame: bytes) -> None:
+        """Take in a frame; raise Refused if the server breaks the protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What connections are made with, and what wakes the thread that serves them."""
+
+    invitation: Invitation
+    grace_s: float
+    uplink_bytes_s: float  # an upper limit, to simulate a slow uplink
+    waker: Waker
+
+    def dialled(self) -> Connection:
+        """Connect to the listener, or to the proxy before it, and ask for the protocol."""
+        proxied, address = self.invitation.authority, self.invitation.address
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]")
+        context = client_context(proxied or self.invitation.certificate)
+        plain = socket.create_connection((host, int(port)), OPENING_QUIET * ping_s(self.grace_s))
+        plain.setblocking(False)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        name = host if proxied else SERVER_NAME
+        connection = Connection(
+            context.wrap_socket(plain, do_handshake_on_connect=False, server_hostname=name), wire.FRAME_LIMIT
+        )
+        connection.send_head(request(address))
+        return connection
+
+
+class ClientStream:
+    """One connection: first the frames that open a stream on it, then those of the flow."""
+
+    def __init__(self, now: float) -> None:
+        """`now` is the time on the session's clock."""
+        self.heard = now  # when something came last
+        self.answered = False
+        self.opening: deque[bytes] = deque()
+        self.open = self.was_open = False
+        self._is_agreed = False  # whether the listener has changed to the protocol of sessions
+        self._held: bytes | None = None  # the next message, while a simulated slow uplink is busy
+        self._held_until = -math.inf
+
+    def carry(self, line: Line, party: Party) -> bool:
+        """Carry messages both ways until the stream breaks; return whether it broke by a silence.
+
+        A stream that is not open yet has longer: a busy listener opens one after the other.
+        """
+        try:
+            with closing(line.dialled()) as connection, DefaultSelector() as selector:
+                selector.register(connection, EVENT_READ)
+                selector.register(line.waker, EVENT_READ)
+                is_silent = self._serve(line, party, connection, selector)
+                if party.ended and self.open:
+                    self._take_leave(line, party, connection, selector)
+                return is_silent
+        except TimeoutError:
+            return True
+        except (OSError, EOFError):
+            return False
+
+    def _serve(self, line: Line, party: Party, connection: Connection, selector: BaseSelector) -> bool:
+        """Serve until the session has ended, or there was too long a silence: then return True."""
+        quiet, heard, due = -1, self.heard, -math.inf
+        while not party.ended:
+            if time.monotonic() >= due:
+                quiet = quiet + 1 if self.heard == heard else 0
+                if quiet >= (QUIET if self.open else OPENING_QUIET):
+                    return True
+                heard, due = self.heard, time.monotonic() + ping_s(line.grace_s)
+                party.ping()
+            self._send(line, party, connection)
+            self._wait(line, connection, selector, due)
+            self._receive(party, connection)
+        return False
+
+    def _wait(self, line: Line, connection: Connection, selector: BaseSelector, end: float) -> None:
+        """Wait until there is something to read, to send or to look at."""
+        end = end if self._held is None else min(end, self._held_until)
+        selector.modify(connection, EVENT_READ | (EVENT_WRITE if connection.blocked else 0))
+        selector.select(max(0.0, end - time.monotonic()))
+        line.waker.clear()
+
+    def _send(self, line: Line, party: Party, connection: Connection) -> bool:
+        """Send what the socket takes of what there is to send; return whether nothing is left."""
+        while connection.flush() and self._is_agreed:
+            if self._held is None:
+                self._held = self.opening.popleft() if self.opening else party.next_message(self)
+                if self._held is None:
+                    return True
+                self._held_until = time.monotonic() + len(self._held) / line.uplink_bytes_s
+            if time.monotonic() < self._held_until:
+                return False
+            connection.send(self._held)
+            self._held = None
+        return False
+
+    def _receive(self, party: Party, connection: Connection) -> None:
+        if not self._is_agreed:
+            head = connection.receive_head()
+            if head is None:
+                return
+            if not is_agreed(head):
+                raise ConnectionError(f"saw {head[:80]!r}, needed a session")
+            self._is_agreed = True
+        try:
+            for message in connection.receive():
+                with guarded("a frame of the server"):
+                    for frame in wire.split(message):
+                        party.arrived(self, frame)
+        except Refused as error:  # a server that breaks the protocol: no new stream helps
+            party.end(str(error))
+
+    def _take_leave(self, line: Line, party: Party, connection: Connection, selector: BaseSelector) -> None:
+        """Send what is left, a goodbye for one, and wait until the listener closes the stream."""
+        end = time.monotonic() + max(GOODBYE_S, SILENCE * line.grace_s)
+        while time.monotonic() < end:
+            if self._send(line, party, connection):
+                connection.finish()
+            self._wait(line, connection, selector, end)
+            connection.discard()

@@ -1,0 +1,90 @@
+"""The clients of a run: which are present, what each has announced, and which are leaving."""
+
+import math
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import Final
+
+from fedgc.config import RunConfig
+from fedgc.messages import Joined
+from fedgc.round.masked.key_agreement import KeyAgreement
+from fedgc.round.plan import Fleet, Plan
+from fedgc.run.chunk_table import MOST_PRIVATE, Holdings
+from fedgc.run.departures import Departures
+from fedgc.run.outputs import RunState
+
+
+class Clients:
+    """Owns what is known of the clients, and makes of it the fleet that a plan is made for.
+
+    `holdings` are their chunks. In a masked run `keys` says which clients are members.
+    """
+
+    def __init__(
+        self, config: RunConfig, size: int, keys: KeyAgreement | None, resume: RunState | None
+    ) -> None:
+        """`size` is the number of values in the model's vector."""
+        most_private = MOST_PRIVATE if config.work == "coded" else math.inf
+        known, next_chunk = (resume.chunks, resume.next_chunk) if resume else ((), 0)
+        self.present: Final[dict[str, Joined]] = {}
+        self.holdings: Final = Holdings(known, next_chunk, most_private=most_private)
+        self.departures: Final = Departures()
+        self._size: Final = size
+        self._keys: Final = keys
+        self._fleet: Fleet | None = None  # until one of the clients, or the members have changed
+
+    @property
+    def staying(self) -> AbstractSet[str]:
+        """The present clients that are not leaving."""
+        return self.present.keys() - self.departures.leaving
+
+    @property
+    def able(self) -> list[str]:
+        """The clients that stay, have chunks to work on and, in a masked run, keys."""
+        leaving, keys = self.departures.leaving, self._keys
+        able = [each for each, held in self.holdings.present.items() if held and each not in leaving]
+        return [client for client in able if keys is None or client in keys.enrolled]
+
+    @property
+    def fleet(self) -> Fleet:
+        """The clients to plan for, sorted by identity: the same one until something has changed.
+
+        The order of joining differs after every resume; with a stable order, clients are offered the chunks
+        that they have already finished.
+        """
+        if self._fleet is None:
+            deaf = any(not joined.live for joined in self.present.values())
+            there = self.present.keys() if self._keys is None else set(self._keys.members)
+            held = self.holdings.present
+            holds = {client: held[client] for client in sorted(self.staying) if client in there}
+            self._fleet = Fleet(holds, self.holdings.chunks, self._size, deaf)
+        return self._fleet
+
+    def joined(self, event: Joined) -> str:
+        """Enter a client and its chunks; return why some of them are refused.
+
+        A plan leaves out chunks that differ from what others announce.
+        """
+        self.present[event.client] = event
+        self.changed()
+        return self.holdings.announced(event.client, event.holds).refused
+
+    def lost(self, client: str) -> None:
+        """Forget a client; its chunks stay known."""
+        self.present.pop(client, None)
+        self.holdings.lost(client)
+        self.changed()
+
+    def changed(self) -> None:
+        """Make a new fleet for the next plan: a client is leaving, or others are members."""
+        self._fleet = None
+
+    def begin(self, plan: Plan) -> list[Joined]:
+        """Return the clients that take part in a round of this plan; what they have kept counts once."""
+        taking_part = [
+            each for each in self.present.values() if not plan.chosen_from or each.client in plan.held
+        ]
+        for joined in taking_part:
+            if joined.kept:
+                self.present[joined.client] = replace(joined, kept=())
+        return taking_part

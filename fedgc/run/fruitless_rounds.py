@@ -1,0 +1,40 @@
+"""Rounds in a row that gave nothing: a run ends after a few of them, and names the first fault in them."""
+
+from typing import Final
+
+from fedgc.round.machine import Round
+from fedgc.run.rows import NOTHING, caused, fault_of
+
+GIVE_UP_AFTER: Final = 3
+
+
+class FruitlessRounds:
+    """Counts rounds in a row without any finished work, and set-ups of keys that left none."""
+
+    def __init__(self) -> None:
+        self.first_fault = ""  # of a client in the whole run
+        self._count = 0
+        self._fault = ""  # the first one in the counted rounds
+
+    @property
+    def are_too_many(self) -> bool:
+        """Whether the run has to end."""
+        return self._count >= GIVE_UP_AFTER
+
+    def closed(self, over: Round, *, ended_early: bool) -> None:
+        """Take in a closed round; one without work does not count if it was `ended_early` on request."""
+        fault = fault_of(over)
+        self.first_fault = self.first_fault or fault
+        if over.outcome not in NOTHING:
+            self._count, self._fault = 0, ""
+        elif not ended_early:
+            self._count += 1
+            self._fault = self._fault or fault
+
+    def failed(self) -> None:
+        """Count a set-up of keys that left none."""
+        self._count += 1
+
+    def reason(self, last: Round) -> str:
+        """Return why the run ends after this round."""
+        return caused(self._fault or last.reason, f"{GIVE_UP_AFTER} rounds in a row gave nothing")

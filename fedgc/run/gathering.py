@@ -1,0 +1,76 @@
+"""The wait for clients before a round: how many it needs, and until when they are awaited."""
+
+from typing import Final
+
+from fedgc.config import RunConfig
+from fedgc.messages import Event, Tick
+from fedgc.round.masked.key_agreement import KeyAgreement
+from fedgc.round.waiting import Waiting
+from fedgc.run.clients import Clients
+from fedgc.run.outputs import RunState
+from fedgc.run.returns import Returns
+from fedgc.run.rows import chunkless, too_few
+
+
+class Gathering:
+    """Knows when a round may begin: `min-clients` are awaited before the first one, later any client.
+
+    In a masked run, each round needs a quorum of sites.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        clients: Clients,
+        now: float,
+        *,
+        keys: KeyAgreement | None,
+        resume: RunState | None,
+    ) -> None:
+        """Wait from now on; after a resume also for the clients of the last exchange."""
+        quorum = keys.federation.quorum if keys else 1
+        self.wanted = max(quorum, config.min_clients)  # clients that the next round waits for
+        self._clients: Final = clients
+        self._quorum: Final = quorum
+        self._timeout_s: Final = config.start_timeout_s
+        self._returns: Final = Returns(resume.clients if resume else ())
+        self._end = now + config.start_timeout_s
+
+    @property
+    def until(self) -> float:
+        """When the wait ends."""
+        return min(self._end, self._returns.until)
+
+    @property
+    def waiting(self) -> Waiting:
+        """The clients that are awaited, until when, and how many are needed."""
+        clients, able = self._clients, set(self._clients.able)
+        known = clients.holdings.amounts.by_client.keys() | clients.present.keys() | self._returns.missing
+        return Waiting(frozenset(known - able), self.until, max(0, self.wanted - len(able)))
+
+    def joined(self, client: str) -> None:
+        """Note that a client is back."""
+        self._returns.missing.discard(client)
+
+    def awaits(self, now: float) -> bool:
+        """Whether more clients have to come; of those that are there, some may not be able to work."""
+        enough = len(self._clients.present) >= self.wanted
+        return self._returns.awaited(now, self._end, enough=enough) or not enough
+
+    def is_over(self, event: Event) -> bool:
+        """Whether this is the tick that ends the wait."""
+        return isinstance(event, Tick) and event.now >= self._end
+
+    def extend(self, now: float) -> None:
+        """Wait anew."""
+        self._end = now + self._timeout_s
+
+    def begun(self) -> None:
+        """Note that a round has begun: later ones may have fewer clients."""
+        self.wanted = self._quorum
+
+    def too_few(self, able: int) -> str:
+        """Return why no round begins with so many clients that are able to work."""
+        holdings = self._clients.holdings
+        without = chunkless(holdings.present, holdings.refused)
+        return too_few(self._timeout_s, self._quorum, self.wanted, able, without)
