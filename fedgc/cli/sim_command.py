@@ -159,7 +159,8 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
     if train is None:
         if partition or processes or ray or settings or checkpoint:
             raise Unusable(
-                "--partition, --processes, --ray, --checkpoint, --set: saw one, needed --train with it"
+                "--partition, --processes, --ray, --checkpoint, --set: saw one, needed --train with it, "
+                "or --sweep with --checkpoint"
             )
         run_sim(request, wanted)
         return
