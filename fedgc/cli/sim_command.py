@@ -92,7 +92,10 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
     ] = "",
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="With --train, a new file to keep the simulation in, until it is over."),
+        typer.Option(
+            help="With --train, a new file to keep the simulation in, until it is over. With --sweep, a file "
+            "for the runs that have ended; those in it are not played again."
+        ),
     ] = None,
     resume: Annotated[
         Path | None,
@@ -122,8 +125,8 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
     if sweep is not None:
         from fedgc.cli.sim_sweep import run_sim_sweep
 
-        _alone(context, "sweep", "as_json", "html")
-        run_sim_sweep(sweep, html, as_json=as_json)
+        _alone(context, "sweep", "as_json", "html", "checkpoint")
+        run_sim_sweep(sweep, html, checkpoint, as_json=as_json)
         return
     from fedgc.cli.sim import Wanted, run_sim, speeds
     from fedgc.sim import Request
@@ -156,7 +159,8 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
     if train is None:
         if partition or processes or ray or settings or checkpoint:
             raise Unusable(
-                "--partition, --processes, --ray, --checkpoint, --set: saw one, needed --train with it"
+                "--partition, --processes, --ray, --checkpoint, --set: saw one, needed --train with it, "
+                "or --sweep with --checkpoint"
             )
         run_sim(request, wanted)
         return

@@ -4,8 +4,11 @@ import json
 import math
 import sys
 import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
 from rich.console import Console
 from rich.progress import Progress
@@ -15,26 +18,32 @@ from rich.text import Text
 import fedgc.web
 from fedgc.cli.image_files import drawable, keep
 from fedgc.cli.signals import like_ctrl_c
-from fedgc.cli.sim import finite
+from fedgc.cli.sim import finite, resumable
 from fedgc.cli.view import megabytes, terminal
 from fedgc.sim.owned import CORES
 from fedgc.sim.past_run import PastRun
 from fedgc.sim.simulate import MEGABYTE
 from fedgc.sim.sweep import Swept, Trial, run_sweep
-from fedgc.sim.sweep_file import read_sweep
+from fedgc.sim.sweep_checkpoint import SweepCheckpoint, description
+from fedgc.sim.sweep_file import Sweep, read_sweep
 from fedgc.sim.sweep_page import sweep_page, toml_of, words_of
 from fedgc.store.database import Store
 
 
-def run_sim_sweep(path: Path, html: Path | None, *, as_json: bool) -> None:
-    """Play the sweep, show it, and write the page."""
-    drawable(html)
+def run_sim_sweep(path: Path, html: Path | None, checkpoint: Path | None, *, as_json: bool) -> None:
+    """Play the sweep, go on from a checkpoint or keep one, show the sweep, and write the page."""
+    drawable(html, checkpoint)
     sweep, console = read_sweep(path), Console(stderr=True)
-    with (
-        like_ctrl_c(),
-        tempfile.TemporaryDirectory(prefix="fedgc-sweep-") as folder,
-        Progress(console=console, transient=True, disable=not console.is_terminal) as bar,
-    ):
+    past = {each.like: _past(each.like) for each in sweep.scenarios if each.like}
+    with ExitStack() as stack:
+        kept = None
+        if checkpoint is not None:
+            kept = stack.enter_context(closing(_kept(checkpoint, sweep, past)))
+            command = f"fedgc sim --sweep {quote(str(path))} --checkpoint {quote(str(checkpoint))}"
+            stack.enter_context(resumable(partial(_goes_on, kept, command)))
+        stack.enter_context(like_ctrl_c())
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedgc-sweep-"))
+        bar = stack.enter_context(Progress(console=console, transient=True, disable=not console.is_terminal))
         trial = None
         if sweep.goal is not None:
             from fedgc.cli.sim_sweep_train import trained  # here, since other sweeps need no torch
@@ -43,10 +52,11 @@ def run_sim_sweep(path: Path, html: Path | None, *, as_json: bool) -> None:
         task = bar.add_task("runs", total=None)
         swept = run_sweep(
             sweep,
-            _past,
+            past.__getitem__,
             lambda done, total: bar.update(task, completed=done, total=total),
             workers=CORES,
             trial=trial,
+            checkpoint=kept,
         )
     if html is not None:
         style = Path(fedgc.web.__file__).with_name("page") / "page.css"
@@ -57,6 +67,22 @@ def run_sim_sweep(path: Path, html: Path | None, *, as_json: bool) -> None:
     terminal().print(_table(swept))
     if swept.recommended is not None:
         terminal().print(Text(f"Recommended:\n{toml_of(swept.settings(swept.recommended))}"))
+
+
+def _kept(path: Path, sweep: Sweep, past: Mapping[str, PastRun]) -> SweepCheckpoint:
+    first = None
+    if sweep.goal is not None:
+        from fedgc.cli.sim_sweep_train import first_run
+
+        first = first_run(sweep.goal, sweep)
+    kept = SweepCheckpoint(path, description(sweep, past, first))
+    if kept.cut_off:
+        sys.stderr.write(f"fedgc: checkpoint {path}: its last line was cut off; that run is played again\n")
+    return kept
+
+
+def _goes_on(kept: SweepCheckpoint, command: str) -> str:
+    return f"`{command}` goes on after {len(kept.trials)} runs" if kept.trials else ""
 
 
 def _past(run: str) -> PastRun:

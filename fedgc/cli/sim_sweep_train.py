@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -12,16 +13,13 @@ from fedgc.history import RoundRow
 from fedgc.sim.play import SUMMED
 from fedgc.sim.sweep import Trial, scaled
 from fedgc.sim.sweep_file import Goal, Sweep, SweepScenario
-from fedgc.sim.training import Point, train
+from fedgc.sim.training import Job, Point, train
+from fedgc.training import CommonModel
 
 
 def trained(within: Path, goal: Goal, sweep: Sweep, at: int, scenario: SweepScenario, seed: int) -> Trial:
     """Train one run with files in a folder; return the time and the bytes until the goal was reached."""
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)  # for tasks in the user's folder
-    settings = {**sweep.common, **sweep.combinations[at]}
-    job, model_mb = Training(goal.task, replace(scenario.request, seed=seed), settings).job()
-    job = replace(job, scenario=scaled(job.scenario, scenario, job.config))
+    job, model_mb = _job(goal, sweep, at, scenario, seed)
     rows, models, marks = list[RoundRow](), set[tuple[str, int]](), list[tuple[float, float, float]]()
 
     def heard(point: Point) -> None:
@@ -38,3 +36,17 @@ def trained(within: Path, goal: Goal, sweep: Sweep, at: int, scenario: SweepScen
     reached = next((mark for mark in marks if mark[2] >= goal.target), (math.inf, math.inf, 0.0))
     exchanges = fmean(row.outcome in SUMMED for row in rows)
     return Trial(at, scenario.name, *reached[:2], exchanges, 0.0, len(rows), last=marks[-1][2])
+
+
+def first_run(goal: Goal, sweep: Sweep) -> Mapping[str, object]:
+    """Describe the first run: its settings, model and data."""
+    job, _ = _job(goal, sweep, 0, sweep.scenarios[0], 0)
+    return job.description(CommonModel(job.task, job.config))
+
+
+def _job(goal: Goal, sweep: Sweep, at: int, scenario: SweepScenario, seed: int) -> tuple[Job, float]:
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # for tasks in the user's folder
+    settings = {**sweep.common, **sweep.combinations[at]}
+    job, model_mb = Training(goal.task, replace(scenario.request, seed=seed), settings).job()
+    return replace(job, scenario=scaled(job.scenario, scenario, job.config)), model_mb

@@ -4,29 +4,28 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any, Final
 
-import typer
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from fedgc.cli import INTERRUPTED
 from fedgc.cli.image_files import drawable, keep
 from fedgc.cli.signals import like_ctrl_c
-from fedgc.cli.sim import Wanted, finite
+from fedgc.cli.sim import Wanted, finite, resumable
 from fedgc.cli.view import terminal
 from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import Setting
 from fedgc.errors import BadSetting, BadTask, Unusable
 from fedgc.sim import Request
 from fedgc.sim.checkpoint import Checkpoint
+from fedgc.sim.checkpoint_file import reading
 from fedgc.sim.masks import Masks, unmasked
 from fedgc.sim.simulate import MEGABYTE
 from fedgc.sim.training import Job, Point, Trained, train
@@ -155,7 +154,7 @@ def resume_training(path: Path, wanted: Wanted, processes: int, ray: str) -> Non
         if about is None or not about.options:
             raise Unusable(f"--resume {path}: saw no such checkpoint, needed one of fedgc sim --checkpoint")
         checkpoint.options = about.options
-        with checkpoint.reading():
+        with reading(path):
             training = Training.again(about.options, processes, ray)
         run_training(training, wanted, checkpoint)
 
@@ -172,7 +171,7 @@ def run_training(training: Training, wanted: Wanted, checkpoint: Checkpoint | No
 
     console = Console(stderr=True)
     bar = Progress(console=console, transient=True, disable=not console.is_terminal)
-    with _resumable(checkpoint), like_ctrl_c(), bar:
+    with resumable(lambda: _goes_on(checkpoint)), like_ctrl_c(), bar:
         shown = bar.add_task("rounds", total=job.config.rounds)
         trained = train(job, heard, lambda done: bar.update(shown, completed=done), checkpoint=checkpoint)
     wall_s = time.monotonic() - begun
@@ -186,17 +185,10 @@ def run_training(training: Training, wanted: Wanted, checkpoint: Checkpoint | No
         terminal().print(_table(summary, rounds))
 
 
-@contextmanager
-def _resumable(checkpoint: Checkpoint | None) -> Iterator[None]:
-    """Say after Ctrl-C how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if checkpoint is None or not checkpoint.rounds:
-            raise
-        command = f"fedgc sim --resume {quote(str(checkpoint.path))}"
-        sys.stderr.write(f"fedgc: interrupted; `{command}` goes on after round {checkpoint.rounds}\n")
-        raise typer.Exit(INTERRUPTED) from None
+def _goes_on(checkpoint: Checkpoint | None) -> str:
+    if checkpoint is None or not checkpoint.rounds:
+        return ""
+    return f"`fedgc sim --resume {quote(str(checkpoint.path))}` goes on after round {checkpoint.rounds}"
 
 
 def _shown(point: Point, model_mb: float) -> RoundShown:

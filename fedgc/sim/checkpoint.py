@@ -9,13 +9,12 @@ The file is a ZIP archive without compression, written under a temporary name an
 damage, and nothing is unpickled. The process that has a checkpoint locks its file, until it ends.
 """
 
-import fcntl
 import json
 import os
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import chain
 from pathlib import Path
@@ -26,8 +25,8 @@ from zipfile import ZIP_STORED, ZipFile, ZipInfo
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgc.errors import EdgeFailed, FedgcError, Unusable
-from fedgc.guards import words_of
+from fedgc.errors import EdgeFailed
+from fedgc.sim.checkpoint_file import SHOWN, check_same, locked, reading, writing
 from fedgc.training import ServerOptimizer, Vector
 from fedgc.training.round_sum import RoundSum
 
@@ -41,7 +40,6 @@ Part = tuple[Key, bytes | memoryview]
 ABOUT: Final = "about"  # the last part of the archive; the names of the others are keys as JSON
 FINDINGS, MODEL, OPTIMIZER, RULE = "findings", "model", "optimizer", "rule"  # what keys begin with
 SPARED: Final = 20  # times as long as a checkpoint takes, until the next one is written
-SHOWN: Final = 3  # settings that differ, in a message
 KINDS: Final[Mapping[str, type]] = MappingProxyType(
     {
         "turns": int, "rounds": int, "now": float, "of": dict, "options": dict, "evaluated": list,
@@ -104,21 +102,11 @@ class Checkpoint:
     def about(self) -> About | None:
         """Lock the file, check it and return what it is about; None if there is no file."""
         if self._file is None and self.path.exists():
-            with self.reading():
-                self._file = _locked(self.path)
+            with reading(self.path):
+                self._file = locked(self.path)
                 with ZipFile(self._file) as archive:
                     self._about = About.of_archive(archive, os.fstat(self._file.fileno()).st_size)
         return self._about
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Say of any error that the file is the reason."""
-        try:
-            yield
-        except FedgcError:
-            raise
-        except Exception as error:  # zipfile raises many kinds of error for damaged bytes
-            raise EdgeFailed(f"checkpoint {self.path}: saw {words_of(error)}, needed a whole file") from error
 
     def other_course(self, at: int, saw: str, needed: object) -> EdgeFailed:
         """Return the error of a simulation that does not do what it did before the checkpoint."""
@@ -137,16 +125,16 @@ class Checkpoint:
     def reserve(self) -> BinaryIO:
         """Make the next file under a temporary name, which no other process then has."""
         if self._next is None:
-            with self._writing():
+            with writing(self.path):
                 self._part.touch()
-                self._next = _locked(self._part)
+                self._next = locked(self._part)
                 self._next.truncate()
         return self._next
 
     def write(self, about: About, parts: Iterable[Part]) -> None:
         """Write a checkpoint in place of the last one."""
         names, made = [], self.reserve()
-        with self._writing():
+        with writing(self.path):
             with ZipFile(made, "w") as archive:
                 for key, data in parts:
                     names.append(json.dumps(key))
@@ -177,30 +165,6 @@ class Checkpoint:
     @property
     def _part(self) -> Path:
         return self.path.with_name(f"{self.path.name}.part")
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            reason = error.strerror or error
-            raise EdgeFailed(f"checkpoint {self.path}: cannot be written: {reason}") from error
-
-
-def _locked(path: Path) -> BinaryIO:
-    """Open a file to which another process does not write."""
-    file = path.open("r+b")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-            return file
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    except OSError:
-        file.close()
-        raise
-    file.close()
-    raise Unusable(f"checkpoint {path}: saw another process that writes to it, needed it to end first")
 
 
 class Findings:
@@ -234,7 +198,7 @@ class Findings:
         if self.replays and self._checkpoint is not None:
             if not self.left:
                 raise self._checkpoint.other_course(self.round, "one more finding of training", "none")
-            with self._checkpoint.reading():
+            with reading(self._checkpoint.path):
                 begin = self._taken + 1
                 self._taken = begin + int(self.values[self._taken])
                 return make(*self.values[begin : self._taken])
@@ -297,20 +261,10 @@ class Keeper:
         if self._about is None:
             checkpoint.reserve()
             return
-        self._check(self._about.of)
+        check_same(checkpoint.path, self._about.of, of)
         checkpoint.rounds = self._about.rounds
-        with checkpoint.reading():
+        with reading(checkpoint.path):
             self._findings.replay(next(data for _, data in checkpoint.parts(FINDINGS)))
-
-    def _check(self, then: Mapping[str, object]) -> None:
-        names = [name for name in sorted({*then, *self._of}) if then.get(name) != self._of.get(name)]
-        if names:
-            saw, needed = (
-                ", ".join(f"{name}={of.get(name)}" for name in names[:SHOWN]) for of in (self._of, then)
-            )
-            more = f" (and {len(names) - SHOWN} more)" if len(names) > SHOWN else ""
-            path = self._checkpoint.path
-            raise Unusable(f"checkpoint {path}: saw {saw}{more}, needed {needed} as when it was written")
 
     @property
     def replays(self) -> bool:
@@ -366,7 +320,7 @@ class Keeper:
             if then != seen:
                 raise self._checkpoint.other_course(self._findings.round, f"{what} {seen}", then)
         began = time.monotonic()
-        with self._checkpoint.reading():
+        with reading(self._checkpoint.path):
             self._numbers.restore(self._checkpoint.parts())
             if max(self._numbers.trainers.models) != len(about.evaluated):
                 raise ValueError(f"no model of version {len(about.evaluated)}")

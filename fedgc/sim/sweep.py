@@ -12,13 +12,13 @@ geometric mean over scenarios.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import active_children
 from statistics import fmean
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fedgc.config import RunConfig
 from fedgc.history import RoundRow
@@ -28,6 +28,9 @@ from fedgc.sim.past_run import PastClients, PastRun, rebuilt
 from fedgc.sim.play import FLOAT_BYTES, SUMMED, TimedClients, play, seconds_of, waste_of
 from fedgc.sim.simulate import MEGABYTE
 from fedgc.sim.sweep_file import Settings, Sweep, SweepScenario
+
+if TYPE_CHECKING:
+    from fedgc.sim.sweep_checkpoint import SweepCheckpoint
 
 WORK: Final = 1000  # local steps that figures are for
 SHORT: Final = 20  # runs below which one process is used
@@ -58,6 +61,8 @@ class Trial:
         return mine != its and all(here <= there for here, there in zip(mine, its, strict=True))
 
 
+Key = tuple[int, str, int]  # combination, scenario, seed
+Job = tuple[Sweep, int, SweepScenario, int]
 PlayOne = Callable[[Sweep, int, SweepScenario, int], Trial]  # combination, scenario, seed
 
 
@@ -115,46 +120,54 @@ def run_sweep(
     *,
     workers: int = 1,
     trial: PlayOne | None = None,
+    checkpoint: "SweepCheckpoint | None" = None,
 ) -> Swept:
     """Play every run; `past` returns a recorded run, `progress` hears of (done, total) runs.
 
-    `trial` takes the place of a run without training: (sweep, combination, scenario, seed).
+    `trial` takes the place of a run without training: (sweep, combination, scenario, seed). Runs that are in
+    the checkpoint are not played again.
     """
     known = {each.name: _recorded(past(each.like)) for each in sweep.scenarios if each.like}
-    play_one: PlayOne = trial or partial(_trial, known)
+    play_one = partial(_keyed, trial or partial(_trial, known))
     jobs = [
         (sweep, at, scenario, seed)
         for at in range(len(sweep.combinations))
         for scenario in sweep.scenarios
         for seed in range(sweep.seeds)
     ]
-    found: dict[tuple[int, str], list[Trial]] = {}
+    found: dict[Key, Trial] = {} if checkpoint is None else dict(checkpoint.trials)
+    missing = [job for job in jobs if _key(*job) not in found]
+
+    def gather(played: Iterable[tuple[Key, Trial]]) -> None:
+        progress(len(found), len(jobs))
+        for key, one in played:
+            found[key] = one
+            if checkpoint is not None:
+                checkpoint.add(key, one)
+            progress(len(found), len(jobs))
+
     if workers == 1 or len(jobs) < SHORT:
-        done: Iterator[Trial] = (play_one(*job) for job in jobs)
-        _gather(found, done, len(jobs), progress)
+        gather(map(play_one, missing))
     else:
         with processes(workers) as pool:
-            futures = [pool.submit(play_one, of, at, where, seed) for of, at, where, seed in jobs]
+            futures = [pool.submit(play_one, job) for job in missing]
             try:
-                _gather(found, (each.result() for each in as_completed(futures)), len(jobs), progress)
+                gather(each.result() for each in as_completed(futures))
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)  # queued runs would delay the end,
                 for child in active_children():  # and so would those that are being played
                     child.kill()
                 raise
     order = [(at, each.name) for each in sweep.scenarios for at in range(len(sweep.combinations))]
-    return Swept(sweep, tuple(_mean(found[each]) for each in order))
+    return Swept(sweep, tuple(_mean([found[*each, seed] for seed in range(sweep.seeds)]) for each in order))
 
 
-def _gather(
-    found: dict[tuple[int, str], list[Trial]],
-    trials: Iterator[Trial],
-    total: int,
-    progress: Callable[[int, int], object],
-) -> None:
-    for done, trial in enumerate(trials, start=1):
-        found.setdefault((trial.combination, trial.scenario), []).append(trial)
-        progress(done, total)
+def _key(_: Sweep, at: int, scenario: SweepScenario, seed: int) -> Key:
+    return at, scenario.name, seed
+
+
+def _keyed(play_one: PlayOne, job: Job) -> tuple[Key, Trial]:
+    return _key(*job), play_one(*job)
 
 
 @dataclass(frozen=True, slots=True)
