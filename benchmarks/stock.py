@@ -1,4 +1,4 @@
-"""The baselines of the link benchmark: Flower's own FedAvg, and a plain gRPC stream.
+"""The baselines of the link benchmark: Flower's own FedAvg, and a plain TLS stream.
 
 The Flower app follows Flower's quickstart and runs on the same SuperLink; its clients do the same local step
 on the same model. The plain stream moves the same bytes with the same TLS, in the same pieces, between as
@@ -8,36 +8,24 @@ many processes. Neither uses fedgc, except for the stream's certificate and the 
 import json
 import os
 import re
+import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
-import grpc
-
 from fedgc.deploy.flower_version import supported
 from fedgc.deploy.local_federation import LocalFederation
 from fedgc.errors import EdgeFailed
-from fedgc.links.session.certificate import SERVER_NAME, make_certificate
+from fedgc.links.session.certificate import SERVER_NAME, client_context, make_certificate, server_context
 from fedgc.sim.owned import end_with_the_parent
 
 PIECE: Final = 2**20  # as a session's by default
-METHOD: Final = "/bench.Stream/Move"
-OPTIONS: Final = (
-    ("grpc.max_receive_message_length", 2 * PIECE),
-    ("grpc.max_send_message_length", 2 * PIECE),
-    ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", PIECE),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.use_local_subchannel_pool", 1),
-)
-NAME: Final = ("grpc.ssl_target_name_override", SERVER_NAME)
 WAIT_S: Final = 60.0
 
 MODELS: Final = '''"""Models of three sizes whose local step costs little, and one whose steps are busy."""
@@ -248,11 +236,10 @@ def _flwr(arguments: list[str], home: Path, said: Any, timeout_s: float) -> bool
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    address: str
+    address: tuple[str, int]
     certificate: bytes
     down: int
     up: int
-    wait_s: float
 
 
 def plain_stream_s(down: int, up: int, clients: int, wait_s: float = WAIT_S) -> float:
@@ -264,7 +251,7 @@ def plain_stream_s(down: int, up: int, clients: int, wait_s: float = WAIT_S) -> 
     server = context.Process(target=_serve, args=(certificate, address, down, clients), daemon=True)
     server.start()
     at = address.get(timeout=WAIT_S)
-    arguments = (_Stream(at, certificate.public, down, up, wait_s), begin, ends)
+    arguments = (_Stream(at, certificate.public, down, up), begin, ends)
     processes = [context.Process(target=_move, args=arguments, daemon=True) for _ in range(clients)]
     for client in processes:
         client.start()
@@ -278,51 +265,49 @@ def plain_stream_s(down: int, up: int, clients: int, wait_s: float = WAIT_S) -> 
             process.join()
 
 
-def _pieces(size: int) -> Iterator[bytes]:
-    piece = bytes(PIECE)
-    for start in range(0, size, PIECE):
-        yield piece[: min(PIECE, size - start)]
-
-
 def _serve(certificate: Any, address: Any, down: int, clients: int) -> None:  # noqa: ANN401  queues have no types
     end_with_the_parent()
+    context = server_context(certificate)
 
-    def move(frames: Iterator[bytes], _: object) -> Iterator[bytes]:
-        next(frames)
-        yield from _pieces(down)
-        for _frame in frames:
-            pass
-        yield b"all"
+    def move(plain: socket.socket) -> None:
+        with context.wrap_socket(plain, server_side=True) as line:
+            up = int.from_bytes(line.recv(8), "big")  # of one TLS record
+            _send(line, down)
+            _receive(line, up)
+            line.sendall(b"!")
 
-    server = grpc.server(ThreadPoolExecutor(clients), options=OPTIONS)
-    service, name = METHOD.strip("/").split("/")
-    handler = grpc.method_handlers_generic_handler(
-        service, {name: grpc.stream_stream_rpc_method_handler(move)}
-    )
-    server.add_generic_rpc_handlers((handler,))
-    credentials = grpc.ssl_server_credentials([(certificate.private, certificate.public)])
-    port = server.add_secure_port("127.0.0.1:0", credentials)
-    server.start()
-    address.put(f"127.0.0.1:{port}")
-    server.wait_for_termination()
+    with socket.create_server(("127.0.0.1", 0), backlog=clients) as listening:
+        address.put(listening.getsockname())
+        threads = [threading.Thread(target=move, args=(listening.accept()[0],)) for _ in range(clients)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    threading.Event().wait()
 
 
 def _move(stream: _Stream, begin: Any, ends: Any) -> None:  # noqa: ANN401  the same: queues
     end_with_the_parent()
-    credentials = grpc.ssl_channel_credentials(stream.certificate)
-    whole = threading.Event()
-
-    def frames() -> Iterator[bytes]:
-        yield b"begin"
-        whole.wait(stream.wait_s)
-        yield from _pieces(stream.up)
-
-    with grpc.secure_channel(stream.address, credentials, options=(*OPTIONS, NAME)) as channel:
-        grpc.channel_ready_future(channel).result(WAIT_S)
+    plain = socket.create_connection(stream.address)
+    with client_context(stream.certificate).wrap_socket(plain, server_hostname=SERVER_NAME) as line:
         begin.wait(WAIT_S)
-        received = 0
-        for frame in channel.stream_stream(METHOD)(frames()):
-            received += len(frame)
-            if received >= stream.down:
-                whole.set()
+        line.sendall(stream.up.to_bytes(8, "big"))
+        _receive(line, stream.down)
+        _send(line, stream.up)
+        _receive(line, 1)
     ends.put(time.monotonic())
+
+
+def _send(line: ssl.SSLSocket, size: int) -> None:
+    piece = memoryview(bytes(PIECE))
+    for start in range(0, size, PIECE):
+        line.sendall(piece[: size - start])
+
+
+def _receive(line: ssl.SSLSocket, size: int) -> None:
+    buffer = bytearray(min(PIECE, size))
+    while size:
+        received = line.recv_into(buffer, min(len(buffer), size))
+        if not received:
+            raise EdgeFailed("the plain stream has ended early")
+        size -= received
