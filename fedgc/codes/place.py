@@ -3,10 +3,14 @@
 Clients are split into `replicas` classes. Within a class each chunk has exactly one holder, and a client's
 load is its share of the speed of its class. Chunk ids are first permuted at random, so that neither the
 data's order nor a client's index determines which chunks share a holder.
+
+A chunk whose holders are all slow delays the round, whatever the others do. So a class has clients of similar
+speed where possible, and elsewhere the chunks of slow clients are drawn at random.
 """
 
 import heapq
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -14,6 +18,8 @@ from fedgc.codes.arrays import Float, Int
 from fedgc.codes.order import serpentine_keys, sorted_orders
 from fedgc.codes.placement import Placement
 from fedgc.errors import BadPlacement
+
+EVEN: Final = 0.95  # classes of similar speed: least weight of the lightest one, over that of even classes
 
 
 def place(chunks: int, speeds: Sequence[float], replicas: int, *, seed: int = 0) -> Placement:
@@ -26,7 +32,7 @@ def place(chunks: int, speeds: Sequence[float], replicas: int, *, seed: int = 0)
     speed_w = _checked(chunks, speeds, replicas)
     rng = np.random.default_rng(seed)
     phase_n = (rng.permutation(chunks) + 0.5) / chunks
-    classes_w = _longest_first(fill(float(chunks * replicas), speed_w, chunks), replicas)
+    classes_w = _classes(fill(float(chunks * replicas), speed_w, chunks), replicas)
     holder_cn = np.empty((replicas, chunks), np.int64)
     for column in range(replicas):
         members = np.flatnonzero(classes_w == column)
@@ -88,6 +94,27 @@ def whole_loads(share_s: Float) -> Int:
     return load_s
 
 
+def _classes(weight_w: Float, bins: int) -> Int:
+    """Divide the clients into classes of similar speed, unless other classes are clearly more even.
+
+    >>> _classes(np.array([1.0, 0.5, 1.0, 0.5, 1.0]), 2).tolist()
+    [0, 1, 0, 1, 1]
+    """
+    similar_w, even_w = _by_speed(weight_w, bins), _longest_first(weight_w, bins)
+    similar, even = (np.bincount(bin_w, weight_w, bins).min() for bin_w in (similar_w, even_w))
+    return similar_w if similar >= EVEN * even else even_w
+
+
+def _by_speed(weight_w: Float, bins: int) -> Int:
+    """Assign the clients to classes from the fastest to the slowest."""
+    fastest_first = np.argsort(-weight_w, kind="stable")
+    sorted_w = weight_w[fastest_first]
+    middle_w = np.cumsum(sorted_w) - sorted_w / 2
+    bin_w = np.empty(len(weight_w), np.int64)
+    bin_w[fastest_first] = np.minimum((middle_w * bins / weight_w.sum()).astype(np.int64), bins - 1)
+    return bin_w
+
+
 def _longest_first(weight_w: Float, bins: int) -> Int:
     """Assign the heaviest remaining client to the lightest class (LPT rule, Graham 1969)."""
     bin_w = np.empty(len(weight_w), np.int64)
@@ -102,11 +129,12 @@ def _longest_first(weight_w: Float, bins: int) -> Int:
 def _deal(load_s: Int, rng: np.random.Generator) -> Int:
     """Return which member gets the 1st, 2nd, ... chunk of the sorted row.
 
-    The p-th of g chunks of a member is due at (p + 1/2) / g of the row. Ties are broken at random, so that
-    two chunks that share a holder in one class rarely share one in another.
+    The p-th of g chunks of a member is due at random within the p-th of g parts of the row, so that two
+    chunks that share a holder in one class rarely share one in another. If it were due in the middle, members
+    with few chunks would hold the same ones as those in other classes.
     """
     member_s = np.repeat(np.arange(len(load_s)), load_s)
     rank_s = np.arange(len(member_s)) - np.repeat(np.cumsum(load_s) - load_s, load_s)
-    due_s = (rank_s + 0.5) / load_s[member_s]
-    dealt: Int = member_s[np.lexsort((rng.random(len(member_s)), due_s))]
+    due_s = (rank_s + rng.random(len(member_s))) / load_s[member_s]
+    dealt: Int = member_s[np.argsort(due_s, kind="stable")]
     return dealt

@@ -44,6 +44,23 @@ def test_classes_have_balanced_speed():
     assert totals.max() - totals.min() <= 0.2 + 1e-9
 
 
+@pytest.mark.parametrize("replicas", [2, 3, 4])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_slow_clients_share_no_chunk(replicas, seed):
+    slow = np.arange(100) % 5 == 0
+    placed = place(1000, np.where(slow, 0.15, 1.0).tolist(), replicas, seed=seed)
+    assert placed.holds[slow].any()
+    assert placed.holds[slow].sum(axis=0).max() == 1
+
+
+def test_slow_clients_of_many_classes_rarely_share_chunks():
+    slow = np.arange(24) % 3 == 0  # one in each class
+    placed = place(1000, np.where(slow, 0.5, 1.0).tolist(), 8)
+    slow_holders = placed.holds[slow].sum(axis=0)
+    assert slow_holders.mean() == pytest.approx(1.6)
+    assert (slow_holders >= 4).mean() < 0.1  # by chance 0.06; if they shared all chunks 0.2
+
+
 def test_chunk_holders_rarely_meet_again():
     placed = place(200, [1.0] * 200, 8)
     shared = placed.holds.astype(int) @ placed.holds.T.astype(int)
