@@ -4,6 +4,7 @@ With short numbers a round sends bf16 or int8 if the amplification of its code k
 or below that of a plain sum in 8 bits (amplification 1), which a work queue with 8 bits has too.
 
 With a planner, as a server has one, the run chooses its replicas and blocks. Otherwise they are fixed.
+Modelled clients load chunks in no time, and report so: the planner counts no time for moving them.
 
 The run learns the speeds, replans, and sends commands; only the clients are modelled. `Obeys` makes them
 ignore some commands, to measure each command's value: none (static, as over the message link), skip, or skip
@@ -19,7 +20,7 @@ from fedgc.codecs import EPSILON, Wire
 from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadPlacement
 from fedgc.history import RoundRow, Speeds
-from fedgc.messages import Held
+from fedgc.messages import Fetched, Held
 from fedgc.run.machine import Append, Run, RunParts
 from fedgc.run.planner import Planner
 from fedgc.sim.clock import (
@@ -39,6 +40,7 @@ PATIENT_S: Final = 1e9  # no timeout, since the duration is measured
 SHORT_ERROR: Final = 1.001 * EPSILON[Wire.INT8]  # tolerance for the rounding of amplification 1
 CHOSEN: Final = 0  # blocks: chosen by each round
 SHARED: Final = "shared"  # digest of chunks that every modelled client can load
+LOADED_S: Final = 1e-9  # of loading a chunk
 NUMBERS: Final = 1_000_000  # of the model; only its upload time matters, which the conditions give
 
 
@@ -162,6 +164,7 @@ class Simulation:
         given: list[Any] = []
         for w in range(self._clients):
             given += self._run.handle(self._clock.joined(w, 0.0, live=live))
+            given += self._run.handle(Fetched(0.0, self._names[w], 1, 1, LOADED_S))
         self._clock.run(self._run, given, lambda: self._run.finished, heed)
 
     def _settle(self, row: RoundRow) -> None:

@@ -7,10 +7,14 @@ import pytest
 
 from fedgc.history import Speed, Speeds
 from fedgc.messages import Fetched, Held
+from fedgc.round.plan import Plan
 from fedgc.run.machine import Append, Chose
+from fedgc.run.planner import PlanRequest
 from fedgc.run.speeds import MeasuredSpeeds
-from fedgc.sim.clock import MODELS, ArrayClientModel, Scenario, Terms, VirtualClock, working
+from fedgc.sim.clock import MODELS, UNCONTENDED, ArrayClientModel, Scenario, Terms, VirtualClock, working
+from fedgc.sim.ours import CHOSEN, Fedgc
 from fedgc.tuner.moving import chunk_bytes_of, load_s_of
+from fedgc.tuner.planner import Tuner
 from tests.config_of import config_of
 from tests.tuned import tuned_run
 
@@ -126,3 +130,17 @@ def test_plan_is_kept_without_changes() -> None:
     ]
     assert len(numbers) <= 6
     assert numbers == sorted(numbers)
+
+
+def test_moving_is_free_where_modelled_clients_load_chunks_at_once():
+    heard: list[PlanRequest] = []
+
+    class Listening(Tuner):
+        def plan(self, request: PlanRequest) -> Plan:
+            heard.append(request)
+            return super().plan(request)
+
+    scenario = MODELS["bimodal"](6, 2, np.random.default_rng(0))
+    Fedgc(1, 2, CHOSEN, planner=Listening).play(scenario, UNCONTENDED)
+    last = heard[-1]
+    assert 0 < max(load_s_of(last.fleet.able, last.speeds).values()) < 1e-6
