@@ -51,7 +51,7 @@ def deaf(make_link) -> Any:
         yield link, who, stream, ticket
 
 
-def test_left_connections_are_closed_though_nobody_reads_them(deaf) -> None:
+def test_left_connections_are_closed_while_unread(deaf) -> None:
     link, who, stream, ticket = deaf
     address, certificate = link.listener.invite().address, link.listener.invite().certificate
     left = [stream]
