@@ -17,7 +17,9 @@ PLACE = Path("/state/gateway.json")
 
 def environment(client: dict[str, str | int | float], **settings: object) -> ScriptEnvironment:
     table = RunConfig.read(table_of({"run": "spring", "task": "ward:task", **settings})).table()
-    return ScriptEnvironment("socket", "secret", table, {"name": "north", "site-fleet": "ward", **client}, "/state")
+    return ScriptEnvironment(
+        "socket", "secret", table, {"name": "north", "site-fleet": "ward", **client}, "/state"
+    )
 
 
 def test_site_inherits_settings_of_training_only() -> None:

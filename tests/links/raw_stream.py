@@ -15,11 +15,16 @@ WAIT_S = 60.0
 class RawStream:
     """One connection. What it reads are the messages of the listener, until the listener ends it."""
 
-    def __init__(self, address: str, certificate: bytes, *, name: str = SERVER_NAME) -> None:
+    def __init__(self, address: str, certificate: bytes, *, buffer: int = 0) -> None:
+        """`buffer` is how many bytes the system keeps of what is not read (0: as many as it likes)."""
         host, port = address.rsplit(":", 1)
         trusted = ssl.create_default_context(cadata=certificate.decode())
-        plain = socket.create_connection((host, int(port)), timeout=WAIT_S)
-        self.line = trusted.wrap_socket(plain, server_hostname=name)
+        plain = socket.socket()
+        plain.settimeout(WAIT_S)
+        if buffer:
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        plain.connect((host, int(port)))
+        self.line = trusted.wrap_socket(plain, server_hostname=SERVER_NAME)
         self.file = self.line.makefile("rb")
 
     def __enter__(self) -> Self:

@@ -97,9 +97,16 @@ def server_context(certificate: Certificate) -> ssl.SSLContext:
 
 
 def client_context(trusted: bytes) -> ssl.SSLContext:
-    """Return the TLS settings of a client that trusts this certificate, in PEM, and no other."""
+    """Return the TLS settings of a client that trusts these certificates, in PEM, and no other.
+
+    They need not be roots: an authority between is enough.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(cadata=trusted.decode())
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    certificates = x509.load_pem_x509_certificates(trusted)
+    context.load_verify_locations(
+        cadata=b"".join(each.public_bytes(serialization.Encoding.DER) for each in certificates)
+    )
     context.set_alpn_protocols(["http/1.1"])
     return context
 

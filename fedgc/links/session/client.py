@@ -85,12 +85,12 @@ class Session:
         self._changed = threading.Condition()
         self._inbox: deque[ToClient] = deque()
         self._closed = -1  # the last round whose codewords are no longer wanted
-        self._stream = ClientStream(terms.clock())
+        self._stream = ClientStream()
         self._contact = terms.clock()
         self._lease_end: float | None = None
         self._reached = self._complete = False
         self._silent = False  # since it last answered, the listener let a stream open and said nothing on it
-        self._ended = ""
+        self._ended = self._broken = ""
         self._waker: Waker | None = None  # of the session's thread
         self._thread: threading.Thread | None = None
 
@@ -226,7 +226,8 @@ class Session:
         if self._lease_end is None and self._terms.connect_s is not None:
             limit_s = self._terms.connect_s
         if not self._stream.open and away > limit_s:
-            where = "" if self._reached else f": {self._invitation.address} could not be reached"
+            why = f" ({self._broken})" if self._broken else ""
+            where = "" if self._reached else f": {self._invitation.address} could not be reached{why}"
             self._finish(f"the server was away for {away:.1f} s{where}")
 
     def _next_ready(self) -> bool:
@@ -246,7 +247,7 @@ class Session:
     def _keep_open(self, line: Line) -> None:
         pause_s = FIRST_PAUSE_S
         while not self._ended:
-            stream = self._stream = ClientStream(self._terms.clock())
+            stream = self._stream = ClientStream()
             try:
                 with guarded("a session's stream"):
                     is_silent = stream.carry(line, self)
@@ -263,6 +264,7 @@ class Session:
 
     def _closed_stream(self, stream: ClientStream, *, is_silent: bool) -> None:
         self._silent = is_silent or (self._silent and not stream.answered)
+        self._broken = stream.broken or self._broken
         if stream.was_open or stream.answered:
             self._contact = self._terms.clock()
         stream.open = False
@@ -285,7 +287,6 @@ class Session:
         now = self._terms.clock()
         value = wire.decode(frame, wire.FROM_SERVER, now=now, client=self._who.client)
         with self._changed:
-            stream.heard = now
             self._reached = stream.answered = True
             if isinstance(value, Piece):
                 self._piece(value, len(frame))

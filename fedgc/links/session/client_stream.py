@@ -1,16 +1,18 @@
 """The client's stream: one connection to the listener, from dialling to its end. It runs in one thread."""
 
+import errno
 import math
+import os
 import socket
 import time
 from collections import deque
 from contextlib import closing
 from dataclasses import dataclass
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector, DefaultSelector
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
-from fedgc.errors import Refused
-from fedgc.guards import guarded
+from fedgc.errors import BadMessage, Refused
+from fedgc.guards import guarded, words_of
 from fedgc.links import frames as wire
 from fedgc.links.frames import Invitation
 from fedgc.links.session.certificate import SERVER_NAME, client_context
@@ -18,6 +20,7 @@ from fedgc.links.session.connection import Connection, is_agreed, request
 from fedgc.links.session.options import OPENING_QUIET, QUIET, SILENCE, ping_s
 from fedgc.links.session.waker import Waker
 
+CONNECTING: Final = frozenset({errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY})
 GOODBYE_S: Final = 2.0  # minimum for a goodbye to arrive; the listener answers by closing the stream
 
 
@@ -47,38 +50,66 @@ class Line:
 
     invitation: Invitation
     grace_s: float
-    uplink_bytes_s: float  # an upper limit, to simulate a slow uplink
+    uplink_bytes_s: float  # at most
     waker: Waker
 
-    def dialled(self) -> Connection:
+    def dialled(self, party: Party) -> Connection:
         """Connect to the listener, or to the proxy before it, and ask for the protocol."""
         proxied, address = self.invitation.authority, self.invitation.address
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
-        context = client_context(proxied or self.invitation.certificate)
-        plain = socket.create_connection((host, int(port)), OPENING_QUIET * ping_s(self.grace_s))
-        plain.setblocking(False)
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        name = host if proxied else SERVER_NAME
-        connection = Connection(
-            context.wrap_socket(plain, do_handshake_on_connect=False, server_hostname=name), wire.FRAME_LIMIT
-        )
+        plain = self._connected(host, int(port), party)
+        try:
+            context = client_context(proxied or self.invitation.certificate)
+            name = host if proxied else SERVER_NAME
+            connection = Connection(plain, context, wire.FRAME_LIMIT, name, self.uplink_bytes_s)
+        except BaseException:
+            plain.close()
+            raise
         connection.send_head(request(address))
         return connection
+
+    def _connected(self, host: str, port: int, party: Party) -> socket.socket:
+        """Connect to the first address that answers, until the session ends."""
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for at, (family, kind, protocol, _, address) in enumerate(found, start=1):
+            plain = socket.socket(family, kind, protocol)
+            try:
+                plain.setblocking(False)
+                self._connect(plain, address, party, OPENING_QUIET * ping_s(self.grace_s) / len(found))
+            except OSError:
+                plain.close()
+                if at == len(found):
+                    raise
+            else:
+                return plain
+        raise ConnectionError(f"{host}: saw no address")
+
+    def _connect(self, plain: socket.socket, address: Any, party: Party, limit_s: float) -> None:  # noqa: ANN401
+        error = plain.connect_ex(address)
+        end = time.monotonic() + limit_s
+        with DefaultSelector() as selector:
+            selector.register(plain, EVENT_WRITE)
+            selector.register(self.waker, EVENT_READ)
+            while error in CONNECTING and not party.ended and (rest_s := end - time.monotonic()) > 0:
+                ready = [key.fileobj for key, _ in selector.select(rest_s)]
+                self.waker.clear()
+                if plain in ready:
+                    error = plain.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            raise ConnectionError(error, "no answer" if error in CONNECTING else os.strerror(error))
 
 
 class ClientStream:
     """One connection: first the frames that open a stream on it, then those of the flow."""
 
-    def __init__(self, now: float) -> None:
-        """`now` is the time on the session's clock."""
-        self.heard = now  # when something came last
+    def __init__(self) -> None:
+        self.heard = 0  # bytes
         self.answered = False
+        self.broken = ""  # why it ended, if it did not end as it should
         self.opening: deque[bytes] = deque()
         self.open = self.was_open = False
         self._is_agreed = False  # whether the listener has changed to the protocol of sessions
-        self._held: bytes | None = None  # the next message, while a simulated slow uplink is busy
-        self._held_until = -math.inf
 
     def carry(self, line: Line, party: Party) -> bool:
         """Carry messages both ways until the stream breaks; return whether it broke by a silence.
@@ -86,16 +117,15 @@ class ClientStream:
         A stream that is not open yet has longer: a busy listener opens one after the other.
         """
         try:
-            with closing(line.dialled()) as connection, DefaultSelector() as selector:
+            with closing(line.dialled(party)) as connection, DefaultSelector() as selector:
                 selector.register(connection, EVENT_READ)
                 selector.register(line.waker, EVENT_READ)
                 is_silent = self._serve(line, party, connection, selector)
                 if party.ended and self.open:
                     self._take_leave(line, party, connection, selector)
                 return is_silent
-        except TimeoutError:
-            return True
-        except (OSError, EOFError):
+        except (OSError, EOFError) as error:
+            self.broken = words_of(error)
             return False
 
     def _serve(self, line: Line, party: Party, connection: Connection, selector: BaseSelector) -> bool:
@@ -108,39 +138,39 @@ class ClientStream:
                     return True
                 heard, due = self.heard, time.monotonic() + ping_s(line.grace_s)
                 party.ping()
-            self._send(line, party, connection)
+            self._send(party, connection)
             self._wait(line, connection, selector, due)
             self._receive(party, connection)
+            self.heard = connection.received
         return False
 
     def _wait(self, line: Line, connection: Connection, selector: BaseSelector, end: float) -> None:
         """Wait until there is something to read, to send or to look at."""
-        end = end if self._held is None else min(end, self._held_until)
+        now = time.monotonic()
+        end = connection.rests_until if now < connection.rests_until < end else end
         selector.modify(connection, EVENT_READ | (EVENT_WRITE if connection.blocked else 0))
-        selector.select(max(0.0, end - time.monotonic()))
+        selector.select(max(0.0, end - now))
         line.waker.clear()
 
-    def _send(self, line: Line, party: Party, connection: Connection) -> bool:
+    def _send(self, party: Party, connection: Connection) -> bool:
         """Send what the socket takes of what there is to send; return whether nothing is left."""
         while connection.flush() and self._is_agreed:
-            if self._held is None:
-                self._held = self.opening.popleft() if self.opening else party.next_message(self)
-                if self._held is None:
-                    return True
-                self._held_until = time.monotonic() + len(self._held) / line.uplink_bytes_s
-            if time.monotonic() < self._held_until:
-                return False
-            connection.send(self._held)
-            self._held = None
+            message = self.opening.popleft() if self.opening else party.next_message(self)
+            if message is None:
+                return True
+            connection.send(message)
         return False
 
     def _receive(self, party: Party, connection: Connection) -> None:
         if not self._is_agreed:
-            head = connection.receive_head()
+            try:
+                head = connection.receive_head()
+            except BadMessage as error:  # of a proxy
+                raise ConnectionError(str(error)) from error
             if head is None:
                 return
             if not is_agreed(head):
-                raise ConnectionError(f"saw {head[:80]!r}, needed a session")
+                raise ConnectionError(f"saw {head[:80].decode(errors='replace')!r}, needed a session")
             self._is_agreed = True
         try:
             for message in connection.receive():
@@ -154,7 +184,7 @@ class ClientStream:
         """Send what is left, a goodbye for one, and wait until the listener closes the stream."""
         end = time.monotonic() + max(GOODBYE_S, SILENCE * line.grace_s)
         while time.monotonic() < end:
-            if self._send(line, party, connection):
+            if self._send(party, connection):
                 connection.finish()
             self._wait(line, connection, selector, end)
             connection.discard()

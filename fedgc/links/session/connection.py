@@ -1,15 +1,20 @@
 """A TLS connection that carries messages without blocking; each end waits for it in a loop of its own.
 
 The client asks over HTTP/1.1 to change to this protocol, as a WebSocket does, so that one port of a proxy can
-serve sessions beside other paths. From then on each message follows its length. Nothing is read ahead: a
-message that is arriving takes the memory of what has come of it, and an idle connection takes none.
+serve sessions beside other paths. From then on each message follows its length.
+
+TLS works between two buffers, not on the socket: one call decrypts what one read has brought, at most 16 KiB.
+On the socket it would go on for as long as the other end sends records without content, such as key updates.
 """
 
+import math
 import socket
 import ssl
 import struct
+import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from fedgc.errors import BadMessage
@@ -24,8 +29,10 @@ HEAD_LIMIT: Final = 8192  # bytes of a request or answer over HTTP: a proxy adds
 
 _LENGTH: Final = struct.Struct("<I")  # of the message that follows
 _HEAD_END: Final = b"\r\n\r\n"
-_RECORD_BYTES: Final = 2**14  # of the longest TLS record: more than that is never read or written at once
-_TURN_BYTES: Final = 2**18  # that are read before other connections have their turn
+_READ_BYTES: Final = 2**14  # of one read: the longest TLS record
+_TURN_READS: Final = 8  # before other connections have their turn
+_WRITE_BYTES: Final = 2**16  # that are encrypted before they are written
+_ANSWER_BYTES: Final = 2**12  # that TLS may answer to one read by itself, as to key updates
 
 
 def request(address: str) -> bytes:
@@ -40,10 +47,19 @@ def request(address: str) -> bytes:
 
 
 def is_request(head: bytes) -> bool:
-    """Whether the head of an HTTP request asks to change to the protocol of sessions."""
+    r"""Whether the head of an HTTP request asks to change to the protocol of sessions.
+
+    >>> is_request(b"GET /fedgc/session HTTP/1.1\r\nupgrade:Fedgc-Session, h2c")
+    True
+    """
     first, *headers = head.split(b"\r\n")
-    asked = f"upgrade: {PROTOCOL}".encode()
-    return first == f"GET {PATH} HTTP/1.1".encode() and any(each.lower() == asked for each in headers)
+    if first != f"GET {PATH} HTTP/1.1".encode():
+        return False
+    fields = (header.lower().partition(b":") for header in headers)
+    protocols = [
+        each.strip() for name, _, value in fields if name == b"upgrade" for each in value.split(b",")
+    ]
+    return PROTOCOL.encode() in protocols
 
 
 def is_agreed(head: bytes) -> bool:
@@ -58,86 +74,109 @@ def is_agreed(head: bytes) -> bool:
 class Connection:
     """One end of a connection; where that is broken it raises OSError, where it was closed EOFError."""
 
-    def __init__(self, line: ssl.SSLSocket, longest: int) -> None:
-        """`longest` is how many bytes a message from the other end may have; it can be changed."""
+    def __init__(
+        self,
+        plain: socket.socket,
+        context: ssl.SSLContext,
+        longest: int,
+        name: str = "",
+        bytes_s: float = math.inf,
+    ) -> None:
+        """Take over a connected socket.
+
+        Args:
+            plain: The socket.
+            context: The settings of TLS.
+            longest: How many bytes a message from the other end may have; it can be changed.
+            name: On a client, the name of the server; empty on the server.
+            bytes_s: How many bytes a second it sends at most.
+        """
+        plain.setblocking(False)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.longest = longest
         self.blocked = False  # whether it waits until the socket can be written to
-        self._line = line
+        self.rests_until = -math.inf  # on the clock of time.monotonic, where it sends so many bytes a second
+        self.received = 0  # bytes, of everything that came
+        self._socket = plain
+        self._bytes_s = bytes_s
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=not name, server_hostname=name or None
+        )
         self._is_secure = self._is_finished = False
         self._head = b""  # of HTTP, as far as it has come
         self._length = b""  # of the next message, as far as it has come
         self._missing = 0  # bytes of the message that is arriving
-        self._parts: list[bytes] = []  # of it
+        self._message = bytearray()  # what has come of it
         self._early = b""  # what came with the head
-        self._out: deque[bytes | memoryview] = deque()
+        self._out: deque[memoryview] = deque()  # what is to be encrypted
+        self._encrypted = memoryview(b"")  # what is to be written
 
     def fileno(self) -> int:
         """Return the socket's number, to wait for it."""
-        return self._line.fileno()
-
-    def _shake(self) -> bool:
-        """Go on with the TLS handshake; return whether it is complete."""
-        if self._is_secure:
-            return True
-        try:
-            self._line.do_handshake()
-        except ssl.SSLWantReadError:
-            return False
-        except ssl.SSLWantWriteError:
-            self.blocked = True
-            return False
-        self._is_secure = True
-        return True
+        return self._socket.fileno()
 
     # ---- out
 
     def send_head(self, head: bytes) -> None:
         """Queue a request or answer of HTTP."""
-        self._out.append(head)
+        self._out.append(memoryview(head))
 
     def send(self, message: bytes) -> None:
         """Queue a message."""
-        first = _RECORD_BYTES - _LENGTH.size
-        self._out.append(_LENGTH.pack(len(message)) + message[:first])
+        first = _READ_BYTES - _LENGTH.size
+        self._out.append(memoryview(_LENGTH.pack(len(message)) + message[:first]))
         if len(message) > first:
             self._out.append(memoryview(message)[first:])
 
     def flush(self) -> bool:
         """Send what is queued, as far as the socket takes it; return whether nothing is left."""
+        if self._is_finished:
+            return True
+        is_secure = self._shakes()
+        while self._written():
+            if not is_secure:
+                return False
+            if not self._out:
+                return True
+            while self._out and self._outgoing.pending < _WRITE_BYTES:
+                rest = self._out.popleft()
+                rest = rest[self._tls.write(rest) :]
+                if rest:
+                    self._out.appendleft(rest)
+        return False
+
+    def _written(self) -> bool:
+        """Write what is encrypted; return whether nothing of it is left."""
         self.blocked = False
-        if not self._shake():
-            return False
-        while self._out:
+        while self._encrypted or self._outgoing.pending:
+            if not self._encrypted:
+                self._encrypted = memoryview(self._outgoing.read())
+                earliest = max(time.monotonic(), self.rests_until)
+                self.rests_until = earliest + len(self._encrypted) / self._bytes_s
+            if time.monotonic() < self.rests_until:
+                return False
             try:
-                sent = self._line.send(self._out[0])
-            except ssl.SSLWantWriteError:
+                self._encrypted = self._encrypted[self._socket.send(self._encrypted) :]
+            except BlockingIOError:
                 self.blocked = True
                 return False
-            except ssl.SSLWantReadError:  # the other end changes its keys
-                return False
-            rest = memoryview(self._out.popleft())[sent:]
-            if rest:
-                self._out.appendleft(rest)
         return True
 
     # ---- in
 
     def receive_head(self) -> bytes | None:
         """Return the head of HTTP without its empty line, once all of it has come."""
-        if not self._shake():
-            return None
-        while _HEAD_END not in self._head:
+        for data in self._decrypted():
+            self._head += data
+            if _HEAD_END in self._head:
+                head, _, self._early = self._head.partition(_HEAD_END)
+                return head
             if len(self._head) > HEAD_LIMIT:
                 raise BadMessage(
                     f"the head of HTTP: saw {len(self._head)} bytes, needed at most {HEAD_LIMIT}"
                 )
-            data = self._received()
-            if data is None:
-                return None
-            self._head += data
-        head, _, self._early = self._head.partition(_HEAD_END)
-        self._head = b""
-        return head
+        return None
 
     def receive(self) -> Iterator[bytes]:
         """Yield the messages that have come; the loop calls again when there is more.
@@ -147,19 +186,48 @@ class Connection:
         """
         early, self._early = self._early, b""
         yield from self._messages(early)
-        taken = 0
-        while taken < _TURN_BYTES and (data := self._received()) is not None:
-            taken += len(data)
+        for data in self._decrypted():
             yield from self._messages(data)
 
-    def _received(self) -> bytes | None:
+    def _decrypted(self) -> Iterator[bytes]:
+        """Yield what has come, in the order in which it came."""
+        yield from self._read_in()
+        for _ in range(_TURN_READS):
+            if not self._reads():
+                return
+            yield from self._read_in()
+
+    def _read_in(self) -> Iterator[bytes]:
+        while self._shakes():
+            try:
+                data = self._tls.read(_READ_BYTES)
+            except ssl.SSLWantReadError:
+                return
+            if not data:
+                raise EOFError("the connection has ended")
+            yield data
+
+    def _shakes(self) -> bool:
+        """Go on with the handshake of TLS; return whether it is complete."""
+        if not self._is_secure:
+            with suppress(ssl.SSLWantReadError):
+                self._tls.do_handshake()
+                self._is_secure = True
+        return self._is_secure
+
+    def _reads(self) -> bool:
+        """Take in what the socket has; return False if that is nothing."""
+        if self._is_secure and self._outgoing.pending > _ANSWER_BYTES:
+            raise ConnectionError(f"saw records that ask for {self._outgoing.pending} bytes of answers")
         try:
-            data = self._line.recv(_RECORD_BYTES)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError):
-            return None
+            data = self._socket.recv(_READ_BYTES)
+        except BlockingIOError:
+            return False
         if not data:
             raise EOFError("the connection has ended")
-        return data
+        self.received += len(data)
+        self._incoming.write(data)
+        return True
 
     def _messages(self, data: bytes) -> Iterator[bytes]:
         at = 0
@@ -176,9 +244,9 @@ class Connection:
             part = data[at : at + self._missing]
             at += len(part)
             self._missing -= len(part)
-            self._parts.append(part)
+            self._message += part
             if not self._missing:
-                message, self._parts = b"".join(self._parts), []
+                message, self._message = bytes(self._message), bytearray()
                 yield message
 
     # ---- the end
@@ -191,14 +259,23 @@ class Connection:
         """
         if not self._is_finished:
             self._is_finished = True
-            self._line.shutdown(socket.SHUT_WR)
+            with suppress(ssl.SSLError):
+                self._tls.unwrap()
+            self._written()
+            self._socket.shutdown(socket.SHUT_WR)
 
     def discard(self) -> None:
         """Discard what has come."""
-        taken = 0
-        while taken < _TURN_BYTES and (data := self._received()) is not None:
-            taken += len(data)
+        for _ in range(_TURN_READS):
+            try:
+                data = self._socket.recv(_READ_BYTES)
+            except BlockingIOError:
+                return
+            if not data:
+                raise EOFError("the connection has ended")
 
     def close(self) -> None:
-        """Close the socket."""
-        self._line.close()
+        """Close the socket, with the reason of TLS if there is one."""
+        with suppress(OSError):
+            self._written()
+        self._socket.close()

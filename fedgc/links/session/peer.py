@@ -57,7 +57,6 @@ class Peer:
         self.flow: Final = flow
         self.wake: Callable[[], None] = idle  # tells its connection that there is something to send
         self.stream: object = None  # the stream that carries the session now, if any
-        self.heard_at = 0.0
         self.readmitted_at = -math.inf  # when a stream followed a broken one
         self.over = ""  # why it was excluded
         self.confirmed = False  # the client has its ticket: its token is void from here on

@@ -172,7 +172,6 @@ class SessionTable:
             self.lose(peer)
             raise
         peer.stream = object()
-        peer.heard_at = self._around.clock()
         self._names[client] = printable(hello.name, LONGEST_NAME)
         if timer := self._timers.pop(client, None):
             timer.cancel()
@@ -269,7 +268,7 @@ class SessionTable:
     def _frame(self, peer: Peer, frame: bytes) -> None:
         if self.peers.get(peer.client) is not peer:
             return  # the peer is lost or replaced: later frames do not count
-        now = peer.heard_at = self._around.clock()
+        now = self._around.clock()
         if not wire.is_piece(frame) and self._exceeds(peer, Spent(lines=1, size_bytes=len(frame))):
             return
         try:

@@ -5,14 +5,16 @@ hello, and then carries frames until its client leaves, is silent, is lost or co
 """
 
 import asyncio
-import contextlib
 import errno
+import resource
 import socket
 import ssl
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
-from fedgc.errors import BadSetting, FedgcError, NotAdmitted, Refused
+from fedgc.errors import BadSetting, FedgcError, NotAdmitted
 from fedgc.guards import guarded
 from fedgc.links import frames as wire
 from fedgc.links.frames import Challenge, Denied
@@ -24,12 +26,22 @@ from fedgc.messages import WIRE_VERSION
 
 NONCE_BYTES: Final = 32
 MOST_UNAUTHENTICATED: Final = 1024  # connections without a hello; one more ends the oldest of them
+SHARE: Final = 4  # of the files that the process may open: those connections have no more than one in so many
 WAITING: Final = 1024  # connections that the system accepts before the listener does
 ACCEPTED: Final = 64  # connections at once: those that are open have their turn in between
 PAUSE_S: Final = 1.0  # where the process may open no more files
 TURN_BYTES: Final = 2**20  # that are written to one connection before others have their turn
 NO_HELLO: Final = "no hello in time"
 EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+def allowed_files() -> int:
+    """Let this process open as many files as the system allows it; return how many these are."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # some systems have a lower limit of their own
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 class Streams:
@@ -45,6 +57,7 @@ class Streams:
         self._socket: socket.socket | None = None
         self._open: set[_Stream] = set()
         self._unauthenticated: dict[_Stream, None] = {}  # oldest first
+        self._most_unauthenticated = min(MOST_UNAUTHENTICATED, allowed_files() // SHARE)
 
     def listen(self, bind: str) -> int:
         """Accept connections at this address from now on; return the port."""
@@ -98,11 +111,10 @@ class Streams:
                 if isinstance(error, BlockingIOError):
                     return
                 continue  # it was gone before it was accepted
-            with contextlib.suppress(OSError):  # gone already
-                plain.setblocking(False)
-                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                line = self._context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
-                self._enter(_Stream(line, self))
+            try:
+                self._enter(_Stream(Connection(plain, self._context, wire.HELLO_LIMIT), self))
+            except OSError:  # it is gone already
+                plain.close()
 
     def _pause(self, listening: socket.socket) -> None:
         """Accept nothing for a moment."""
@@ -111,7 +123,7 @@ class Streams:
         loop.call_later(PAUSE_S, lambda: self._socket and loop.add_reader(listening, self._accept))
 
     def _enter(self, stream: "_Stream") -> None:
-        if len(self._unauthenticated) >= MOST_UNAUTHENTICATED:
+        if len(self._unauthenticated) >= self._most_unauthenticated:
             next(iter(self._unauthenticated)).late()
         self._open.add(stream)
         self._unauthenticated[stream] = None
@@ -120,15 +132,15 @@ class Streams:
 class _Stream:
     """One connection: `_step` reads what is to come next."""
 
-    def __init__(self, line: ssl.SSLSocket, streams: Streams) -> None:
+    def __init__(self, connection: Connection, streams: Streams) -> None:
         self._streams, self._sessions = streams, streams.sessions
-        self._connection = Connection(line, wire.HELLO_LIMIT)
+        self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._step: Callable[[], None] = self._ask
         self._nonce = b""
         self._peer: Peer | None = None
         self._carries: object = None  # its peer's stream, until that is another one
-        self._heard_at, self._quiet = 0.0, 0
+        self._heard, self._quiet = 0, 0  # bytes at the last look, and looks in a row without more
         self._wakes = self._is_writing = self._is_finishing = self._has_ended = False
         self._timer = self._loop.call_later(streams.grace_s, self.late)
         self._loop.add_reader(self._connection, self._readable)
@@ -175,14 +187,17 @@ class _Stream:
         try:
             with guarded("a session's connection"):
                 self._take()
-        except Refused as error:
+        except FedgcError as error:
             self._refuse(error)
         if self._peer is None or self._is_left or self._is_finishing:
             self._wake()  # `arrived` does it for a client that is in
 
     def _take(self) -> None:
         try:
-            self._step()
+            if self._is_left:
+                self._connection.discard()
+            else:
+                self._step()
         except (OSError, EOFError):
             if self._nonce and self._peer is None and not self._is_finishing:
                 self._sessions.refusals.count(NotAdmitted("the stream ended before its hello"))
@@ -202,13 +217,14 @@ class _Stream:
         """Whether its client was lost or has come back on another connection."""
         return self._peer is not None and self._peer.stream is not self._carries
 
-    def _refuse(self, error: Refused) -> None:
+    def _refuse(self, error: FedgcError) -> None:
         """Deny a peer that is not admitted, or whose lines are out of step: no new stream helps."""
         if self._peer is None:
             self._sessions.refusals.count(error)
         else:
             self._sessions.refusals.count(error, self._peer.client)
-            self._sessions.lose(self._peer)
+            if not self._is_left:
+                self._sessions.lose(self._peer)
         self._connection.send(wire.encode(Denied(str(error))))
         self._finish()
 
@@ -217,11 +233,11 @@ class _Stream:
         peer = self._peer
         if peer is None or self._is_left:
             return
-        self._quiet = self._quiet + 1 if peer.heard_at == self._heard_at else 0
+        self._quiet = self._quiet + 1 if self._connection.received == self._heard else 0
         if self._quiet >= QUIET:
             self.end()
             return
-        self._heard_at = peer.heard_at
+        self._heard = self._connection.received
         peer.flow.ping()
         self._wake()
         self._timer = self._loop.call_later(ping_s(self._streams.grace_s), self._watch)
@@ -260,24 +276,23 @@ class _Stream:
 
     def _fill(self) -> None:
         """Send what the socket takes, and no more at once than is fair."""
+        if self._is_left and not self._is_finishing:
+            if self._peer is not None and self._peer.over:
+                self._connection.send(wire.encode(Denied(self._peer.over)))
+            self._finish()
         sent = 0
         while self._connection.flush():
-            if self._is_left and not self._is_finishing:
-                if self._peer is not None and self._peer.over:
-                    self._connection.send(wire.encode(Denied(self._peer.over)))
-                self._finish()
-            elif self._is_finishing:
+            if self._is_finishing:
                 self._connection.finish()
                 return
-            elif sent >= TURN_BYTES:
+            if sent >= TURN_BYTES:
                 self._wake()
                 return
-            else:
-                message = None if self._peer is None else self._peer.flow.next_message()
-                if message is None:
-                    return
-                self._connection.send(message)
-                sent += len(message)
+            message = None if self._peer is None else self._peer.flow.next_message()
+            if message is None:
+                return
+            self._connection.send(message)
+            sent += len(message)
 
     # ---- its end
 

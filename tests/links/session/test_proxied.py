@@ -1,6 +1,7 @@
 """Test a session through a proxy that terminates the client's TLS."""
 
 import asyncio
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from fedgc.config import RunConfig
 from fedgc.deploy.key_files import Keyring
@@ -23,6 +28,7 @@ from fedgc.links import frames as wire
 from fedgc.links.message import invitation
 from fedgc.links.session.certificate import SERVER_NAME, authority_at
 from fedgc.links.session.client import Session
+from fedgc.links.session.connection import HEAD_LIMIT, NOT_FOUND, UPGRADED
 from fedgc.messages import Joined, Work
 
 
@@ -102,6 +108,72 @@ def test_foreign_proxy_is_never_contacted(make_link: Callable, ring: Keyring, tm
         assert "could not be reached" in session.ended
         assert not session.reached
         assert link.events.empty()
+
+
+@contextmanager
+def false_listener(ring: Keyring, answer: bytes) -> Iterator[tuple[int, list[bytes]]]:
+    """A server with the deployment's certificate that has this answer for everybody."""
+    folder = ring.folder / "proxy"
+    outside = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    outside.load_cert_chain(folder / "server.pem", folder / "server.key")
+    asked: list[bytes] = []
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                plain, _ = listening.accept()
+                with suppress(OSError), outside.wrap_socket(plain, server_side=True) as line:
+                    asked.append(line.recv(65536))
+                    line.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = Thread(target=serve)
+        thread.start()
+        yield listening.getsockname()[1], asked
+        listening.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (NOT_FOUND, "404 Not Found"),
+        (b"HTTP/1.1 502 Bad Gateway\r\n" + b"x: y\r\n" * HEAD_LIMIT, "the head of HTTP: saw"),
+        (UPGRADED[:40], "has ended"),
+    ],
+    ids=["other path", "long answer", "cut answer"],
+)
+def test_wrong_answer_is_tried_again_and_shown(make_link: Callable, ring: Keyring, answer: bytes, says: str):
+    link = make_link(authority=str(ring.folder / "authority" / "ca.pem"))
+    with false_listener(ring, answer) as (port, asked):
+        there = replace(link.listener.invite(), address=f"localhost:{port}")
+        session = link.open(Session(there, link.identity(), replace(link.terms(), connect_s=1.0)))
+        link.eventually(lambda: session.ended)
+    assert len(asked) > 1
+    assert f"localhost:{port} could not be reached" in session.ended
+    assert says in session.ended
+
+
+def test_authority_between_is_enough(make_link: Callable, ring: Keyring, tmp_path: Path):
+    """The certificate that a site trusts need not be a root."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    own = x509.load_pem_x509_certificate((ring.folder / "authority" / "ca.pem").read_bytes())
+    root = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "root")])
+    between = (
+        x509.CertificateBuilder(
+            root, own.subject, own.public_key(), own.serial_number, own.not_valid_before_utc,
+            own.not_valid_after_utc, list(own.extensions),
+        )
+        .sign(key, hashes.SHA256())
+    )  # fmt: skip
+    path = tmp_path / "between.pem"
+    path.write_bytes("# übergeordnet\n".encode() + between.public_bytes(serialization.Encoding.PEM))
+    link = make_link(authority=str(path))
+    invited = link.listener.invite()
+    with proxy(ring, invited.address, invited.certificate) as port:
+        session = link.session(address=f"localhost:{port}")
+        assert link.event(Joined)
+        session.end("done")
 
 
 def test_message_carries_authority(monkeypatch: pytest.MonkeyPatch):

@@ -336,8 +336,8 @@ def raw_stream(link, frame: bytes | None) -> list[bytes]:
 
 
 def test_too_many_unknown_connections_close_oldest_and_no_client(make_link, monkeypatch) -> None:
-    link = make_link()
     monkeypatch.setattr(streams, "MOST_UNAUTHENTICATED", 3)
+    link = make_link()
     address = link.listener.invite()
     with ExitStack() as stack:
         silent = []
