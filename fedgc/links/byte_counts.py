@@ -23,13 +23,39 @@ class Amounts:
     refused: int = 0
 
     def __add__(self, other: "Amounts") -> "Amounts":
+        tally = _Tally()
+        tally.add(self)
+        tally.add(other)
+        return tally.amounts()
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Amounts that grow: many are added for each that is read."""
+
+    up_bytes: int = 0
+    down_bytes: int = 0
+    control_bytes: int = 0
+    upload_s: float = 0.0
+    download_s: float = 0.0
+    refused: int = 0
+
+    def add(self, amounts: Amounts) -> None:
+        self.up_bytes += amounts.up_bytes
+        self.down_bytes += amounts.down_bytes
+        self.control_bytes += amounts.control_bytes
+        self.upload_s += amounts.upload_s
+        self.download_s += amounts.download_s
+        self.refused += amounts.refused
+
+    def amounts(self) -> Amounts:
         return Amounts(
-            self.up_bytes + other.up_bytes,
-            self.down_bytes + other.down_bytes,
-            self.control_bytes + other.control_bytes,
-            self.upload_s + other.upload_s,
-            self.download_s + other.download_s,
-            self.refused + other.refused,
+            self.up_bytes,
+            self.down_bytes,
+            self.control_bytes,
+            self.upload_s,
+            self.download_s,
+            self.refused,
         )
 
 
@@ -38,25 +64,29 @@ class Accounts:
 
     def __init__(self) -> None:
         self.round = 0
-        self._rounds: dict[int, Amounts] = {}
-        self._unsettled = Amounts()
+        self._rounds: dict[int, _Tally] = {}
+        self._unsettled = _Tally()
         self._lock = threading.Lock()  # the driver calls `settle` while the link's thread adds
 
     def add(self, amounts: Amounts, round_: int | None = None) -> None:
         """Add `amounts` to a round, by default the current one."""
         key = self.round if round_ is None else round_
         with self._lock:
-            self._rounds[key] = self._rounds.get(key, Amounts()) + amounts
-            self._unsettled = self._unsettled + amounts
-            while len(self._rounds) > KEPT_ROUNDS:
-                del self._rounds[min(self._rounds)]
+            tally = self._rounds.get(key)
+            if tally is None:
+                tally = self._rounds[key] = _Tally()
+                while len(self._rounds) > KEPT_ROUNDS:
+                    del self._rounds[min(self._rounds)]
+            tally.add(amounts)
+            self._unsettled.add(amounts)
 
     def of(self, round_: int) -> Amounts:
         """Return the amounts of a round."""
-        return self._rounds.get(round_, Amounts())
+        with self._lock:
+            return self._rounds.get(round_, _Tally()).amounts()
 
     def settle(self) -> Amounts:
         """Return the amounts since the last call."""
         with self._lock:
-            amounts, self._unsettled = self._unsettled, Amounts()
-        return amounts
+            settled, self._unsettled = self._unsettled, _Tally()
+        return settled.amounts()

@@ -24,13 +24,13 @@ SHOWN: Final = 16  # characters of a text that an error message may repeat
 
 def dumps(value: object) -> bytes:
     """Return `value` as compact JSON."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    return _ENCODER.encode(value).encode()
 
 
 def loads(data: bytes) -> Any:  # noqa: ANN401  any JSON value
     """Return what JSON `data` holds, or raise BadMessage."""
     try:
-        return json.loads(data, parse_constant=_no_constant)
+        return _DECODER.decode(data.decode())
     except (ValueError, RecursionError) as error:
         raise BadMessage(f"{len(data)} bytes: needed JSON ({error})") from error
 
@@ -174,6 +174,8 @@ def short(value: object) -> str:
     return repr(value)
 
 
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant)
 _SCALARS: dict[Any, Read] = {
     int: _scalar(int),
     bool: _scalar(bool),
