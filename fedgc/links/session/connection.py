@@ -3,8 +3,8 @@
 The client asks over HTTP/1.1 to change to this protocol, as a WebSocket does, so that one port of a proxy can
 serve sessions beside other paths. From then on each message follows its length.
 
-TLS works between two buffers, not on the socket: one call decrypts what one read has brought, at most 16 KiB.
-On the socket it would go on for as long as the other end sends records without content, such as key updates.
+TLS works between two buffers, not on the socket: one call decrypts no more than what one read has brought. On
+the socket it would go on for as long as the other end sends records without content, such as key updates.
 """
 
 import math
@@ -29,9 +29,10 @@ HEAD_LIMIT: Final = 8192  # bytes of a request or answer over HTTP: a proxy adds
 
 _LENGTH: Final = struct.Struct("<I")  # of the message that follows
 _HEAD_END: Final = b"\r\n\r\n"
-_READ_BYTES: Final = 2**14  # of one read: the longest TLS record
-_TURN_READS: Final = 8  # before other connections have their turn
-_WRITE_BYTES: Final = 2**16  # that are encrypted before they are written
+_RECORD_BYTES: Final = 2**14  # of the longest TLS record
+_READ_BYTES: Final = 2**16  # of one read, from an end that is known; of one that is not, a record
+_TURN_BYTES: Final = 2**17  # that are read before other connections have their turn
+_WRITE_BYTES: Final = 2**15  # that are encrypted before they are written
 _ANSWER_BYTES: Final = 2**12  # that TLS may answer to one read by itself, as to key updates
 
 
@@ -87,16 +88,16 @@ class Connection:
         Args:
             plain: The socket.
             context: The settings of TLS.
-            longest: How many bytes a message from the other end may have; it can be changed.
+            longest: How many bytes a message from the other end may have, as long as that is not known.
             name: On a client, the name of the server; empty on the server.
             bytes_s: How many bytes a second it sends at most.
         """
         plain.setblocking(False)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.longest = longest
         self.blocked = False  # whether it waits until the socket can be written to
         self.rests_until = -math.inf  # on the clock of time.monotonic, where it sends so many bytes a second
         self.received = 0  # bytes, of everything that came
+        self._longest, self._read_bytes = longest, _RECORD_BYTES
         self._socket = plain
         self._bytes_s = bytes_s
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -116,6 +117,10 @@ class Connection:
         """Return the socket's number, to wait for it."""
         return self._socket.fileno()
 
+    def trust(self, longest: int) -> None:
+        """Take messages of so many bytes from now on, and more at once: the other end is known."""
+        self._longest, self._read_bytes = longest, _READ_BYTES
+
     # ---- out
 
     def send_head(self, head: bytes) -> None:
@@ -124,7 +129,7 @@ class Connection:
 
     def send(self, message: bytes) -> None:
         """Queue a message."""
-        first = _READ_BYTES - _LENGTH.size
+        first = _RECORD_BYTES - _LENGTH.size
         self._out.append(memoryview(_LENGTH.pack(len(message)) + message[:first]))
         if len(message) > first:
             self._out.append(memoryview(message)[first:])
@@ -152,9 +157,10 @@ class Connection:
         while self._encrypted or self._outgoing.pending:
             if not self._encrypted:
                 self._encrypted = memoryview(self._outgoing.read())
-                earliest = max(time.monotonic(), self.rests_until)
-                self.rests_until = earliest + len(self._encrypted) / self._bytes_s
-            if time.monotonic() < self.rests_until:
+                if self._bytes_s < math.inf:
+                    earliest = max(time.monotonic(), self.rests_until)
+                    self.rests_until = earliest + len(self._encrypted) / self._bytes_s
+            if self._bytes_s < math.inf and time.monotonic() < self.rests_until:
                 return False
             try:
                 self._encrypted = self._encrypted[self._socket.send(self._encrypted) :]
@@ -191,16 +197,16 @@ class Connection:
 
     def _decrypted(self) -> Iterator[bytes]:
         """Yield what has come, in the order in which it came."""
+        end = self.received + _TURN_BYTES
         yield from self._read_in()
-        for _ in range(_TURN_READS):
-            if not self._reads():
-                return
+        while self.received < end and self._reads():
             yield from self._read_in()
 
     def _read_in(self) -> Iterator[bytes]:
-        while self._shakes():
+        """Yield what the last read has brought; the rest of a record waits inside TLS for the next one."""
+        while self._incoming.pending and self._shakes():
             try:
-                data = self._tls.read(_READ_BYTES)
+                data = self._tls.read(_RECORD_BYTES)
             except ssl.SSLWantReadError:
                 return
             if not data:
@@ -220,7 +226,7 @@ class Connection:
         if self._is_secure and self._outgoing.pending > _ANSWER_BYTES:
             raise ConnectionError(f"saw records that ask for {self._outgoing.pending} bytes of answers")
         try:
-            data = self._socket.recv(_READ_BYTES)
+            data = self._socket.recv(self._read_bytes)
         except BlockingIOError:
             return False
         if not data:
@@ -239,8 +245,8 @@ class Connection:
                 if len(self._length) < _LENGTH.size:
                     return
                 (self._missing,), self._length = _LENGTH.unpack(self._length), b""
-                if not 0 < self._missing <= self.longest:
-                    raise BadMessage(f"a message of {self._missing} bytes: needed 1 to {self.longest}")
+                if not 0 < self._missing <= self._longest:
+                    raise BadMessage(f"a message of {self._missing} bytes: needed 1 to {self._longest}")
             part = data[at : at + self._missing]
             at += len(part)
             self._missing -= len(part)
@@ -266,7 +272,7 @@ class Connection:
 
     def discard(self) -> None:
         """Discard what has come."""
-        for _ in range(_TURN_READS):
+        for _ in range(_TURN_BYTES // _READ_BYTES):
             try:
                 data = self._socket.recv(_READ_BYTES)
             except BlockingIOError:
