@@ -23,14 +23,14 @@ class Amounts:
     refused: int = 0
 
     def __add__(self, other: "Amounts") -> "Amounts":
-        tally = _Tally()
-        tally.add(self)
-        tally.add(other)
-        return tally.amounts()
+        sums = _Sums()
+        sums.add(self)
+        sums.add(other)
+        return sums.amounts()
 
 
 @dataclass(slots=True)
-class _Tally:
+class _Sums:
     """Amounts that grow: many are added for each that is read."""
 
     up_bytes: int = 0
@@ -64,29 +64,29 @@ class Accounts:
 
     def __init__(self) -> None:
         self.round = 0
-        self._rounds: dict[int, _Tally] = {}
-        self._unsettled = _Tally()
+        self._rounds: dict[int, _Sums] = {}
+        self._unsettled = _Sums()
         self._lock = threading.Lock()  # the driver calls `settle` while the link's thread adds
 
     def add(self, amounts: Amounts, round_: int | None = None) -> None:
         """Add `amounts` to a round, by default the current one."""
         key = self.round if round_ is None else round_
         with self._lock:
-            tally = self._rounds.get(key)
-            if tally is None:
-                tally = self._rounds[key] = _Tally()
+            sums = self._rounds.get(key)
+            if sums is None:
+                sums = self._rounds[key] = _Sums()
                 while len(self._rounds) > KEPT_ROUNDS:
                     del self._rounds[min(self._rounds)]
-            tally.add(amounts)
+            sums.add(amounts)
             self._unsettled.add(amounts)
 
     def of(self, round_: int) -> Amounts:
         """Return the amounts of a round."""
         with self._lock:
-            return self._rounds.get(round_, _Tally()).amounts()
+            return self._rounds.get(round_, _Sums()).amounts()
 
     def settle(self) -> Amounts:
         """Return the amounts since the last call."""
         with self._lock:
-            settled, self._unsettled = self._unsettled, _Tally()
+            settled, self._unsettled = self._unsettled, _Sums()
         return settled.amounts()
