@@ -1,7 +1,9 @@
 """Test a SuperLink with TLS and registered clients only: keys, doctor, a run, and setup errors.
 
 The setup errors are a wrong certificate and a SuperLink without a required flag. The commands of servers and
-clients are those of the README with this machine's names and ports. Each command uses only its own store."""
+clients are those of the deployment page with this machine's names and ports. Each command uses a store of its
+own.
+"""
 
 import json
 import os
@@ -24,7 +26,7 @@ from tests.contract.conftest import WAIT_S, eventually
 
 pytestmark = [pytest.mark.contract, pytest.mark.slow, pytest.mark.timeout(900)]
 CLIENTS = ("ward-1", "ward-2")
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "deployment.md"
 FLAG = "--disable-runtime-dependency-installation"
 PROGRAMS = Path(sys.executable).parent
 
@@ -38,8 +40,8 @@ class Hospital:
     sessions: int
 
     def documented(self, beginning: str, client: str = CLIENTS[0]) -> list[str]:
-        """Return the words of the README's command that begins so, with this machine's names and ports."""
-        text = README.read_text().replace("\\\n", " ")
+        """Return the words of the command on the page that begins so, with this machine's names and ports."""
+        text = PAGE.read_text().replace("\\\n", " ")
         (line,) = re.findall(rf"^\$ ((?:[A-Z_]+=\S+ )*{beginning} .*)$", text, re.MULTILINE)
         here = {
             "fl.hospital.example": "localhost",
@@ -142,8 +144,8 @@ def test_doctor_finds_no_fault_and_run_completes(hospital: Hospital):
     assert {found[what] for what in ("certificates", "SuperLink", "versions", "dependencies")} == {"ok"}, (
         said.stdout
     )
-    run = ["run", "--superlink", "hospital", "--set", "rounds=2", "--set", "chunks=4", "--set", "threads=1"]
-    said = hospital.types(*run)
+    settings = ("rounds=2", "min-clients=2", "gate.name=every", "client.threads=1")
+    said = hospital.types("run", "--superlink", "hospital", *(f"--set={each}" for each in settings))
     assert said.returncode == 0, said.stdout + said.stderr
     assert [number for number, _ in re.findall(r"round (\d) (synced) ", said.stdout)] == ["1", "2"]
     joined = re.findall(r"client (\S+) \(\w+\) joins over the session link", said.stdout)
