@@ -33,7 +33,11 @@ class Terminal:
     def __init__(self, words: list[str], folder: Path) -> None:
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 130, 0, 0))
-        apart = {"FEDGC_DB": str(folder / "fedgc.db"), "XDG_STATE_HOME": str(folder), "TERM": "xterm"}
+        apart = {
+            "FEDGC_DB": str(folder / "fedgc.db"),
+            "XDG_STATE_HOME": str(folder / "state"),
+            "TERM": "xterm",
+        }
         self.program = subprocess.Popen(
             [*COMMAND, *words],
             stdin=theirs,
@@ -88,8 +92,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_run_is_shown_stopped_by_ctrl_c_and_resumed(folder: Path):
-    settings = ["--set", "data.chunks=4", "--set", "client.threads=1"]
-    terminal = Terminal(["run", "--clients", "2", "--set", "rounds=100000", *settings], folder)
+    settings = ["--set", "rounds=100000", "--set", "gate.name=every", "--set", "client.threads=1"]
+    terminal = Terminal(["run", "--clients", "2", *settings], folder)
     terminal.until(r"[3-9] of 100000, about \d+ (s|min) left")
     terminal.until(r"client-1 .* of 16 steps, session")
     below = supervision.descendants(terminal.program.pid)
@@ -102,13 +106,13 @@ def test_run_is_shown_stopped_by_ctrl_c_and_resumed(folder: Path):
     with Store.open() as store:
         run = store.run()
     assert run.state == "stopped"
-    assert f"fedgc run --resume {run.run}" in terminal.text
+    assert f"fedgc run --resume {run.run}" in " ".join(terminal.text.split())
     assert "Traceback" not in terminal.text
     further = ["--set", f"rounds={run.last_round + 2}"]
     resumed = subprocess.run(
         [*COMMAND, "run", "--clients", "2", "--resume", run.run, *further],
         cwd=folder,
-        env={**os.environ, "XDG_STATE_HOME": str(folder)},
+        env={**os.environ, "XDG_STATE_HOME": str(folder / "state")},
         capture_output=True,
         text=True,
         timeout=WAIT_S,
@@ -139,7 +143,11 @@ def test_run_of_killed_server_reports_how_to_resume(folder: Path):
 
 
 def test_open_ports_of_running_federation_are_reported_correctly(folder: Path):
-    here = {"cwd": folder, "env": {**os.environ, "XDG_STATE_HOME": str(folder)}, "capture_output": True}
+    here = {
+        "cwd": folder,
+        "env": {**os.environ, "XDG_STATE_HOME": str(folder / "state")},
+        "capture_output": True,
+    }
     said = subprocess.run([*COMMAND, "up", "--clients", "1"], **here, text=True, timeout=WAIT_S)
     try:
         assert said.returncode == 0, said.stderr
