@@ -63,7 +63,6 @@ class Line:
             context = client_context(proxied or self.invitation.certificate)
             name = host if proxied else SERVER_NAME
             connection = Connection(plain, context, wire.FRAME_LIMIT, name, self.uplink_bytes_s)
-            connection.trust(wire.FRAME_LIMIT)
         except BaseException:
             plain.close()
             raise

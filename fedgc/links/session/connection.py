@@ -29,8 +29,7 @@ HEAD_LIMIT: Final = 8192  # bytes of a request or answer over HTTP: a proxy adds
 
 _LENGTH: Final = struct.Struct("<I")  # of the message that follows
 _HEAD_END: Final = b"\r\n\r\n"
-_RECORD_BYTES: Final = 2**14  # of the longest TLS record
-_READ_BYTES: Final = 2**16  # of one read, from an end that is known; of one that is not, a record
+_RECORD_BYTES: Final = 2**14  # of the longest TLS record, and of one read
 _TURN_BYTES: Final = 2**17  # that are read before other connections have their turn
 _WRITE_BYTES: Final = 2**15  # that are encrypted before they are written
 _ANSWER_BYTES: Final = 2**12  # that TLS may answer to one read by itself, as to key updates
@@ -88,7 +87,7 @@ class Connection:
         Args:
             plain: The socket.
             context: The settings of TLS.
-            longest: How many bytes a message from the other end may have, as long as that is not known.
+            longest: How many bytes a message from the other end may have; it can be changed.
             name: On a client, the name of the server; empty on the server.
             bytes_s: How many bytes a second it sends at most.
         """
@@ -97,7 +96,7 @@ class Connection:
         self.blocked = False  # whether it waits until the socket can be written to
         self.rests_until = -math.inf  # on the clock of time.monotonic, where it sends so many bytes a second
         self.received = 0  # bytes, of everything that came
-        self._longest, self._read_bytes = longest, _RECORD_BYTES
+        self.longest = longest
         self._socket = plain
         self._bytes_s = bytes_s
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -116,10 +115,6 @@ class Connection:
     def fileno(self) -> int:
         """Return the socket's number, to wait for it."""
         return self._socket.fileno()
-
-    def trust(self, longest: int) -> None:
-        """Take messages of so many bytes from now on, and more at once: the other end is known."""
-        self._longest, self._read_bytes = longest, _READ_BYTES
 
     # ---- out
 
@@ -226,7 +221,7 @@ class Connection:
         if self._is_secure and self._outgoing.pending > _ANSWER_BYTES:
             raise ConnectionError(f"saw records that ask for {self._outgoing.pending} bytes of answers")
         try:
-            data = self._socket.recv(self._read_bytes)
+            data = self._socket.recv(_RECORD_BYTES)
         except BlockingIOError:
             return False
         if not data:
@@ -245,8 +240,8 @@ class Connection:
                 if len(self._length) < _LENGTH.size:
                     return
                 (self._missing,), self._length = _LENGTH.unpack(self._length), b""
-                if not 0 < self._missing <= self._longest:
-                    raise BadMessage(f"a message of {self._missing} bytes: needed 1 to {self._longest}")
+                if not 0 < self._missing <= self.longest:
+                    raise BadMessage(f"a message of {self._missing} bytes: needed 1 to {self.longest}")
             part = data[at : at + self._missing]
             at += len(part)
             self._missing -= len(part)
@@ -272,9 +267,9 @@ class Connection:
 
     def discard(self) -> None:
         """Discard what has come."""
-        for _ in range(_TURN_BYTES // _READ_BYTES):
+        for _ in range(_TURN_BYTES // _RECORD_BYTES):
             try:
-                data = self._socket.recv(_READ_BYTES)
+                data = self._socket.recv(_RECORD_BYTES)
             except BlockingIOError:
                 return
             if not data:

@@ -167,7 +167,7 @@ class _Stream:
             peer, welcome = self._sessions.admit(wire.decode_hello(hello), self._nonce)
         self._peer, self._carries = peer, peer.stream
         self._streams.admitted(self)
-        self._connection.trust(wire.FRAME_LIMIT)
+        self._connection.longest = wire.FRAME_LIMIT
         self._connection.send(wire.encode(welcome))
         peer.wake = self._wake
         with guarded("a session", peer.client):
