@@ -4,9 +4,10 @@ Both ends keep one. Vectors count as up (client to server) or down. All other by
 lines of a packet and of its answer, count as control.
 """
 
+import operator
 import threading
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 KEPT_ROUNDS: Final = 64  # rows of older rounds are dropped
 
@@ -23,40 +24,10 @@ class Amounts:
     refused: int = 0
 
     def __add__(self, other: "Amounts") -> "Amounts":
-        sums = _Sums()
-        sums.add(self)
-        sums.add(other)
-        return sums.amounts()
+        return Amounts(*map(operator.add, _VALUES(self), _VALUES(other)))
 
 
-@dataclass(slots=True)
-class _Sums:
-    """Amounts that grow: many are added for each that is read."""
-
-    up_bytes: int = 0
-    down_bytes: int = 0
-    control_bytes: int = 0
-    upload_s: float = 0.0
-    download_s: float = 0.0
-    refused: int = 0
-
-    def add(self, amounts: Amounts) -> None:
-        self.up_bytes += amounts.up_bytes
-        self.down_bytes += amounts.down_bytes
-        self.control_bytes += amounts.control_bytes
-        self.upload_s += amounts.upload_s
-        self.download_s += amounts.download_s
-        self.refused += amounts.refused
-
-    def amounts(self) -> Amounts:
-        return Amounts(
-            self.up_bytes,
-            self.down_bytes,
-            self.control_bytes,
-            self.upload_s,
-            self.download_s,
-            self.refused,
-        )
+_VALUES: Final = operator.attrgetter(*(each.name for each in fields(Amounts)))
 
 
 class Accounts:
@@ -64,8 +35,8 @@ class Accounts:
 
     def __init__(self) -> None:
         self.round = 0
-        self._rounds: dict[int, _Sums] = {}
-        self._unsettled = _Sums()
+        self._rounds: dict[int, list[Any]] = {}  # the values of amounts: many are added for each that is read
+        self._unsettled = list(_VALUES(Amounts()))
         self._lock = threading.Lock()  # the driver calls `settle` while the link's thread adds
 
     def add(self, amounts: Amounts, round_: int | None = None) -> None:
@@ -74,19 +45,20 @@ class Accounts:
         with self._lock:
             sums = self._rounds.get(key)
             if sums is None:
-                sums = self._rounds[key] = _Sums()
+                sums = self._rounds[key] = list(_VALUES(Amounts()))
                 while len(self._rounds) > KEPT_ROUNDS:
                     del self._rounds[min(self._rounds)]
-            sums.add(amounts)
-            self._unsettled.add(amounts)
+            for at, value in enumerate(_VALUES(amounts)):
+                sums[at] += value
+                self._unsettled[at] += value
 
     def of(self, round_: int) -> Amounts:
         """Return the amounts of a round."""
         with self._lock:
-            return self._rounds.get(round_, _Sums()).amounts()
+            return Amounts(*self._rounds.get(round_, ()))
 
     def settle(self) -> Amounts:
         """Return the amounts since the last call."""
         with self._lock:
-            settled, self._unsettled = self._unsettled, _Sums()
-        return settled.amounts()
+            settled, self._unsettled = self._unsettled, list(_VALUES(Amounts()))
+        return Amounts(*settled)
