@@ -44,7 +44,7 @@ from fedgc.links.identity import Identity
 from fedgc.links.pieces import Incoming, Source, Vector, offer_of, shortened
 from fedgc.links.session.arrived_models import ArrivedModels
 from fedgc.links.session.certificate import fingerprint
-from fedgc.links.session.client_stream import ClientStream, Line
+from fedgc.links.session.client_stream import ClientStream, Connector
 from fedgc.links.session.flow import Flow
 from fedgc.links.session.waker import Waker
 from fedgc.messages import WIRE_VERSION, Close, ToClient, Validate, Work
@@ -96,9 +96,9 @@ class Session:
 
     def __enter__(self) -> Self:
         self._waker = Waker()
-        line = Line(self._invitation, self._terms.grace_s, self._terms.uplink_bytes_s, self._waker)
+        connector = Connector(self._invitation, self._terms.grace_s, self._terms.uplink_bytes_s, self._waker)
         self._thread = threading.Thread(
-            target=self._keep_open, args=(line,), name="fedgc-session", daemon=True
+            target=self._keep_open, args=(connector,), name="fedgc-session", daemon=True
         )
         self._thread.start()
         return self
@@ -244,13 +244,13 @@ class Session:
 
     # ---- the session's thread
 
-    def _keep_open(self, line: Line) -> None:
+    def _keep_open(self, connector: Connector) -> None:
         pause_s = FIRST_PAUSE_S
         while not self._ended:
             stream = self._stream = ClientStream()
             try:
                 with guarded("a session's stream"):
-                    is_silent = stream.carry(line, self)
+                    is_silent = stream.carry(connector, self)
             except Refused as error:  # nothing else ends this thread: the engine waits for it
                 self.end(str(error))
                 return

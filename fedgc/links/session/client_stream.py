@@ -1,4 +1,4 @@
-"""The client's stream: one connection to the listener, from dialling to its end. It runs in one thread."""
+"""The client's stream: one connection to the listener, from its start to its end. It runs in one thread."""
 
 import errno
 import math
@@ -24,7 +24,7 @@ CONNECTING: Final = frozenset({errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALRE
 GOODBYE_S: Final = 2.0  # minimum for a goodbye to arrive; the listener answers by closing the stream
 
 
-class Party(Protocol):
+class StreamOwner(Protocol):
     """What a stream needs of its session."""
 
     @property
@@ -45,7 +45,7 @@ class Party(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Connector:
     """What connections are made with, and what wakes the thread that serves them."""
 
     invitation: Invitation
@@ -53,12 +53,12 @@ class Line:
     uplink_bytes_s: float  # at most
     waker: Waker
 
-    def dialled(self, party: Party) -> Connection:
+    def connect(self, owner: StreamOwner) -> Connection:
         """Connect to the listener, or to the proxy before it, and ask for the protocol."""
         proxied, address = self.invitation.authority, self.invitation.address
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
-        plain = self._connected(host, int(port), party)
+        plain = self._connected(host, int(port), owner)
         try:
             context = client_context(proxied or self.invitation.certificate)
             name = host if proxied else SERVER_NAME
@@ -69,14 +69,14 @@ class Line:
         connection.send_head(request(address))
         return connection
 
-    def _connected(self, host: str, port: int, party: Party) -> socket.socket:
+    def _connected(self, host: str, port: int, owner: StreamOwner) -> socket.socket:
         """Connect to the first address that answers, until the session ends."""
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         for at, (family, kind, protocol, _, address) in enumerate(found, start=1):
             plain = socket.socket(family, kind, protocol)
             try:
                 plain.setblocking(False)
-                self._connect(plain, address, party, OPENING_QUIET * ping_s(self.grace_s) / len(found))
+                self._connect(plain, address, owner, OPENING_QUIET * ping_s(self.grace_s) / len(found))
             except OSError:
                 plain.close()
                 if at == len(found):
@@ -85,13 +85,13 @@ class Line:
                 return plain
         raise ConnectionError(f"{host}: saw no address")
 
-    def _connect(self, plain: socket.socket, address: Any, party: Party, limit_s: float) -> None:  # noqa: ANN401
+    def _connect(self, plain: socket.socket, address: Any, owner: StreamOwner, limit_s: float) -> None:  # noqa: ANN401
         error = plain.connect_ex(address)
         end = time.monotonic() + limit_s
         with DefaultSelector() as selector:
             selector.register(plain, EVENT_WRITE)
             selector.register(self.waker, EVENT_READ)
-            while error in CONNECTING and not party.ended and (rest_s := end - time.monotonic()) > 0:
+            while error in CONNECTING and not owner.ended and (rest_s := end - time.monotonic()) > 0:
                 ready = [key.fileobj for key, _ in selector.select(rest_s)]
                 self.waker.clear()
                 if plain in ready:
@@ -111,57 +111,59 @@ class ClientStream:
         self.open = self.was_open = False
         self._is_agreed = False  # whether the listener has changed to the protocol of sessions
 
-    def carry(self, line: Line, party: Party) -> bool:
+    def carry(self, connector: Connector, owner: StreamOwner) -> bool:
         """Carry messages both ways until the stream breaks; return whether it broke by a silence.
 
         A stream that is not open yet has longer: a busy listener opens one after the other.
         """
         try:
-            with closing(line.dialled(party)) as connection, DefaultSelector() as selector:
+            with closing(connector.connect(owner)) as connection, DefaultSelector() as selector:
                 selector.register(connection, EVENT_READ)
-                selector.register(line.waker, EVENT_READ)
-                is_silent = self._serve(line, party, connection, selector)
-                if party.ended and self.open:
-                    self._take_leave(line, party, connection, selector)
+                selector.register(connector.waker, EVENT_READ)
+                is_silent = self._serve(connector, owner, connection, selector)
+                if owner.ended and self.open:
+                    self._say_goodbye(connector, owner, connection, selector)
                 return is_silent
         except (OSError, EOFError) as error:
             self.broken = words_of(error)
             return False
 
-    def _serve(self, line: Line, party: Party, connection: Connection, selector: BaseSelector) -> bool:
+    def _serve(
+        self, connector: Connector, owner: StreamOwner, connection: Connection, selector: BaseSelector
+    ) -> bool:
         """Serve until the session has ended, or there was too long a silence: then return True."""
         quiet, heard, due = -1, self.heard, -math.inf
-        while not party.ended:
+        while not owner.ended:
             if time.monotonic() >= due:
                 quiet = quiet + 1 if self.heard == heard else 0
                 if quiet >= (QUIET if self.open else OPENING_QUIET):
                     return True
-                heard, due = self.heard, time.monotonic() + ping_s(line.grace_s)
-                party.ping()
-            self._send(party, connection)
-            self._wait(line, connection, selector, due)
-            self._receive(party, connection)
+                heard, due = self.heard, time.monotonic() + ping_s(connector.grace_s)
+                owner.ping()
+            self._send(owner, connection)
+            self._wait(connector, connection, selector, due)
+            self._receive(owner, connection)
             self.heard = connection.received
         return False
 
-    def _wait(self, line: Line, connection: Connection, selector: BaseSelector, end: float) -> None:
+    def _wait(self, connector: Connector, connection: Connection, selector: BaseSelector, end: float) -> None:
         """Wait until there is something to read, to send or to look at."""
         now = time.monotonic()
         end = connection.rests_until if now < connection.rests_until < end else end
         selector.modify(connection, EVENT_READ | (EVENT_WRITE if connection.blocked else 0))
         selector.select(max(0.0, end - now))
-        line.waker.clear()
+        connector.waker.clear()
 
-    def _send(self, party: Party, connection: Connection) -> bool:
+    def _send(self, owner: StreamOwner, connection: Connection) -> bool:
         """Send what the socket takes of what there is to send; return whether nothing is left."""
         while connection.flush() and self._is_agreed:
-            message = self.opening.popleft() if self.opening else party.next_message(self)
+            message = self.opening.popleft() if self.opening else owner.next_message(self)
             if message is None:
                 return True
             connection.send(message)
         return False
 
-    def _receive(self, party: Party, connection: Connection) -> None:
+    def _receive(self, owner: StreamOwner, connection: Connection) -> None:
         if not self._is_agreed:
             try:
                 head = connection.receive_head()
@@ -176,15 +178,17 @@ class ClientStream:
             for message in connection.receive():
                 with guarded("a frame of the server"):
                     for frame in wire.split(message):
-                        party.arrived(self, frame)
+                        owner.arrived(self, frame)
         except Refused as error:  # a server that breaks the protocol: no new stream helps
-            party.end(str(error))
+            owner.end(str(error))
 
-    def _take_leave(self, line: Line, party: Party, connection: Connection, selector: BaseSelector) -> None:
+    def _say_goodbye(
+        self, connector: Connector, owner: StreamOwner, connection: Connection, selector: BaseSelector
+    ) -> None:
         """Send what is left, a goodbye for one, and wait until the listener closes the stream."""
-        end = time.monotonic() + max(GOODBYE_S, SILENCE * line.grace_s)
+        end = time.monotonic() + max(GOODBYE_S, SILENCE * connector.grace_s)
         while time.monotonic() < end:
-            if self._send(party, connection):
+            if self._send(owner, connection):
                 connection.finish()
-            self._wait(line, connection, selector, end)
+            self._wait(connector, connection, selector, end)
             connection.discard()
