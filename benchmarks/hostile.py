@@ -1,8 +1,15 @@
-"""Final accuracy and time with hostile clients, for every aggregation rule and attack.
+"""Final accuracy and time with hostile clients, by aggregation rule and attack; the cost of rules without.
 
 Digits, dealt at random. The first clients are hostile; what they send is made from what they would have sent.
 Training runs the serving code under simulated time (`fedgc.sim.training`), so each rule gets the same updates
 in the same order. `none` is the run in which all clients are honest.
+
+No rule can tell a hostile client from an honest one with unusual data by its update alone. So each rule is
+also run with honest clients and uneven data, beside the weighted mean:
+
+    own labels       one client has all samples of two labels
+    shards           two shards of the samples sorted by label for each client (arXiv 1602.05629)
+    half             one client has half of the samples
 
     flip, flip x3    the update times -1, -3
     scale            the update times 10^6
@@ -18,7 +25,7 @@ in the same order. `none` is the run in which all clients are honest.
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -48,6 +55,8 @@ FLEETS: Final = ((4, 1), (8, 2))  # clients, hostile ones
 RULES: Final = ("auto", "weighted-mean", "trimmed-mean", "median", "multi-krum")
 OPTIONS: Final[Mapping[str, str]] = {"trimmed-mean": "trim=0.25", "multi-krum": "f=2"}
 NEEDS: Final[Mapping[str, int]] = {"multi-krum": 7}  # clients
+UNEVEN: Final = ("own labels", "shards", "half")
+OWN: Final = 2  # labels that one client alone has
 ROUNDS: Final = 40
 
 Send = Callable[["_Hostile", Vector, Reveal], Vector]
@@ -92,6 +101,7 @@ class Fleet:
     clients: int
     hostile: int
     attack: str
+    data: str = "random"
 
 
 class _Hostile(Clients):
@@ -123,13 +133,29 @@ class _Hostile(Clients):
 
 def _task(fleet: Fleet, seed: int) -> Task:
     table, rng = read(None), np.random.default_rng([seed, 1])
-    shares = np.array_split(rng.permutation(len(table.labels)), fleet.clients)
+    shares = _shares(fleet, table.labels, rng)
     labels = table.labels.copy()
     if fleet.attack == "labels":
         for share in shares[: fleet.hostile]:
             labels[share] = labels.max() - labels[share]
     rows = {f"chunk {w:04}": share for w, share in enumerate(shares)}
     return images(replace(table.images, labels=labels), rows, model="mlp", optimizer="sgd")
+
+
+def _shares(fleet: Fleet, labels: NDArray[np.int64], rng: np.random.Generator) -> list[NDArray[np.int64]]:
+    """Return the samples of every client."""
+    dealt = rng.permutation(len(labels))
+    if fleet.data == "own labels":
+        own = labels[dealt] < OWN
+        return [dealt[own], *np.array_split(dealt[~own], fleet.clients - 1)]
+    if fleet.data == "shards":
+        sorted_shards = np.array_split(np.argsort(labels, kind="stable"), 2 * fleet.clients)
+        pairs = rng.permutation(2 * fleet.clients).reshape(fleet.clients, 2).tolist()
+        return [np.concatenate([sorted_shards[at] for at in pair]) for pair in pairs]
+    if fleet.data == "half":
+        middle = len(dealt) // 2
+        return [dealt[:middle], *np.array_split(dealt[middle:], fleet.clients - 1)]
+    return np.array_split(dealt, fleet.clients)
 
 
 def _announced(task: Task, fleet: Fleet) -> Task:
@@ -182,44 +208,55 @@ def _play(case: _Case) -> tuple[float, float]:
         return _run(case.fleet, case.rule, case.rounds, case.seed)
 
 
+def _cases(attacks: Sequence[str], rules: Sequence[str], rounds: int, seeds: int) -> Iterator[_Case]:
+    for clients, hostile in FLEETS:
+        attacked = [Fleet(clients, hostile, attack) for attack in attacks]
+        honest = [Fleet(clients, 0, "none", data) for data in UNEVEN]
+        for rule in rules:
+            if clients >= NEEDS.get(rule, 0):
+                for fleet in (*attacked, *honest):
+                    yield from (_Case(fleet, rule, rounds, seed) for seed in range(seeds))
+
+
+def _beside(case: _Case) -> _Case:
+    """Return the case that another one is compared with."""
+    if case.fleet.data != "random":
+        return replace(case, rule="weighted-mean")
+    return replace(case, fleet=replace(case.fleet, attack="none"))
+
+
 def _rows(
     attacks: Sequence[str], rules: Sequence[str], rounds: int, seeds: int
 ) -> Iterator[dict[str, Value]]:
-    cases = [
-        _Case(Fleet(clients, hostile, attack), rule, rounds, seed)
-        for clients, hostile in FLEETS
-        for rule in rules
-        if clients >= NEEDS.get(rule, 0)
-        for attack in attacks
-        for seed in range(seeds)
-    ]
+    cases = list(_cases(attacks, rules, rounds, seeds))
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         found = dict(zip(cases, pool.map(_play, cases), strict=True))
     for first in (case for case in cases if case.seed == 0):
-        mine = [found[replace(first, seed=seed)] for seed in range(seeds)]
-        calm_fleet = replace(first.fleet, attack="none")
-        calm = [found[replace(first, seed=seed, fleet=calm_fleet)] for seed in range(seeds)]
-        lost = [100 * (fair - seen) for (fair, _), (seen, _) in zip(calm, mine, strict=True)]
-        slower = [seen / fair for (_, fair), (_, seen) in zip(calm, mine, strict=True)]
+        of_seeds = [replace(first, seed=seed) for seed in range(seeds)]
+        pairs = [(found[_beside(each)], found[each]) for each in of_seeds]
+        lost = [100 * (fair - seen) for (fair, _), (seen, _) in pairs]
+        slower = [seen / fair for (_, fair), (_, seen) in pairs]
         yield {
-            "clients": first.fleet.clients, "hostile": first.fleet.hostile,
+            "clients": first.fleet.clients, "hostile": first.fleet.hostile, "data": first.fleet.data,
             "rule": first.rule, "attack": first.fleet.attack, "rounds": rounds,
-            "accuracy": float(np.mean([accuracy for accuracy, _ in mine])),
+            "accuracy": float(np.mean([found[each][0] for each in of_seeds])),
             "lost_points": float(np.mean(lost)), "lost_points_worst_seed": max(lost),
             "time_ratio": float(np.mean(slower)),
         }  # fmt: skip
 
 
 def bench_hostile(*, quick: bool) -> Report:
-    """Return the table of rule by attack, and the worst rows of the default rule."""
+    """Return the accuracy by rule and attack, the cost for honest clients, and the worst of the default."""
     attacks = ("none", "flip x3", "scale", "samples", "mute") if quick else tuple(ATTACKS)
     rules = ("auto", "weighted-mean") if quick else RULES
     rounds, seeds = (ROUNDS // 2, 1) if quick else (ROUNDS, 3)
     rows = list(_rows(attacks, rules, rounds, seeds))
 
-    def worst(column: str, rule: str, clients: int) -> float:
+    def worst(column: str, rule: str, clients: int, data: Collection[str] = ("random",)) -> float:
         return max(
-            float(each[column] or 0.0) for each in rows if (each["rule"], each["clients"]) == (rule, clients)
+            float(row[column] or 0.0)
+            for row in rows
+            if (row["rule"], row["clients"]) == (rule, clients) and row["data"] in data
         )
 
     figures: dict[str, Figure] = {
@@ -228,6 +265,13 @@ def bench_hostile(*, quick: bool) -> Report:
         "worst_time_ratio": max(worst("time_ratio", "auto", clients) for clients, _ in FLEETS),
         "worst_accuracy_loss_points_weighted_mean": worst("lost_points", "weighted-mean", 4),
     }
+    for rule in rules:
+        if rule != "weighted-mean":
+            figures[f"honest_cost_points_{rule.replace('-', '_')}"] = max(
+                worst("lost_points", rule, clients, UNEVEN)
+                for clients, _ in FLEETS
+                if clients >= NEEDS.get(rule, 0)
+            )
     if not quick:
         figures["worst_accuracy_loss_points_2_of_8_trimmed_mean"] = worst("lost_points", "trimmed-mean", 8)
     worst_first = sorted(rows, key=lambda row: -float(row["lost_points"] or 0.0))

@@ -3,7 +3,20 @@
 import numpy as np
 import pytest
 
-from benchmarks.hostile import ATTACKS, CLAIMED, ROUNDS, Fleet, _announced, _Case, _play, _task
+from benchmarks.hostile import (
+    ATTACKS,
+    CLAIMED,
+    OWN,
+    ROUNDS,
+    UNEVEN,
+    Fleet,
+    _announced,
+    _beside,
+    _Case,
+    _play,
+    _shares,
+    _task,
+)
 
 FEW = 6  # rounds
 
@@ -22,6 +35,27 @@ def test_false_samples_are_announced_only() -> None:
     task = _task(fleet, 0)
     announced, true = list(_announced(task, fleet).sizes().values()), list(task.sizes().values())
     assert announced == [CLAIMED, *true[1:]]
+
+
+@pytest.mark.parametrize("data", UNEVEN)
+def test_uneven_data_deal_each_sample_once(data: str) -> None:
+    dealt = _task(Fleet(4, 0, "none", data), 0).sizes()
+    assert sum(dealt.values()) == sum(_task(Fleet(4, 0, "none"), 0).sizes().values())
+    assert (max(dealt.values()) > 2 * min(dealt.values())) == (data == "half")
+
+
+def test_first_client_alone_has_its_own_labels() -> None:
+    labels = np.repeat(np.arange(10), 20)
+    own, *others = _shares(Fleet(4, 0, "none", "own labels"), labels, np.random.default_rng(0))
+    assert set(labels[own]) == set(range(OWN))
+    assert set(labels[np.concatenate(others)]) == set(range(OWN, 10))
+
+
+def test_honest_run_is_compared_with_weighted_mean() -> None:
+    uneven = _Case(Fleet(4, 0, "none", "half"), "median", FEW, 1)
+    assert _beside(uneven) == _Case(Fleet(4, 0, "none", "half"), "weighted-mean", FEW, 1)
+    attacked = _Case(Fleet(4, 1, "flip"), "median", FEW, 1)
+    assert _beside(attacked) == _Case(Fleet(4, 1, "none"), "median", FEW, 1)
 
 
 @pytest.mark.parametrize("attack", ["scale", "samples"])
