@@ -307,7 +307,7 @@ def bench_fleet(
     quick: Quick = False,
     save: Save = False,
 ) -> None:
-    """What one server spends on each of many clients, and what a stop of 15 seconds costs.
+    """What one server spends on each of many clients, what a stop of 15 seconds costs, and a tree of servers.
 
     Example: python -m benchmarks fleet --clients 100,1000,3000 --json
     """

@@ -17,43 +17,27 @@ defaults, but every round is exchanged, and the grace time is 20 s: the clients'
     rounds_lost_after_stop  of these rounds, how many made no model
     churn_memory_slope     growth of the server's memory in percent per 100 rounds, while a fifth of the
                            clients leave and come again in each round
+
+The figures of a tree of servers are in `benchmarks.fleet_tree`.
 """
 
 import os
-import signal
-import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
-from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
-from benchmarks.fleet_clients import crowds, serve_all
-from benchmarks.fleet_server import Place, serve
+from benchmarks import fleet_tree
+from benchmarks.fleet_processes import FIRST, MADE, Rows, fleet_of, number, of
 from benchmarks.report import Figure, Report, Value, machine
 from benchmarks.soak_processes import Sample, slope_percent
-from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed
-from fedgc.links.frames import Invitation
 
-Rows = list[dict[str, Value]]
-
-WAIT_S: Final = 240.0  # for the next row
-FIRST: Final = 1  # practice rounds
 FEW: Final = 100
 MANY: Final = 1000
 MOST: Final = 3000
-SPARE: Final = 2  # invitations of a client whose session was lost
-GRACE_S: Final = (
-    20.0  # the threads of a hundred clients in one process are silent for longer than the usual half
-)
 CHURN_EVERY: Final = 5  # rounds in which each client leaves once
-MADE: Final = ("synced", "approximate")  # outcomes with a new model
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +49,11 @@ class Size:
     stop_s: float
     churn_clients: int
     churn_rounds: int
+    site_clients: int
 
 
-USUAL: Final = Size((10, FEW, MANY), rounds=6, stop_s=15.0, churn_clients=FEW, churn_rounds=200)
-QUICK: Final = Size((4, 20), rounds=3, stop_s=3.0, churn_clients=0, churn_rounds=0)
+USUAL: Final = Size((10, FEW, MANY), 6, stop_s=15.0, churn_clients=FEW, churn_rounds=200, site_clients=300)
+QUICK: Final = Size((4, 20), rounds=3, stop_s=3.0, churn_clients=0, churn_rounds=0, site_clients=10)
 
 
 def fleets_of(text: str) -> tuple[int, ...]:
@@ -93,12 +78,13 @@ def bench_fleet(size: Size) -> Report:
         rows += _measured(clients, size, stop_s=size.stop_s if clients == size.clients[-1] else 0.0)
     if size.churn_rounds:
         rows += _churned(size)
+    rows += fleet_tree.measured(size.site_clients, size.rounds)
     return Report(figures(rows), rows, machine())
 
 
 def _measured(clients: int, size: Size, *, stop_s: float) -> Rows:
     """Return the rows of some rounds, and of those after a stop of the server."""
-    with _fleet(f"fleet-{clients}", clients) as fleet:
+    with fleet_of(f"fleet-{clients}", clients) as fleet:
         try:
             fleet.rounds(FIRST + size.rounds)
             if stop_s:
@@ -109,7 +95,7 @@ def _measured(clients: int, size: Size, *, stop_s: float) -> Rows:
 
 
 def _churned(size: Size) -> Rows:
-    with _fleet("churn", size.churn_clients, CHURN_EVERY, size.churn_rounds) as fleet:
+    with fleet_of("churn", size.churn_clients, CHURN_EVERY, size.churn_rounds) as fleet:
         try:
             fleet.rounds(size.churn_rounds)
         except EdgeFailed as error:
@@ -117,112 +103,14 @@ def _churned(size: Size) -> Rows:
     return fleet.rows
 
 
-# ---- one fleet
-
-
-@dataclass(slots=True)
-class Fleet:
-    """A server and its clients, each in a process, and what the server has told."""
-
-    name: str
-    clients: int
-    server: Any  # a process
-    pipe: Connection  # to it
-    crowds: list[Connection] = field(default_factory=list)  # to the clients
-    rows: Rows = field(default_factory=list)
-
-    def rounds(self, count: int) -> None:
-        """Wait for so many more rounds."""
-        while count:
-            count -= self.next()["what"] == "round"
-
-    def next(self) -> dict[str, Value]:
-        """Return the next thing that the server tells."""
-        try:
-            if not self.pipe.poll(WAIT_S):
-                raise EdgeFailed(f"{self.name}: saw no round within {WAIT_S:g} s")
-            told: dict[str, Value] = self.pipe.recv()
-        except EOFError as error:
-            raise EdgeFailed(f"{self.name}: the server has ended") from error
-        self.rows.append({"fleet": self.name, "clients": self.clients, **told})
-        return told
-
-    def stop_for(self, seconds: float) -> None:
-        """Stop the server, and wait until a round counts all clients again."""
-        os.kill(self.server.pid, signal.SIGSTOP)
-        time.sleep(seconds)
-        os.kill(self.server.pid, signal.SIGCONT)
-        continued_s, back = time.monotonic(), False
-        about: dict[str, Value] = {"fleet": self.name, "clients": self.clients, "stop_s": seconds}
-        self.rows.append({"what": "stop", **about, "at_s": continued_s})
-        while not back and time.monotonic() < continued_s + WAIT_S:
-            told = self.next()
-            back = number(told["began_s"]) >= continued_s and told["counted"] == self.clients
-        for crowd in self.crowds:
-            crowd.send("count")
-        ended = sum(crowd.recv() for crowd in self.crowds)
-        self.rows.append({"what": "after stop", **about, "ended": ended, "back": back})
-
-
-@contextmanager
-def _fleet(name: str, clients: int, leaves_every: int = 0, rounds: int = 0) -> Iterator[Fleet]:
-    """Start a server and its clients; end both."""
-    config = RunConfig(
-        gate="every",
-        rounds=10**6,
-        min_clients=clients,
-        start_timeout_s=WAIT_S,
-        evaluate_every=0,
-        link="session",
-        grace_s=GRACE_S,
-    )
-    again = clients * rounds // leaves_every if leaves_every else SPARE * clients
-    context = get_context("spawn")
-    pipes = context.Pipe()
-    with tempfile.TemporaryDirectory(prefix="fedgc-bench-") as folder:
-        environment = {"FEDGC_DB": str(Path(folder) / "fedgc.db"), "XDG_STATE_HOME": folder}
-        place = Place(config, clients + again, environment)
-        server = context.Process(target=serve, args=(place, pipes[1]), daemon=True)
-        server.start()
-        pipes[1].close()  # so that its end is noticed
-        started: list[Any] = [server]
-        try:
-            invitations = pipes[0].recv()
-            fleet = Fleet(name, clients, server, pipes[0])
-            fleet.next()
-            for crowd, told in _crowds(config, invitations, leaves_every):
-                started.append(crowd)
-                fleet.crowds.append(told)
-            yield fleet
-            with suppress(BrokenPipeError):  # it has ended by itself
-                pipes[0].send("over")
-            server.join(WAIT_S)
-        finally:
-            for process in reversed(started):
-                process.kill()
-                process.join()
-
-
-def _crowds(
-    config: RunConfig, invitations: Sequence[Invitation], leaves_every: int
-) -> Iterator[tuple[Any, Connection]]:
-    """Start the processes of the clients."""
-    context, every = get_context("spawn"), crowds(config, config.min_clients, leaves_every)
-    for n, crowd in enumerate(every):
-        ours, theirs = context.Pipe()
-        given = (crowd, invitations[n :: len(every)], theirs)
-        process = context.Process(target=serve_all, args=given, daemon=True)
-        process.start()
-        yield process, ours
-
-
 # ---- figures
 
 
 def figures(rows: Sequence[Mapping[str, Value]]) -> dict[str, Figure]:
     """Return the named figures, None where nothing was measured."""
-    fleets = {str(row["fleet"]): int(number(row["clients"])) for row in rows if row["what"] == "ready"}
-    spent = {n: _ms_per_client(rows, name, n) for name, n in fleets.items() if name != "churn"}
+    ready = {str(row["fleet"]): int(number(row["clients"])) for row in rows if row["what"] == "ready"}
+    fleets = {name: n for name, n in ready.items() if name == f"fleet-{n}"}
+    spent = {n: _ms_per_client(rows, name, n) for name, n in fleets.items()}
     few = spent.get(FEW)
     growth = {n: each / few if each and few else None for n, each in spent.items()}
     return {
@@ -233,18 +121,15 @@ def figures(rows: Sequence[Mapping[str, Value]]) -> dict[str, Figure]:
         "mb_per_client": _mb_per_client(rows, max(spent, default=0)),
         **_after_stop(rows),
         "churn_memory_slope": _churn_slope(rows),
+        **fleet_tree.figures(rows),
     }
-
-
-def _of(rows: Sequence[Mapping[str, Value]], fleet: str, what: str) -> list[Mapping[str, Value]]:
-    return [row for row in rows if (row.get("fleet"), row["what"]) == (fleet, what)]
 
 
 def _steady(rows: Sequence[Mapping[str, Value]], fleet: str) -> list[Mapping[str, Value]]:
     """Return the rounds of a fleet before the server is stopped."""
-    stops = [number(row["at_s"]) for row in _of(rows, fleet, "stop")]
+    stops = [number(row["at_s"]) for row in of(rows, fleet, "stop")]
     end = min(stops, default=float("inf"))
-    return [row for row in _of(rows, fleet, "round") if number(row["at_s"]) < end]
+    return [row for row in of(rows, fleet, "round") if number(row["at_s"]) < end]
 
 
 def _ms_per_client(rows: Sequence[Mapping[str, Value]], fleet: str, clients: int) -> float | None:
@@ -255,13 +140,13 @@ def _ms_per_client(rows: Sequence[Mapping[str, Value]], fleet: str, clients: int
 
 def _gather_cpu_s(rows: Sequence[Mapping[str, Value]]) -> float | None:
     name = f"fleet-{MANY}"
-    gathered, ready = _of(rows, name, "gathered"), _of(rows, name, "ready")
+    gathered, ready = of(rows, name, "gathered"), of(rows, name, "ready")
     return number(gathered[0]["cpu_s"]) - number(ready[0]["cpu_s"]) if gathered else None
 
 
 def _mb_per_client(rows: Sequence[Mapping[str, Value]], clients: int) -> float | None:
     name = f"fleet-{clients}"
-    rounds, ready = _steady(rows, name), _of(rows, name, "ready")
+    rounds, ready = _steady(rows, name), of(rows, name, "ready")
     if not rounds:
         return None
     return (number(rounds[-1]["memory"]) - number(ready[0]["memory"])) / clients / 1e6
@@ -273,7 +158,7 @@ def _after_stop(rows: Sequence[Mapping[str, Value]]) -> dict[str, float | None]:
     if not (stops and over):
         return dict.fromkeys(names)
     began = number(stops[0]["at_s"])
-    after = [row for row in _of(rows, str(stops[0]["fleet"]), "round") if number(row["at_s"]) >= began]
+    after = [row for row in of(rows, str(stops[0]["fleet"]), "round") if number(row["at_s"]) >= began]
     back = number(after[-1]["at_s"]) - began if over[0]["back"] else None
     lost = sum(number(row["lost"]) for row in after) + number(over[0]["ended"])
     failed = max((number(row["failed"]) for row in after), default=0.0)
@@ -284,11 +169,6 @@ def _after_stop(rows: Sequence[Mapping[str, Value]]) -> dict[str, float | None]:
 def _churn_slope(rows: Sequence[Mapping[str, Value]]) -> float | None:
     life = [
         Sample(number(row["at_s"]), int(number(row["round"])), number(row["memory"]), 0)
-        for row in _of(rows, "churn", "round")
+        for row in of(rows, "churn", "round")
     ]
     return slope_percent([life]) if life else None
-
-
-def number(value: Value) -> float:
-    """Return a value of a row as a number."""
-    return float(value or 0.0)

@@ -25,14 +25,15 @@ from fedgc.messages import Announced, Close, Continue, Held, Joined, Report, Rev
 from fedgc.sim.owned import end_with_the_parent
 from fedgc.training import Vector
 
-SAMPLES: Final = 10
+SAMPLES: Final = (10, 11)  # of clients with even and odd numbers,
+SIZES: Final = (9e-4, 1.1e-3)  # and each number of their updates: so close that the server clips none
 STEP_S: Final = 0.01  # that a client claims for a step
 IDLE_S: Final = 0.01  # between two looks at all sessions,
 IDLE_EACH_S: Final = 0.0003  # and this for each of them: a look takes time from their threads
 OPENING: Final = 20  # sessions of all processes that may wait for the server's first answer
 GROUP: Final = 100  # sessions of a process
 OPENED_S: Final = 30.0
-UPDATE: Final[Vector] = np.full(NUMBERS, 1e-3, np.float32)
+UPDATES: Final[tuple[Vector, ...]] = tuple(np.full(NUMBERS, each, np.float32) for each in SIZES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,21 @@ class Crowd:
     opening: int = OPENING
 
 
-def crowds(config: RunConfig, clients: int, leaves_every: int) -> tuple[Crowd, ...]:
+def crowds(config: RunConfig, numbers: range, leaves_every: int) -> tuple[Crowd, ...]:
     """Return the clients of each process."""
-    first = range(0, clients, GROUP)
+    first = range(0, len(numbers), GROUP)
     opening = max(1, OPENING // len(first))
-    return tuple(Crowd(config, range(n, min(n + GROUP, clients)), leaves_every, opening) for n in first)
+    return tuple(Crowd(config, numbers[n : n + GROUP], leaves_every, opening) for n in first)
+
+
+def mean_update(numbers: range) -> float:
+    """Return each number of the mean by samples of the updates of these clients.
+
+    >>> round(mean_update(range(2)), 6), round(mean_update(range(1)), 6)
+    (0.001005, 0.0009)
+    """
+    samples = [SAMPLES[number % 2] for number in numbers]
+    return sum(SIZES[n % 2] * each for n, each in zip(numbers, samples, strict=True)) / sum(samples)
 
 
 class _Client:
@@ -57,6 +68,7 @@ class _Client:
 
     def __init__(self, number: int, crowd: Crowd) -> None:
         self._number, self._crowd = number, crowd
+        self._samples, self._update = SAMPLES[number % 2], UPDATES[number % 2]
         self._who = Identity(Ed25519PrivateKey.generate())
         self._open = ExitStack()
         self._session: Session | None = None
@@ -69,7 +81,7 @@ class _Client:
         terms = Terms(config.grace_s, piece_bytes, NUMBERS, time.monotonic, random.random, name)
         self._session = session = self._open.enter_context(Session(invitation, self._who, terms))
         session.send(Announced(0.0, client, LAYOUT))
-        session.send(Joined(0.0, client, True, (Held(f"part-{self._number}", SAMPLES),)))
+        session.send(Joined(0.0, client, True, (Held(f"part-{self._number}", self._samples),)))
 
     def leave(self) -> None:
         """End the session and wait for its end."""
@@ -100,13 +112,13 @@ class _Client:
                 session.send(self._report(command.round, command.target))
             case Reveal() if self._work is not None:
                 session.send(self._report(command.round, self._work.target))
-                session.offer(command.round, command.attempt, UPDATE, command.wire)
+                session.offer(command.round, command.attempt, self._update, command.wire)
             case _:
                 pass
         return command
 
     def _report(self, round_: int, steps: int) -> Report:
-        return Report(0.0, self._who.client, round_, steps, SAMPLES, STEP_S * steps, 1.0, 1.0)
+        return Report(0.0, self._who.client, round_, steps, self._samples, STEP_S * steps, 1.0, 1.0)
 
     def leaves_after(self, command: Close) -> bool:
         """Whether it is its turn to leave after this round."""

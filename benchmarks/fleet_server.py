@@ -1,4 +1,7 @@
-"""The server of the fleet benchmark: a driver, a listener and a store in one process, as in a ServerApp."""
+"""The server of the fleet benchmark: a driver, a listener and a store in one process, as in a ServerApp.
+
+With the setting `site.gateway` it is the server of a site, whose run its gateway drives.
+"""
 
 import gc
 import os
@@ -21,6 +24,7 @@ from fedgc.flower.job import Job
 from fedgc.flower.recording import Recording, recorded
 from fedgc.flower.sink import Sink
 from fedgc.flower.sinks import Sinks
+from fedgc.flower.site import GatewayLine, gateway_line
 from fedgc.history import RoundRow, Speeds
 from fedgc.links.links import Links
 from fedgc.links.log import LOG
@@ -83,14 +87,14 @@ def serve(place: Place, pipe: Connection) -> None:
     os.environ.update(place.environment)
     events: SimpleQueue[LinkEvent] = SimpleQueue()
     links = Links(events.put, LOG)
-    with recorded(place.config, RUN, 1) as recording:
+    with gateway_line(place.config.site_gateway) as gateway, recorded(place.config, RUN, 1) as recording:
         quotas = Quotas(place.config.lines_per_s, place.config.bytes_per_s)
         audit = recording.sink.audited
         around = Surroundings(time.monotonic, os.urandom, time.time, LOG, audit, quotas)
         listener = Listener(place.config, RUN, NUMBERS, links.heard("session"), around)
         links.add({"session": listener})
         told = _Told(pipe, partial(_void, listener))
-        driver = Driver(_job(place, recording, told), time.monotonic, LOG, events)
+        driver = Driver(_job(place, recording, told, gateway), time.monotonic, LOG, events)
         gc.freeze()
         listener.start()
         pipe.send([listener.invite() for _ in range(place.invitations)])
@@ -98,14 +102,16 @@ def serve(place: Place, pipe: Connection) -> None:
         Thread(target=_stopped, args=(pipe, events), daemon=True).start()
         driver.drive(links)
         listener.close("the benchmark is over", complete=True)
-    pipe.send({"what": "over", **_spent()})
+    numbers = {"least": float(driver.model.min()), "most": float(driver.model.max())}
+    pipe.send({"what": "over", **numbers, **_spent()})
 
 
-def _job(place: Place, recording: Recording, told: _Told) -> Job:
+def _job(place: Place, recording: Recording, told: _Told, gateway: GatewayLine | None) -> Job:
     model = AnnouncedModel(LAYOUT, np.zeros(NUMBERS, np.float32))
     sink = Sinks(recording.sink, [told])
     folder = runs_folder("", os.environ) / RUN
-    return Job(model, place.config, sink, Speeds(), partial(_save, folder, recording), name=RUN)
+    save = partial(_save, folder, recording)
+    return Job(model, place.config, sink, Speeds(), save, name=RUN, gateway=gateway)
 
 
 def _save(folder: Path, recording: Recording, made: checkpoint.Checkpoint) -> None:

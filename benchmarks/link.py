@@ -30,6 +30,7 @@ from statistics import median
 from threading import BrokenBarrierError
 from typing import Final
 
+from benchmarks.memory_watch import processor_s
 from benchmarks.report import Report, Value, machine
 from benchmarks.stock import MODELS, Quickstart, fedavg_overheads_s, plain_stream_s
 from benchmarks.stop import stops_heard_s
@@ -293,8 +294,7 @@ class Watch:
             return
         with suppress(OSError, KeyError):
             status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-            ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            cpu_s = (int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK")
+            cpu_s = processor_s(pid)
             self.idle_bytes = self.idle_bytes or _kilobytes(status["VmRSS"])
             self.peak_bytes = max(self.peak_bytes, _kilobytes(status["VmHWM"]))
             self.first_cpu_s = cpu_s if self.first_cpu_s is None else self.first_cpu_s

@@ -1,5 +1,9 @@
-"""The memory of processes while they run: what the system cannot take back, which is all but mapped files."""
+"""The memory and the processor time of processes while they run.
 
+The memory is what the system cannot take back, which is all but mapped files.
+"""
+
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +30,14 @@ def resident_bytes(pid: int, fields: Sequence[str] = FIELDS) -> int:
         status = dict(line.split(":", 1) for line in lines)
         return sum(1024 * int(status[name].split()[0]) for name in fields)
     return 0
+
+
+def processor_s(pid: int) -> float:
+    """Return the processor time of a process in seconds; 0 if it has ended."""
+    with suppress(OSError):
+        ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 @dataclass(slots=True)

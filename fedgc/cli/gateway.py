@@ -66,7 +66,7 @@ def serve_site(app: Path | None, consortium: int) -> None:
         )
     if home := environment.client.get(HOME):
         os.environ["FLWR_HOME"] = str(home)
-    settings = site_settings(environment, _written(environment))
+    settings = site_settings(environment, write_place(environment))
     wanted = Wanted(None, settings, superlink=str(environment.client[SITE]))
     must_be_known(wanted)
     console = view.terminal()
@@ -100,7 +100,7 @@ def site_settings(environment: ScriptEnvironment, place: Path) -> dict[str, Sett
     return {**settings, "rounds": config.rounds * math.ceil(steps / config.round_steps)}
 
 
-def _written(environment: ScriptEnvironment) -> Path:
+def write_place(environment: ScriptEnvironment) -> Path:
     """Write what the server of the site needs to find the gateway, for this user only."""
     place = environment.folder.absolute() / FILE
     try:

@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks.fleet import QUICK, bench_fleet, figures, fleets_of
+from benchmarks.fleet_clients import mean_update
 from fedgc.errors import BadSetting
 
 MEGABYTE = 1_000_000
@@ -56,6 +57,7 @@ def test_stop_counts_lost_clients_and_rounds_until_all_are_back():
         completed(about, 4, 12.0, at_s=19.0, outcome="empty", counted=0, failed=15),
         completed(about, 5, 13.0, at_s=22.0, counted=18, lost=2, failed=2),
         completed(about, 6, 13.1, at_s=25.0),
+        completed(about, 7, 13.2, at_s=25.1, outcome="stopped", counted=0),
         {**about, "what": "after stop", "ended": 1, "back": True},
     ]
     found = figures(rows)
@@ -76,6 +78,42 @@ def test_churn_slope_is_of_churned_fleet_alone():
     assert found["server_ms_per_client"] == {}
 
 
+def tree(*outcomes: str, most: float = 0.0, counted: int = 4) -> list[dict]:
+    """A server, three sites of four clients each, and one server with all twelve, with these rounds."""
+    rows = fleet(12, 2.0, 2.24, 2.48, name="flat")
+    top = {"fleet": "tree", "clients": 3}
+    for n, outcome in enumerate(outcomes, start=1):
+        rows.append(completed(top, n, 0.03 * n, at_s=1.5 * n, outcome=outcome))
+    for site in ("site-1", "site-2", "site-3"):
+        about = {"fleet": site, "clients": 4}
+        for n in range(1, len(outcomes)):
+            rows.append({**about, "what": "gateway", "at_s": 1.5 * n, "cpu_s": 0.01 * n, "memory": MEGABYTE})
+            rows.append(completed(about, n, 0.07 * n, memory=3 * MEGABYTE, counted=counted))
+    return [*rows, {**top, "what": "over", "least": most, "most": most}]
+
+
+def test_tree_is_compared_with_one_server_of_as_many_clients():
+    found = figures(tree("synced", "synced", "synced", "stopped", most=-3 * mean_update(range(12))))
+    assert found["tree_round_s"] == found["tree_over_flat_round_s"] == pytest.approx(1.5)
+    assert found["tree_top_ms_per_round"] == pytest.approx(3 * found["tree_top_ms_per_gateway"])
+    assert found["tree_site_ms_per_round"] == pytest.approx(80.0)
+    assert found["tree_gateway_ms_per_round"] == pytest.approx(10.0)
+    assert (found["tree_ms_per_client"], found["flat_ms_per_client"]) == pytest.approx((20.0, 20.0))
+    assert found["tree_mb_per_site"] == pytest.approx(4.0)
+    assert found["tree_rounds_lost"] == 0
+    assert found["tree_model_error"] == pytest.approx(0.0, abs=1e-12)
+    assert found["server_ms_per_client"] == {}
+
+
+def test_tree_that_loses_round_or_client_is_seen():
+    expected = -2 * mean_update(range(12))
+    rows = tree("synced", "empty", "synced", "stopped", most=expected, counted=3)
+    assert figures(rows)["tree_rounds_lost"] == 1 + 3 * 3, "the round above, and those of all sites"
+    assert figures(rows)["tree_model_error"] == pytest.approx(0.0, abs=1e-12)
+    rows[-1]["most"] = 1.01 * expected
+    assert figures(rows)["tree_model_error"] == pytest.approx(0.01)
+
+
 @pytest.mark.parametrize("text", ["", "ten", "0", "10,20000"])
 def test_bad_number_of_clients_is_named(text: str):
     with pytest.raises(BadSetting, match="--clients: saw"):
@@ -90,3 +128,6 @@ def test_small_fleet_comes_back_after_stop():
     assert all(each > 0 for each in report.figures["server_ms_per_client"].values())
     assert report.figures["back_after_stop_s"] is not None
     assert report.figures["lost_after_stop"] == report.figures["rounds_lost_after_stop"] == 0
+    assert report.figures["tree_rounds_lost"] == 0
+    assert report.figures["tree_model_error"] < 1e-5
+    assert min(report.figures["tree_over_flat_round_s"], report.figures["tree_ms_per_client"]) > 0
