@@ -14,6 +14,7 @@ FedgcError
 │   └── Unexpected         an exception that the code did not foresee, at the edge of a peer or a file
 ├── NotRecoverable     these codewords do not determine the sum
 ├── TaskFailed         the user's task raised while it trained
+├── ExtensionFailed    an aggregation rule raised, or returned no mean update
 └── EdgeFailed         a disk, a network or another program failed
 
 A message says what was seen and what was needed. Errors are caught only at an edge: a link, the engine's
@@ -86,6 +87,10 @@ class NotRecoverable(FedgcError):
 
 class TaskFailed(FedgcError):
     """The user's task raised while it trained."""
+
+
+class ExtensionFailed(FedgcError):
+    """An aggregation rule raised, or returned something other than a mean update."""
 
 
 class EdgeFailed(FedgcError):

@@ -355,7 +355,7 @@ class Driver:
     def _stepped(self, apply: Apply) -> tuple[Vector, ModelChange | None] | None:
         """Return the model after the server's step, and its change; None without a finite mean update."""
         try:
-            mean = self._taken_mean(apply.weight)
+            mean = self._taken_mean(apply)
             self._name_outliers(apply.round)
             return None if mean is None else self._optimizer.apply(self.model, mean, apply.version - 1)
         except Refused as error:
@@ -368,11 +368,11 @@ class Driver:
             self._job.sink.audited("outlier", client, f"round {round_}: {what}")
             self._warn_once(f"outlier {client}", round_, f"{self._live.names.get(client) or client}: {what}")
 
-    def _taken_mean(self, weight: float) -> Vector | None:
+    def _taken_mean(self, apply: Apply) -> Vector | None:
         """Return the mean update of the round, if any, and reset the sum."""
         mean, self._mean = self._mean, None
         self.guard.must_be_whole()
-        return mean if self._job.federation is not None else self._sum.mean(weight)
+        return mean if self._job.federation is not None else self._sum.mean(apply.weight, apply.round)
 
     def _first_checkpoint(self) -> Checkpoint | None:
         """Return the first model as a checkpoint, if it could be the best one."""

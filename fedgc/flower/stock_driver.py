@@ -16,8 +16,17 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, Met
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
+from fedgc.aggregators import result_of
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, BadSetting, BadVector, FedgcError, Refused, TaskFailed
+from fedgc.errors import (
+    BadMessage,
+    BadSetting,
+    BadVector,
+    ExtensionFailed,
+    FedgcError,
+    Refused,
+    TaskFailed,
+)
 from fedgc.flower.sink import Live, LiveClient, Sink
 from fedgc.flower.stock_layout import Layout, Vector
 from fedgc.flower.stock_rounds import (
@@ -151,8 +160,10 @@ class StockDriver:
         for output in outputs:
             match output:
                 case Aggregate(node, version, weight):
-                    self._rule.begin(self._models[version], self._layout.shapes)
-                    self._rule.add(str(node), weight, self._models[version] - self._answers.pop(node))
+                    rule = f"aggregation.rule {self._job.config.chosen_rule}"
+                    with guarded(rule, f"the update of node {node}", ExtensionFailed):
+                        self._rule.begin(self._models[version], self._layout.shapes)
+                        self._rule.add(str(node), weight, self._models[version] - self._answers.pop(node))
                 case Closed():
                     self._close(output)
                 case RunEnded() | Ask():
@@ -263,7 +274,7 @@ class StockDriver:
         row, round_ = self._filled(closed.row), closed.row.round
         if closed.weight > 0:
             try:
-                mean = self._rule.result()
+                mean = result_of(self._rule, self._job.config.chosen_rule, round_, self._model.size)
                 if mean is not None:
                     self._model = self._optimizer.apply(self._model, mean)
             except Refused as error:

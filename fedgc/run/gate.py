@@ -9,6 +9,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 from fedgc.fragments import largest_fragment
 from fedgc.gates import Decision, Reports
+from fedgc.guards import guarded
 from fedgc.round.plan import UNKNOWN_LINE, Plan
 
 CHECK_BYTES: Final = 300  # of a client's report and of the Continue command, as lines of a session
@@ -27,12 +28,13 @@ class RunGate:
         self._gate = config.new_gate()
         self._state = self._next = self._gate.init()
 
-    def decide(self, reports: Reports, plan: Plan | None, step: int, *, is_last: bool) -> Decision:
+    def decide(self, reports: Reports, plan: Plan | None, round_: int, step: int) -> Decision:
         """Decide whether a round is exchanged, at this local step of the run; the last round always is."""
         if self._config.is_private:  # a decision would tell what it is made from
             reports = replace(reports, items=())
-        self._next, decision = self._gate.step(self._state, self._priced(reports, plan, step))
-        return Decision(sync=True, reason="the last round") if is_last else decision
+        with guarded(f"gate.name {self._config.chosen_gate}, round {round_}"):
+            self._next, decision = self._gate.step(self._state, self._priced(reports, plan, step))
+        return Decision(sync=True, reason="the last round") if round_ == self._config.rounds else decision
 
     def keep(self) -> None:
         """Commit the state after the last decision."""

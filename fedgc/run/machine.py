@@ -386,8 +386,8 @@ class Run:
     # ---- the gate, and the state for a resume
 
     def _decide(self, reports: Reports) -> Decision:
-        step, is_last = self._first_step + self._target, self.number == self.config.rounds
-        return self._gate.decide(reports, self.round.plan if self.round else None, step, is_last=is_last)
+        plan, step = self.round.plan if self.round else None, self._first_step + self._target
+        return self._gate.decide(reports, plan, self.number, step)
 
     def _state(self) -> RunState:
         return RunState(

@@ -397,7 +397,7 @@ class _Training:
 
     def _applied(self, apply: Apply) -> Mapping[str, float]:
         with suppress(Refused):  # as on a server, the update is left out
-            mean = self._sum.mean(apply.weight)
+            mean = self._sum.mean(apply.weight, apply.round)
             if mean is not None:
                 self.model = self._optimizer.apply(self.model, mean)
         self._load(apply.version)

@@ -10,10 +10,11 @@ from typing import Final
 
 import numpy as np
 
-from fedgc.aggregators import AggregationRule, Shapes
+from fedgc.aggregators import AggregationRule, Shapes, result_of
 from fedgc.codes import RunningSum
 from fedgc.config import RunConfig
-from fedgc.fragments import fragment_number
+from fedgc.fragments import fragment_number, fragment_of, numbers_of
+from fedgc.guards import guarded
 from fedgc.messages import Add
 from fedgc.training.flat import Vector
 from fedgc.training.private_mean import PrivateMean
@@ -25,7 +26,8 @@ class RoundSum:
     def __init__(self, config: RunConfig, size: int, entropy: Callable[[int], bytes] = os.urandom) -> None:
         """Updates of all of the model have `size` numbers; noise is made from `entropy`."""
         self._size, self._fragments = size, config.fragments
-        self._at = 0  # the fragment of the present round
+        self._at, self._numbers = 0, size  # the fragment of the present round, and how many numbers it has
+        self._name = config.chosen_rule
         rules = min(config.fragments, max(1, size)) if config.work == "local" else 0
         self.private: Final = PrivateMean(config, entropy) if config.is_private else None
         self._rules: Sequence[AggregationRule] = (
@@ -37,28 +39,31 @@ class RoundSum:
     def begin(self, version: int, model: Vector, shapes: Shapes) -> None:
         """Note the common model that the next vectors start from, and its tensors."""
         self._at = fragment_number(version, self._fragments, self._size)
+        self._numbers = numbers_of(fragment_of(version, self._fragments, self._size))
         for rule in self._rules:
             rule.begin(model, shapes)
 
     def add(self, add: Add, vector: Vector) -> None:
         """Add the vector of a client."""
         if self._rules:
-            self._rules[self._at].add(add.client, add.weights[0], vector)
+            with guarded(f"aggregation.rule {self._name}", add.client):
+                self._rules[self._at].add(add.client, add.weights[0], vector)
             return
         if self._sum is None:
             self._sum = RunningSum(self._size, len(add.weights), np.float32)
         self._sum.add(add.weights, vector)
 
-    def mean(self, weight: float) -> Vector | None:
+    def mean(self, weight: float, round_: int) -> Vector | None:
         """Return the mean update (None without vectors) and reset; `weight` divides the sum of codewords.
 
         Raises:
             Refused: The aggregation rule cannot make a mean of these updates.
+            ExtensionFailed: It raised anything else, or returned no mean update; this ends the run.
         """
         if self._rules:
             rule = self._rules[self._at]
             try:
-                return rule.result()
+                return result_of(rule, self._name, round_, self._numbers)
             finally:
                 self._outliers = rule.outliers
         total, self._sum = self._sum, None

@@ -1,10 +1,12 @@
 """Test an aggregation rule from another package: one class and one entry point."""
 
+import re
+
 import numpy as np
 import pytest
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadSetting
+from fedgc.errors import BadSetting, ExtensionFailed
 from fedgc.sim.clock import MODELS
 from fedgc.sim.training import Job, train
 from tests.outside_package import install
@@ -31,13 +33,32 @@ class SignMean(CollectingRule):
             raise Refused(f"aggregator sign-mean: saw {len(updates)} updates, needed at most 3")
         votes = sum(np.sign(each.vector) for each in updates)
         return (self.step * np.sign(votes)).astype(np.float32)
+
+
+class Broken(CollectingRule):
+    """Gives what is no mean update, or raises."""
+
+    def __init__(self, *, how: str = "raises"):
+        super().__init__()
+        self.how = how
+
+    def combine(self, updates):
+        vector = updates[0].vector
+        if self.how == "raises":
+            raise ValueError("boom")
+        return {"short": vector[:4], "wide": vector.astype(np.float64), "list": vector.tolist()}[self.how]
 '''
 GROUP = "fedgc.aggregators"
 
 
 @pytest.fixture
 def outside(tmp_path, monkeypatch):
-    names = {f"{GROUP}:sign-mean": "SignMean", f"{GROUP}:text": "TEXT", f"{GROUP}:lost": "Lost"}
+    names = {
+        f"{GROUP}:sign-mean": "SignMean",
+        f"{GROUP}:text": "TEXT",
+        f"{GROUP}:lost": "Lost",
+        f"{GROUP}:broken": "Broken",
+    }
     install(tmp_path / "site", monkeypatch, "ward_rules", RULE, names)
 
 
@@ -63,6 +84,20 @@ def test_simulated_run_uses_outside_rule(outside):
 
 def test_refused_mean_leaves_model_unchanged(outside):
     np.testing.assert_array_equal(trained(4).model, trained(4, rounds=1).model)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("raises", "saw ValueError: boom"),
+        ("short", "saw float32 of shape (4,) as its mean update, needed float32 of shape (12,)"),
+        ("wide", "saw float64 of shape (12,) as its mean update, needed float32 of shape (12,)"),
+        ("list", "saw list as its mean update, needed float32 of shape (12,)"),
+    ],
+)
+def test_broken_rule_ends_run_and_is_named(outside, how, says):
+    with pytest.raises(ExtensionFailed, match=f"^aggregation.rule broken, round 1: {re.escape(says)}$"):
+        trained(3, aggregator="broken", aggregator_options=f"how={how}")
 
 
 def test_outside_rule_is_documented_and_refused_by_name(outside):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadSetting
+from fedgc.errors import BadSetting, Unexpected
 from fedgc.sim.clock import MODELS
 from fedgc.sim.training import Job, train
 from tests.outside_package import install
@@ -62,6 +62,13 @@ def test_simulated_run_uses_gate_from_outside(outside, work):
     outcomes = [point.row.outcome for point in trained.points]
     skip = "skipped"
     assert outcomes == ["synced", "synced", skip, skip, "synced", skip, skip, "synced"]
+
+
+def test_failing_gate_is_named(outside, monkeypatch):
+    scenario, gate = MODELS["homogeneous"](3, 8, np.random.default_rng(0)), type(config().new_gate())
+    monkeypatch.setattr(gate, "step", lambda *_: {}["loss"])
+    with pytest.raises(Unexpected, match=r"^gate.name warm, round 1: saw KeyError: 'loss'$"):
+        train(Job(TASK, config(), scenario))
 
 
 def test_settings_select_gate(outside):

@@ -17,6 +17,6 @@ def test_gate_of_private_run_decides_without_reports(name):
         for gate, scale in ((calm, 1.0), (wild, 9.0**number)):
             report = Report("a", 4, 50, scale, scale)
             left = 30 - number
-            found.append(gate.decide(Reports((report,), rounds_left=left), None, number, is_last=not left))
+            found.append(gate.decide(Reports((report,), rounds_left=left), None, number, number))
             gate.keep()
         assert found[0] == found[1]
