@@ -57,6 +57,7 @@ from fedgc.run.client_faults import BACK, ClientFaults
 from fedgc.run.fruitless_waits import FruitlessWaits
 from fedgc.run.initialization import Initialization
 from fedgc.run.machine import Append, Apply, Chose, Finished, Output, Run, RunParts, RunState
+from fedgc.run.rows import caused
 from fedgc.run.sample_pins import SamplePins
 from fedgc.run.sample_shares import SampleShares
 from fedgc.run.site_steps import SiteSteps
@@ -290,7 +291,8 @@ class Driver:
             case Chose():
                 self._job.sink.chose(output.round, output.basis, output.reason)
             case Finished():
-                self.finished = replace(output, reason=self._by_name(output.reason, link))
+                refusal = self._announcements.last_refusal if output.lacks_clients else ""
+                self.finished = replace(output, reason=self._by_name(caused(refusal, output.reason), link))
             case Refuse(client, round_, reason):
                 self._job.sink.audited("refused", client, f"round {round_}: {reason}")
                 link.send(output)

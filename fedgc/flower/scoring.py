@@ -29,6 +29,7 @@ from fedgc.messages import (
 )
 from fedgc.run.client_figures import ClientFigures
 from fedgc.run.initialization import Initialization
+from fedgc.run.rows import caused
 from fedgc.store.checkpoint import Checkpoint
 
 RESULT: Final = "scored: "  # before the result in the server's log, which is one line of JSON
@@ -74,9 +75,8 @@ class Scoring:
                     link.send(refusal)
             elif len(self._joined) < self._config.min_clients and self._parts.clock() > until:
                 wanted, seen = self._config.min_clients, len(self._joined)
-                raise EdgeFailed(
-                    f"waited {self._config.start_timeout_s:g} s for {wanted} clients, saw {seen}"
-                )
+                waited = f"waited {self._config.start_timeout_s:g} s for {wanted} clients, saw {seen}"
+                raise EdgeFailed(caused(self._start.last_refusal, waited))
         return self._result()
 
     def _waits(self) -> bool:

@@ -29,7 +29,7 @@ class Initialization:
         self.layout = layout
         self.source = ""  # the client that was asked for the vector
         self._waiting: deque[str] = deque()  # others that could be asked
-        self.refused: Final[set[str]] = set()  # clients whose model has another layout
+        self.refused: Final[dict[str, str]] = {}  # clients whose model has another layout, and which
 
     def handle(self, event: LinkEvent) -> tuple[ToClient, ...]:
         """Return what is to be sent after this event."""
@@ -39,6 +39,14 @@ class Initialization:
             return self.without(event.client)
         return ()
 
+    @property
+    def last_refusal(self) -> str:
+        """The client that was refused last, and why; empty if none is refused now."""
+        if not self.refused:
+            return ""
+        client = next(reversed(self.refused))
+        return f"{client} was refused: {self.refused[client]}"
+
     def is_vector(self, event: LinkEvent) -> bool:
         """Whether the event tells that the first vector has come."""
         return isinstance(event, Codeword) and (event.client, event.round) == (self.source, 0)
@@ -46,10 +54,10 @@ class Initialization:
     def _announced(self, event: Announced) -> tuple[ToClient, ...]:
         difference = self.layout.difference(event.layout) if self.layout is not None else ""
         if difference:
-            self.refused.add(event.client)
-            reason = f"its model differs from the run's: {difference}"
+            self.refused.pop(event.client, None)  # so that the last refusal is the last entry
+            self.refused[event.client] = reason = f"its model differs from the run's: {difference}"
             return (Refuse(event.client, 0, reason),)
-        self.refused.discard(event.client)
+        self.refused.pop(event.client, None)
         if self.layout is None:
             self.layout = event.layout
         if self.source and self.source != event.client:

@@ -199,7 +199,7 @@ class Run:
         able = len(self._clients.able)
         if able >= gathering.wanted:
             return self._gathered(event.now)
-        return self._finish(gathering.too_few(able), complete=False) if is_over else []
+        return self._finish(gathering.too_few(able), complete=False, lacks_clients=True) if is_over else []
 
     @property
     def _rests(self) -> bool:
@@ -379,9 +379,9 @@ class Run:
         self._gathering.extend(now)
         return self._gather(Tick(now))
 
-    def _finish(self, reason: str, *, complete: bool) -> list[Output]:
+    def _finish(self, reason: str, *, complete: bool, lacks_clients: bool = False) -> list[Output]:
         self.finished = True
-        return [Finished(reason, complete)]
+        return [Finished(reason, complete, lacks_clients)]
 
     # ---- the gate, and the state for a resume
 

@@ -39,10 +39,11 @@ class Chose:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The run is over; `complete` says whether all rounds were done."""
+    """The run is over; `complete` says whether all rounds were done, `lacks_clients` that too few came."""
 
     reason: str
     complete: bool
+    lacks_clients: bool = False
 
 
 Output = Command | Apply | Append | Chose | Finished

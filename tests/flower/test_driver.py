@@ -6,6 +6,7 @@ import logging
 import os
 import queue
 import random
+import re
 import threading
 import time
 from dataclasses import fields, replace
@@ -113,6 +114,7 @@ def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint
     wrapped = settings.pop("wrapped", lambda sink: sink)
     resume, changes = settings.pop("resume", None), settings.pop("changes", {})
     pinned, others = settings.pop("pinned", []), settings.pop("others", ())
+    own = settings.pop("own", None)  # engines of the task; by default as many as the run waits for
     late_after = settings.pop("late_after", 0)  # rounds, after which one more client joins
     config = config_of({"work": "coded", **SETTINGS, **settings})
     sink, saved, log = Kept(), [], logging.getLogger("test")
@@ -129,7 +131,7 @@ def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint
             target=serve,
             args=(job, listener.invite(), identity(folder / str(n)), folder / str(n)),
         )
-        for n in range(config.min_clients)
+        for n in range(config.min_clients if own is None else own)
     ]
     clients += [
         threading.Thread(
@@ -195,6 +197,16 @@ def test_client_with_other_base_takes_no_part(tmp_path: Path) -> None:
     assert len(refusals) == 1
     assert f"needed {driver.common.layout.frozen[:12]}; load the same base model" in refusals[0]
     assert all(len(row.clients) == 2 for row in sink.rows)
+
+
+def test_run_without_enough_clients_names_last_refusal(tmp_path: Path) -> None:
+    other = replace(named("digits", config_of(SETTINGS)), model=lambda: frozen_at(2.0))
+    driver, _, _ = run(tmp_path, own=0, others=[other], min_clients=1, start_timeout_s=5.0)
+    assert driver.finished is not None
+    assert re.fullmatch(
+        r"\S+ was refused: its model differs from the run's: .*; waited 5 s for 1 clients, saw 0",
+        driver.finished.reason,
+    )
 
 
 @pytest.mark.parametrize("rollback", ["auto", "off"])

@@ -21,14 +21,14 @@ def test_client_with_other_base_is_refused_with_both_digests(seen: str, shown: s
     assert isinstance(refusal, Refuse)
     assert (refusal.client, refusal.round) == ("b", 0)
     assert f"frozen parameters: saw digest {shown}, needed 0123456789ab; load the same" in refusal.reason
-    assert start.refused == {"b"}
+    assert start.last_refusal == f"b was refused: {refusal.reason}"
 
 
 def test_client_that_comes_back_with_right_base_takes_part():
     start = Initialization(Layout(TENSORS, 1, ONE))
     start.handle(announced("b", OTHER))
     assert not any(isinstance(each, Refuse) for each in start.handle(announced("b", ONE)))
-    assert start.refused == set()
+    assert not start.last_refusal
 
 
 def test_source_that_is_started_again_is_asked_again():
