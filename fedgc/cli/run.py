@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -48,7 +49,7 @@ from fedgc.policy.digests import STATEMENT
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
 from fedgc.store.liveness import ALIVE_S, advice_for, alive, lost, reason_of
-from fedgc.training.tasks.find import check_name
+from fedgc.training.tasks.find import check_name, imported
 
 ELSEWHERE: Final = "the server writes to another store; showing its log"
 ROUND_OVER: Final = re.compile(r"\bround (\d+) (synced|approximate|skipped|empty|aborted) ")
@@ -386,11 +387,20 @@ def settings_of(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
         must_be_over(found)
         had = known(found.settings) | {"resume": found.run}
     config = settle([*layers, ("the run", had), (GIVEN, wanted.settings)]).config
-    if "task" in wanted.settings:
-        check_name(config.task)  # before anything is started
+    if "task" in wanted.settings:  # before anything is started
+        _must_have_task(config.task, wanted)
     if wanted.here and config.min_clients > wanted.here:
         raise Unusable(f"--clients: saw {wanted.here}, needed min-clients, {config.min_clients}")
     return config
+
+
+def _must_have_task(name: str, wanted: Wanted) -> None:
+    """Refuse a name that no task can have, and a task that local clients could not import."""
+    if not wanted.here:
+        return check_name(name)
+    sys.path.insert(0, str(wanted.folder))  # as in the processes of the run
+    imported(name)
+    return None
 
 
 def ready(store: Store, wanted: Wanted, app: App | None) -> RunConfig:

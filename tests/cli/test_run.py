@@ -1,7 +1,9 @@
 """Test `fedgc run`: its options and the reported end of a run; contract tests start real runs."""
 
 import os
+import re
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from fedgc.cli.follow import Log
 from fedgc.cli.new_app import write_new
 from fedgc.cli.run import Wanted
 from fedgc.config import RunConfig
-from fedgc.errors import EdgeFailed, Unusable
+from fedgc.errors import BadTask, EdgeFailed, Unusable
 from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.store.database import Store
@@ -31,6 +33,28 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "config.toml").write_text('[superlink.ward]\naddress = "127.0.0.1:1"\ninsecure = true\n')
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        ("nope:task", "task nope:task: importing nope raised ModuleNotFoundError: No module named 'nope'"),
+        ("ward_task:tusk", "task ward_task:tusk: ward_task has no 'tusk'; did you mean task?"),
+        (
+            "ward_task:NUMBER",
+            "task ward_task:NUMBER: saw a int, needed a Task or a function of RunConfig that",
+        ),
+    ],
+)
+def test_task_that_local_clients_cannot_import_starts_nothing(
+    apart: Path, task: str, reason: str, monkeypatch
+):
+    (apart / "ward_task.py").write_text("NUMBER = 5\ndef task(config): ...\n")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(BadTask, match=f"^{re.escape(reason)}"):
+        running.run(Wanted(2, {"task": task}))
+    with Store.open() as store:
+        assert not store.runs()
 
 
 class Stand:

@@ -39,12 +39,21 @@ def named(name: str, config: RunConfig, client: Mapping[str, Value] = NO_CLIENT)
     fedgc.errors.BadSetting: setting task: saw 'digit', needed digits, breast-cancer or module:attribute; \
 did you mean digits?
     """
+    found = imported(name)
+    return found if isinstance(found, Task) else _task(_made(found, config, client, name), name)
+
+
+def imported(name: str) -> Task | Callable[..., object]:
+    """Return a task, or the function that makes it, without a call of it; raise BadTask if it is neither."""
     check_name(name)
     if name in SHIPPED:
-        return SHIPPED[name](config)
+        return SHIPPED[name]
     module, _, attribute = name.partition(":")
     found = _attribute(_module(module, name), attribute, name)
-    made = _made(found, config, client, name) if callable(found) and not isinstance(found, Task) else found
+    return found if callable(found) else _task(found, name)
+
+
+def _task(made: object, name: str) -> Task:
     if not isinstance(made, Task):
         what = f"a {type(made).__name__}"
         raise BadTask(f"task {name}: saw {what}, needed a Task or a function of RunConfig that returns one")
