@@ -240,8 +240,9 @@ def test_help_of_simulation_names_models_and_policies():
         (("--policy", "nope"), 2, "policy 'nope': unknown; needed fedgc steer or"),
         (("--model", "nope"), 2, "model 'nope': unknown; needed shifted-exponential or"),
         (("--uplink-mb-s", "12,fast"), 2, "--uplink-mb-s: saw '12,fast', needed one speed or several"),
-        (("--links", "/no/such"), 1, "trace /no/such: No such file or directory"),
-        (("--trace", "/no/such.csv"), 1, "trace /no/such.csv: No such file or directory"),
+        (("--links", "/no/such"), 2, "trace /no/such: saw no such file, needed a table of times or links"),
+        (("--trace", "/no/such.csv"), 2, "trace /no/such.csv: saw no such file, needed a table of"),
+        (("--trace", "."), 1, "trace .: Is a directory"),
     ],
 )
 def test_simulation_that_cannot_begin_is_reported_in_one_line(words, code: int, sentence: str):

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedgc.errors import BadSetting, EdgeFailed
+from fedgc.errors import BadSetting
 from fedgc.sim.clock import MODELS
 from fedgc.sim.traces import read_links, read_table
 
@@ -74,7 +74,7 @@ def test_malformed_table_is_refused(tmp_path, content):
 
 
 def test_missing_table_is_refused(tmp_path):
-    with pytest.raises(EdgeFailed, match="No such file"):
+    with pytest.raises(BadSetting, match="saw no such file, needed a table"):
         read_table(tmp_path / "t.csv")
 
 

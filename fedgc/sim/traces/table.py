@@ -49,6 +49,8 @@ def read_bytes(path: Path) -> bytes:
     """Return the content of a file, or raise with the reason in one line."""
     try:
         return path.read_bytes()
+    except FileNotFoundError as error:
+        raise BadSetting(f"trace {path}: saw no such file, needed a table of times or links") from error
     except OSError as error:
         raise EdgeFailed(f"trace {path}: {error.strerror}") from error
 
