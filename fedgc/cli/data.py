@@ -46,8 +46,10 @@ def split(
         arrays = saved_tensors(source)
     else:
         arrays = datastore.read_arrays(source)
+    store = datastore.ChunkStore(to)
+    datastore.must_split(arrays, chunks, store, ids)  # before a key is made
     site = _site(key, makes=True)
-    made = datastore.split(arrays, chunks, datastore.ChunkStore(to), site, ids=ids, encrypts=encrypt)
+    made = datastore.split(arrays, chunks, store, site, ids=ids, encrypts=encrypt)
     sys.stdout.write(f"{len(made.chunks)} chunks of {made.samples} samples in {to}, of site {made.site}\n")
 
 
@@ -90,6 +92,7 @@ def list_chunks(store: StoreUrl, as_json: AsJson = False) -> None:
     import json
 
     from fedgc import datastore
+    from fedgc.cli.view import megabytes
 
     manifest = datastore.ChunkStore(store).manifest()
     if as_json:
@@ -99,9 +102,7 @@ def list_chunks(store: StoreUrl, as_json: AsJson = False) -> None:
     sys.stdout.write(f"site {manifest.site}, {', '.join(manifest.columns)}, {encrypted}\n")
     for chunk in manifest.chunks:
         rewritten = f", rewritten {len(chunk.former)} times" if chunk.former else ""
-        sys.stdout.write(
-            f"{chunk.name}  {chunk.samples} samples  {chunk.size_bytes / 1e6:.2f} MB{rewritten}\n"
-        )
+        sys.stdout.write(f"{chunk.name}  {chunk.samples} samples  {megabytes(chunk.size_bytes)}{rewritten}\n")
 
 
 @data.command("verify")

@@ -9,7 +9,7 @@ from fedgc.datastore.chunk_store import ChunkStore
 from fedgc.datastore.manifest import Chunk, Manifest
 from fedgc.datastore.records import remove_records
 from fedgc.datastore.site_data import SiteData, site_data
-from fedgc.datastore.split import Site, admit, read_arrays, split
+from fedgc.datastore.split import Site, admit, must_split, read_arrays, split
 
 __all__ = [
     "Chunk",
@@ -18,6 +18,7 @@ __all__ = [
     "Site",
     "SiteData",
     "admit",
+    "must_split",
     "read_arrays",
     "remove_records",
     "site_data",

@@ -20,6 +20,7 @@ from fedgc.errors import Unusable
 from fedgc.links.identity import Identity
 
 SALT_BYTES: Final = 16
+TEXTS: Final = "SU"
 KINDS: Final = "biuf"  # of numpy's types: what tensors hold
 
 
@@ -68,11 +69,8 @@ def split(
         Unusable: The store is not empty, the arrays cannot be tensors of one length, or there are fewer
             samples than chunks.
     """
-    if not store.is_empty:
-        raise Unusable(f"chunk store {store.url}: saw a manifest, needed an empty store")
-    columns = {name: each for name, each in arrays.items() if name != ids}
-    samples = _samples(columns, chunks)
-    names = _names(arrays, ids, samples)
+    columns, names = must_split(arrays, chunks, store, ids)
+    samples = len(names)
     pieces = np.array_split(np.random.default_rng(0).permutation(samples), chunks)
     salt = site.draw(SALT_BYTES).hex() if encrypts else ""
     form, written = site.form(salt), []
@@ -84,6 +82,14 @@ def split(
     manifest = Manifest(site.key.public.hex(), tuple(columns), tuple(written), salt)
     store.put_manifest(manifest, site.key)
     return manifest
+
+
+def must_split(arrays: Arrays, chunks: int, store: ChunkStore, ids: str) -> tuple[Arrays, NDArray[Any]]:
+    """Return the columns of a dataset and the names of its records, or raise what `split` does."""
+    if not store.is_empty:
+        raise Unusable(f"chunk store {store.url}: saw a manifest, needed an empty store")
+    columns = {name: each for name, each in arrays.items() if name != ids}
+    return columns, _names(arrays, ids, _samples(columns, chunks, ids))
 
 
 def admit(store: ChunkStore, site: Site, clients: Sequence[bytes]) -> Manifest:
@@ -104,11 +110,13 @@ def own_manifest(store: ChunkStore, site: Site) -> Manifest:
     return store.manifest(site.key.public.hex())
 
 
-def _samples(columns: Arrays, chunks: int) -> int:
+def _samples(columns: Arrays, chunks: int, ids: str) -> int:
     lengths = {name: len(each) if each.ndim else 0 for name, each in columns.items()}
     kinds = {name: str(each.dtype) for name, each in columns.items() if each.dtype.kind not in KINDS}
     if kinds:
-        raise Unusable(f"split: saw arrays of types {kinds}, needed numbers")
+        texts = [name for name in kinds if columns[name].dtype.kind in TEXTS and not ids]
+        hint = f"; if it names the records: --ids {texts[0]}" if texts else ""
+        raise Unusable(f"split: saw arrays of types {kinds}, needed numbers{hint}")
     if len(set(lengths.values())) != 1 or RECORD in columns:
         raise Unusable(f"split: saw arrays of lengths {lengths}, needed at least one, and one length for all")
     samples = next(iter(lengths.values()))

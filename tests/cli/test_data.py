@@ -104,6 +104,7 @@ def test_remove_names_all_chunks_of_record_and_runs_of_any(data, tmp_path: Path)
 )
 def test_bad_input_is_refused_in_one_line(data, words: tuple[str, ...], sentence: str):
     data(*words, raises=sentence)
+    assert not Path("site.key").exists()
 
 
 @pytest.mark.parametrize("form", ["names", "tuple", "dataset"])

@@ -50,6 +50,13 @@ def test_unusable_data_is_refused(tmp_path: Path, change, chunks: int, sentence:
     assert store.is_empty
 
 
+def test_column_of_text_is_suggested_as_names(tmp_path: Path):
+    site, store = site_of(tmp_path / "site.key"), ChunkStore(str(tmp_path / "store"))
+    columns = {**arrays(), "patient": np.array(["p-1"] * SAMPLES)}
+    with pytest.raises(Unusable, match=r"\{'patient': '<U3'\}, needed numbers; .*: --ids patient$"):
+        split(columns, 2, store, site)
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
