@@ -382,6 +382,8 @@ def plan(  # noqa: PLR0913, PLR0917  one for each option
     from fedgc.cli.plan_model import ModelAsked, plan_model
     from fedgc.cli.settings import parse
 
+    if clients is not None and not model_gb:
+        raise Unusable(f"--clients: saw {clients} without --model-gb, needed both")
     if model_gb:
         return plan_model(ModelAsked(parse(settings or []), model_gb, clients, uplink_mb_s), as_json=as_json)
     asked = Asked(parse(settings or []), run, trace, model_mb, uplink_mb_s, tuple(add or ()), client_gain)

@@ -8,7 +8,7 @@ from statistics import median
 
 from rich.table import Table
 
-from fedgc.cli.view import terminal
+from fedgc.cli.view import duration, megabytes, terminal
 from fedgc.config import Requirements, RunConfig, requirements
 from fedgc.config.requirements import NUMBER_BYTES, gigabytes
 from fedgc.deploy.app_folder import Setting
@@ -16,8 +16,11 @@ from fedgc.errors import Unusable
 from fedgc.history import Speed
 from fedgc.store.database import Store
 from fedgc.store.engine import there
+from fedgc.web.next_plan import local_clients
 
 MEGABYTE = 1_000_000
+FAR_LARGER = 10  # than the model that was measured: then latency may count for more than the line
+LATENCY = "its transfers measure the latency; --uplink-mb-s gives the speed of the line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +81,20 @@ def _lines(asked: ModelAsked, config: RunConfig) -> Lines:
         return Lines("no client was measured yet: see --uplink-mb-s", None, None)
     with Store.open(reads_only=True) as store:
         known = tuple(store.speeds(config.workload).known.values())
-        name = store.name
+        name, measured = store.name, _measured_bytes(store, config)
     ups, downs = ([each for each in rates if each] for rates in _rates(known))
     if not (ups and downs):
         return Lines(f"store {name}, in which no line was measured: see --uplink-mb-s", None, None)
-    return Lines(f"store {name}, the median of {len(ups)} clients", median(ups), median(downs))
+    source = f"store {name}, the median of {len(ups)} clients"
+    if 0 < measured * FAR_LARGER <= asked.model_gb * 1e9:
+        source += f", with a model of {megabytes(measured)}, far smaller than this one: {LATENCY}"
+    return Lines(source, median(ups), median(downs))
+
+
+def _measured_bytes(store: Store, config: RunConfig) -> int:
+    """Return the size of the model that these clients have last exchanged; 0 if it is not known."""
+    run = next((each for each in store.runs() if each.task == config.workload), None)
+    return local_clients(store, run)[1] * NUMBER_BYTES if run else 0
 
 
 def _rates(known: Sequence[Speed]) -> tuple[list[float | None], list[float | None]]:
@@ -114,7 +126,7 @@ def _facts(config: RunConfig, clients: int, needs: Requirements, lines: Lines) -
     seconds = exchange_s(config, clients, needs, lines)
     down, up = gigabytes(clients * needs.down), gigabytes(clients * needs.up)
     return {
-        "an exchange": "unknown" if seconds is None else f"{seconds:.3g} s beside the training",
+        "an exchange": "unknown" if seconds is None else f"{duration(seconds)} beside the training",
         "lines": lines.source,
         "bytes of a round": f"{down} to {clients} clients, {up} from them",
         "the server's memory": gigabytes(needs.server_memory),

@@ -21,6 +21,8 @@ PIPE_WIDTH: Final = 120
 BAR_WIDTH: Final = 40
 RECENT: Final = 5  # rounds shown as lines
 LONG_S: Final = 120  # longer times are in minutes
+EXACT_S: Final = 100  # shorter durations are in seconds, those from HOUR_S on in hours
+HOUR_S: Final = 3600
 PACED: Final = 10  # rounds used for an estimate
 
 
@@ -39,6 +41,20 @@ def megabytes(count: float) -> str:
     if count >= 1e6:
         return f"{count / 1e6:.2f} MB"
     return f"{count / 1e3:.2f} kB"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in readable units.
+
+    >>> duration(3.64), duration(100.0), duration(3636.4), duration(90_000.0)
+    ('3.64 s', '1 min 40 s', '1 h 1 min', '25 h 0 min')
+    """
+    if seconds < EXACT_S:
+        return f"{seconds:.3g} s"
+    if seconds < HOUR_S:
+        return f"{round(seconds) // 60} min {round(seconds) % 60} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def accuracy(rounds: Sequence[Round]) -> float | None:

@@ -11,7 +11,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import Unusable
 from fedgc.history import ClientRow, RoundRow
 from fedgc.store.database import Store
-from fedgc.store.records import Appended, Begun
+from fedgc.store.records import Appended, Begun, Decided
 
 MEGABYTE = 1_000_000
 
@@ -70,6 +70,16 @@ def test_plan_takes_lines_that_store_has_measured():
     assert "the median of 3 clients" in found["round"]["lines"]
 
 
+def test_plan_says_that_measured_model_is_far_smaller():
+    with Store.open() as store:
+        store.write(Begun(1000.0, "one", RunConfig().table()))
+        store.write(Appended(1100.0, "one", measured_round()))
+        store.write(Decided(1100.0, "one", 1, "plan", {"numbers": 20_000}, "local"))
+    told = "with a model of 80.00 kB, far smaller than this one: its transfers measure the latency; --uplink"
+    assert told in asked()["round"]["lines"]
+    assert "far smaller" not in asked("--uplink-mb-s", "5")["round"]["lines"]
+
+
 def test_plan_without_measured_line_has_no_seconds():
     found = asked()
     assert found["round"]["exchange_s"] is None
@@ -85,6 +95,16 @@ def test_plan_as_text_names_memory_and_disk():
     said = CliRunner().invoke(app, ["plan", "--model-gb", "4", "--clients", "8"]).stdout
     assert "the server's memory" in said
     assert "32 GB to 8 clients" in said
+    slow = (
+        CliRunner().invoke(app, ["plan", "--model-gb", "4", "--clients", "2", "--uplink-mb-s", "2.2"]).stdout
+    )
+    assert "1 h 1 min beside the training" in slow
+
+
+def test_clients_without_size_of_model_are_refused():
+    result = CliRunner().invoke(app, ["plan", "--clients", "8"])
+    assert isinstance(result.exception, Unusable)
+    assert str(result.exception) == "--clients: saw 8 without --model-gb, needed both"
 
 
 @pytest.mark.parametrize(
