@@ -10,6 +10,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import Unusable
 from fedgc.training import CommonModel
 from fedgc.training.export import arrays_of, check_path, first_state, state_of, write_model
+from fedgc.training.flat import FlatModel
 from fedgc.training.tasks import Task
 
 
@@ -44,6 +45,25 @@ def test_exported_model_computes_same_outputs(tmp_path, suffix):
     with torch.no_grad():
         assert torch.equal(read.eval()(rows), common.module(vector)(rows))
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+class Convolution(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+def test_exported_model_of_script_loads_strictly(tmp_path, suffix):
+    """The counter of batches is not exchanged, and torch does not miss it in a plain dict."""
+    flat, path, read = FlatModel(Convolution()), tmp_path / f"model{suffix}", Convolution()
+    write_model(path, flat.layout.split(flat.read()), {"run": "r"})
+    state = load_file(path) if suffix != ".pt" else torch.load(path, weights_only=True)["state_dict"]
+    assert read.state_dict().keys() - state.keys() == {"norm.num_batches_tracked"}
+    read.norm.num_batches_tracked += 5
+    read.load_state_dict(state)
+    assert read.norm.num_batches_tracked == 5
+    assert torch.equal(read.conv.weight, flat.module.conv.weight)
 
 
 def test_initial_state_of_run_is_reproducible():
