@@ -44,6 +44,7 @@ def test_client_reads_data_split_by_its_site(data, tmp_path: Path):
     assert data("list", "store").startswith(
         f"site {site}, x, y, encrypted, clients with the key: 1\nchunk-0000-"
     )
+    assert data("list", "store").count(" kB") == 4
     assert len(json.loads(data("list", "store", "--json"))["chunks"]) == 4
 
 
