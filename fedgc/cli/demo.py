@@ -3,7 +3,8 @@
 Every client is slowed down (`pace-s`, the least time of a step) and gets a limited uplink (`uplink-kb-s`), so
 that the demo is the same on fast machines; the slow client is four times slower in both. The dying one gets
 SIGKILL while codewords are collected, so that others must repair its codeword. With one run for each kind of
-work, that happens in the last run.
+work, that happens in the last run. If that run is over before the client is counted again, as on a loaded
+machine, the demo resumes it with more rounds: a resumed run waits for all clients.
 
 Replicas and blocks are left to the tuner: the measurements of the first run decide its choice for the second.
 All output is read from the store that every run writes. Store, checkpoints, caches and keys are in the demo's
@@ -18,7 +19,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
@@ -49,6 +50,8 @@ KINDS: Final[Mapping[str, Mapping[str, Setting]]] = {
 }
 ROUNDS: Final = 12  # of each of two runs: together they take less than a minute
 ROUNDS_ALONE: Final = 24  # of a single run, in which a client can also miss some
+MORE_ROUNDS: Final = 4  # by which a run is prolonged in which the killed client was not counted again
+MOST_RESUMES: Final = 3  # a resumed run waits for all clients, so that one is enough after the kill
 SLOW, KILLED = "slow-client", "killed-client"
 PACE_S: Final = 0.02  # minimum seconds of a local step
 UPLINK_KB_S: Final = 200.0  # a fifth of a second for an update of this model
@@ -89,7 +92,12 @@ class ClientKill:
             pids = federation.kill(KILLED)
             self.killed_in, self.killed_at = last + 1, time.monotonic()
             self.notes.append(f"round {last + 1}: SIGKILL to {KILLED}, processes {', '.join(map(str, pids))}")
-        elif self.killed_in and not self.returned and time.monotonic() > self.killed_at + self.return_after_s:
+        elif self.killed_in and time.monotonic() > self.killed_at + self.return_after_s:
+            self.bring_back(federation, last)
+
+    def bring_back(self, federation: Killable, last: int) -> None:
+        """Start the client again if it was killed."""
+        if self.killed_in and not self.returned:
             federation.restart(KILLED)
             self.returned = True
             self.notes.append(f"round {last + 1}: {KILLED} is started again")
@@ -155,20 +163,20 @@ def _play(
     kills: bool,
 ) -> None:
     """Do one run, in which a client may be killed and come back, and print its results."""
-    follower, rounds = Follower(store, config.run), config.rounds
-    client_kill = ClientKill(kill_after=max(1, rounds // 5), return_after_s=1.0)
+    follower, client_kill = Follower(store, config.run), ClientKill(max(1, config.rounds // 5), 1.0)
     console.print(f"run {config.run}: {config.work} work", soft_wrap=True, markup=False)
     began = time.monotonic()
-    flower_run = federation.submit(config.table())
-    with show_on(console, rounds) as show:
-        while federation.running(flower_run):
-            seen = follower.look()
-            if kills:
-                client_kill.act(federation, seen.last, seen.run.present.get("phase") if seen.run else None)
-            show.update(seen, client_kill.notes)
-            time.sleep(POLL_S)
+    flower_run = _followed(console, federation, config, follower, client_kill if kills else None)
+    seen = follower.whole()
+    for _ in range(MOST_RESUMES if kills else 0):
+        if why_incomplete(seen, "") is not None or _counted_again(seen, client_kill.killed_in) is not None:
+            break
+        client_kill.bring_back(federation, seen.last)
+        config = replace(config, resume=config.run, rounds=seen.last + MORE_ROUNDS)
+        message = f"{KILLED} is not counted again yet: the run goes on to round {config.rounds}"
+        console.print(message, soft_wrap=True, highlight=False, markup=False)
+        flower_run = _followed(console, federation, config, follower, client_kill)
         seen = follower.whole()
-        show.update(seen, client_kill.notes)
     print_tables(console, seen, time.monotonic() - began)
     messages = [*failure(seen, client_kill), *(sums(seen) if masked else ())]
     for line in [*messages, *reasons(store.decisions(config.run) if seen.run else (), seen.names)]:
@@ -176,8 +184,30 @@ def _play(
     reason = why_incomplete(seen, federation.log(f"run-{flower_run}").read_text(errors="replace"))
     if reason is not None:
         raise EdgeFailed(f"the run did not complete: {reason}")
-    if kills and _counted_again(seen, client_kill.killed_in or seen.last) is None:
-        raise EdgeFailed(f"{KILLED} did not come back in time; it needs more rounds than {seen.last}")
+    if kills and _counted_again(seen, client_kill.killed_in) is None:
+        raise EdgeFailed(f"{KILLED} did not come back within {seen.last} rounds")
+
+
+def _followed(
+    console: Console,
+    federation: LocalFederation,
+    config: RunConfig,
+    follower: Follower,
+    client_kill: ClientKill | None,
+) -> int:
+    """Start a run or resume it, and show its rounds and notes to its end; return Flower's number of it."""
+    before, told = follower.look(), len(client_kill.notes) if client_kill else 0
+    flower_run = federation.submit(config.table())
+    with show_on(console, config.rounds, before.run.heard if before.run else 0.0) as show:
+        going = True
+        while going:
+            going = federation.running(flower_run)
+            seen = follower.look()
+            if going and client_kill is not None:
+                client_kill.act(federation, seen.last, seen.run.present.get("phase") if seen.run else None)
+            show.update(seen, client_kill.notes[told:] if client_kill else ())
+            time.sleep(POLL_S)
+    return flower_run
 
 
 def _config(keys: Path, name: str) -> dict[str, Setting]:
@@ -218,6 +248,8 @@ def sums(seen: Seen) -> Iterator[str]:
     yield f"under masks: the server saw {sum(among.values())} sums ({counts}), and no update of one"
 
 
-def _counted_again(seen: Seen, killed_in: int) -> int | None:
+def _counted_again(seen: Seen, killed_in: int | None) -> int | None:
+    if killed_in is None:
+        return None
     rows = [row for client, own in seen.rows.items() if seen.names.get(client) == KILLED for row in own]
     return min((number for number, row in rows if number > killed_in and row.counted), default=None)

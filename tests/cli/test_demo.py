@@ -1,11 +1,23 @@
 """Test the demo's texts and the moment of its kill; a contract test runs the demo itself."""
 
+import io
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
-from fedgc.cli.demo import COLLECTING, KILLED, LATEST, ClientKill, failure, reasons, sums
+import pytest
+from rich.console import Console
+
+from fedgc.cli.demo import COLLECTING, KILLED, LATEST, MORE_ROUNDS, ClientKill, _play, failure, reasons, sums
 from fedgc.cli.follow import Seen
+from fedgc.config import RunConfig
+from fedgc.errors import EdgeFailed
 from fedgc.history import ClientRow
-from fedgc.store.records import Decided
+from fedgc.store.database import Store
+from fedgc.store.records import Appended, Begun, Decided, Ended
+from fedgc.store.records import Seen as Met
+from tests.cli.test_follow import ROW
 
 
 class Killed:
@@ -77,3 +89,51 @@ def test_client_is_killed_at_latest_round_in_any_phase() -> None:
     federation = Killed()
     ClientKill(kill_after=5, return_after_s=1.0).act(federation, 5 + LATEST, "working")
     assert federation.killed == [KILLED]
+
+
+class Quick(Killed):
+    """A federation whose runs end at the second look; a killed client counts in resumed runs, or never."""
+
+    def __init__(self, store: Store, folder: Path, *, returns: bool) -> None:
+        super().__init__()
+        self.store, self.folder, self.returns = store, folder, returns
+        self.done = self.looks = 0
+        self.log("run-1").write_text("")
+
+    def log(self, name: str) -> Path:
+        return self.folder / name
+
+    def submit(self, settings: Mapping[str, object]) -> int:
+        config = RunConfig.read(settings)
+        assert not self.killed, "it was started again before"
+        self.store.write(Begun(1.0 + self.done, config.run, config.table()))
+        self.store.write(Met(1.0, "k", KILLED))
+        own = ClientRow("k", finished=8, counted=8 if config.resume and self.returns else 0)
+        for number in range(self.done + 1, config.rounds + 1):
+            row = replace(ROW, round=number, started=1.0 + number, clients=(own,))
+            self.store.write(Appended(2.0 + number, config.run, row))
+        self.done = config.rounds
+        self.store.write(Ended(2.0 + self.done, config.run, "completed"))
+        return 1
+
+    def running(self, _: int) -> bool:
+        self.looks += 1
+        return self.looks % 2 == 1
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_demo_goes_on_until_killed_client_is_counted(tmp_path: Path, returns: bool) -> None:
+    said, config = io.StringIO(), RunConfig.read({"run": "demo", "rounds": 6, "work": "coded"})
+    with Store.open("sqlite://") as store:
+        federation = Quick(store, tmp_path, returns=returns)
+
+        def play() -> None:
+            _play(Console(file=said, width=120), store, federation, config, masked=False, kills=True)
+
+        if returns:
+            play()
+            assert federation.done == 6 + MORE_ROUNDS
+            assert f"{KILLED} was killed in round 7; it was counted again from round 8 on" in said.getvalue()
+        else:
+            with pytest.raises(EdgeFailed, match=f"{KILLED} did not come back within 18 rounds"):
+                play()
