@@ -427,7 +427,9 @@ def _must_begin(store: Store, wanted: Wanted, config: RunConfig) -> None:
             if known.run == config.run:
                 must_be_over(known)
         beginning.must_be_new(config.run, store, runs)
-    elif not wanted.elsewhere:
-        beginning.must_go_on(config, beginning.reached(runs / config.resume))
+    else:
+        if not wanted.elsewhere:
+            beginning.must_go_on(config, beginning.reached(runs / config.resume))
+        beginning.must_have_rounds_left(config, store.run(config.resume))
     if not wanted.elsewhere:
         beginning.must_be_kept(config, runs)

@@ -12,6 +12,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, Unusable
 from fedgc.store import checkpoint, owned
 from fedgc.store.database import Store
+from fedgc.store.views import Run
 
 OF_A_RESUME: Final = ("resume", "run")
 SUMMED: Final = ("synced", "approximate")  # outcomes that make a new model
@@ -34,6 +35,13 @@ def must_go_on(config: RunConfig, reached: int) -> None:
     """
     if config.rounds < reached and not config.site_gateway:
         raise BadSetting(f"setting rounds: saw {config.rounds}, the run is at {reached}, needed more")
+
+
+def must_have_rounds_left(config: RunConfig, run: Run) -> None:
+    """Refuse to resume a complete run without more rounds; it would only rewrite the run's last state."""
+    done = run.last_round or 0
+    if run.state == "completed" and config.rounds <= done and not config.site_gateway:
+        raise Unusable(f"run {run.run} is complete at round {done}: --set rounds=N, above {done}, trains on")
 
 
 def changed(config: RunConfig, before: Mapping[str, object]) -> str:

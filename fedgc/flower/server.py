@@ -68,13 +68,11 @@ def server_app(task: Task | None = None) -> ServerApp:
         resumed = _resumed(config, folder) if config.resume else None
         preconditions.must_be_kept(config, folder / run)
         with Store.open() as store:
-            if resumed is None:
-                preconditions.must_be_new(run, store, folder)
+            changes = _changes(config, run, store, folder)
             store.fold(config.keep_rounds)
             speeds = store.speeds(config.workload)
             others = under_way(store.runs(), run, time.time())
             best = store.best(run) if resumed else None
-            changes = preconditions.changed(config, store.run(run).settings) if resumed else ""
         _warn_of(others, changes)
         with recorded(config, run, context.run_id) as recording:
             keep = sys.maxsize if config.keep_checkpoints == "all" else config.keep_checkpoints
@@ -87,6 +85,16 @@ def server_app(task: Task | None = None) -> ServerApp:
             strategy.run(grid, recording.sink)
 
     return app
+
+
+def _changes(config: RunConfig, run: str, store: Store, folder: Path) -> str:
+    """Return which settings a resume changes; raise Unusable if the run may not begin or go on."""
+    if not config.resume:
+        preconditions.must_be_new(run, store, folder)
+        return ""
+    before = store.run(run)
+    preconditions.must_have_rounds_left(config, before)
+    return preconditions.changed(config, before.settings)
 
 
 def placed(config: RunConfig, environment: Mapping[str, str]) -> RunConfig:

@@ -243,6 +243,27 @@ def test_run_is_not_resumed_with_fewer_rounds_than_done(apart):
         running.run(Wanted(2, {"rounds": 1}, resume="far"))
 
 
+@pytest.mark.parametrize("more", [{}, {"rounds": 1}])
+def test_complete_run_is_resumed_only_with_more_rounds(stand, more):
+    def go_on(store: Store, name: str) -> None:
+        store.write(Begun(2000.0, name, RunConfig(rounds=2).table()))
+        store.write(Ended(2001.0, name, "completed"))
+
+    with Store.open() as store:
+        store.write(Begun(1000.0, "over", RunConfig(rounds=1).table()))
+        tell_as(store, "over")
+        store.write(Ended(1001.0, "over", "completed"))
+        before = store.run("over")
+    made = stand(go_on)
+    with pytest.raises(Unusable, match="run over is complete at round 1: --set rounds=N, above 1, trains on"):
+        running.run(Wanted(None, more, superlink="ward", resume="over"))
+    assert not made.settings, "nothing was submitted"
+    with Store.open() as store:
+        assert store.run("over") == before
+    running.run(Wanted(None, {"rounds": 2}, superlink="ward", resume="over"))
+    assert made.settings["rounds"] == 2
+
+
 @pytest.mark.parametrize("name", ["history.checkpoint-dir", "history.log-file"])
 def test_unwritable_output_is_refused_before_start(apart, name):
     (apart / "file").write_text("")
