@@ -114,7 +114,7 @@ def gateway(
         int, typer.Option(help="Flower's number of the consortium's run, to find a site inside itself.")
     ] = 0,
 ) -> None:
-    """Run the fleet of a site for its gateway: a SuperNode with `site` in its node config starts this.
+    """Run the fleet of a site for its gateway: a SuperNode with `site-fleet` in its node config starts this.
 
     Example: fedgc gateway --app .
     """
