@@ -38,7 +38,7 @@ class SamplePins:
         >>> from fedgc.messages import Held
         >>> pins, holds = SamplePins({"north": 500}), (Held("x", 900),)
         >>> pins.handle(Joined(0.0, "a", True, holds), {"a": "north"}.get)
-        'north announces 900 samples: it counts as 500 (aggregation.samples)'
+        'north can load 900 samples: its work counts as 500 (aggregation.samples)'
         >>> pins.handle(Joined(0.0, "b", True, holds), {"b": "north"}.get)
         'clients a and b call themselves north: only a, the first, is pinned (aggregation.samples)'
         >>> pins.of("a"), pins.of("b")
@@ -54,7 +54,7 @@ class SamplePins:
         pin, announced = self.of(client), sum(held.samples for held in event.holds)
         if pin in (None, announced):
             return ""
-        return f"{name} announces {announced} samples: it counts as {pin} (aggregation.samples)"
+        return f"{name} can load {announced} samples: its work counts as {pin} (aggregation.samples)"
 
     def unused(self, clients: Collection[str]) -> str:
         """Return a warning if no client has come under a pinned name; `clients` are the identities of all.

@@ -120,6 +120,8 @@ def _resume(known: _Known) -> Iterator[str]:
         return
     if state_of(run) == CRASHED and (advice := advice_for(run)):
         yield f"to do: {advice}"
+    elif run.state == "stopped":
+        yield f"to do: nothing; `fedgc run --resume {run.run}` goes on" if run.rounds else "to do: nothing"
     elif run.rounds:
         yield f"to do: remove the cause, then `fedgc run --resume {run.run}` goes on"
     else:
@@ -213,15 +215,15 @@ def _hours(known: _Known) -> Iterator[str]:
 
 
 def _data(known: _Known) -> Iterator[str]:
-    """Return how much of the data is present, and whose is missing."""
+    """Return how much of the data is present, and who is not; what they can load, others may load too."""
     data = known.run.present.get("data")
     if not isinstance(data, Mapping) or not data.get("known_samples"):
         return
     here, every = _whole(data, "present_samples"), _whole(data, "known_samples")
     chunks = f"{_whole(data, 'present_chunks')} of {_whole(data, 'known_chunks')} chunks"
     absent = [each for each in known.clients if not each.get("present") and each.get("samples")]
-    missing = _some([f"{known.name(str(each['client']))} {each['samples']}" for each in absent])
-    whose = f"; missing: {missing}" if missing else ""
+    away = _some([f"{known.name(str(each['client']))} (can load {each['samples']})" for each in absent])
+    whose = f"; not connected: {away}" if away else ""
     when = "present" if state_of(known.run) == "running" else "present at the end"
     yield f"data {when}: {here} of {every} samples, {chunks}{whose}"
     if fetched := _whole(data, "fetched_chunks"):
@@ -267,8 +269,9 @@ def _uncounted(known: _Known) -> list[str]:
         out |= {client: "not in this round" for client in samples if samples[client] and client not in rows}
     words = []
     for client, why in out.items():
-        size = f" {samples[client]} samples" if samples.get(client) else ""
-        words.append(f"{known.name(client)}{size}{f' ({why})' if why else ''}")
+        size = f"can load {samples[client]} samples" if samples.get(client) and not whole else ""
+        about = "; ".join(filter(None, (size, why)))
+        words.append(f"{known.name(client)}{f' ({about})' if about else ''}")
     return words
 
 

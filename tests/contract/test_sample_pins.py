@@ -16,6 +16,6 @@ def test_pinned_samples_weight_updates_and_mismatch_is_told_once(tmp_path: Path,
     assert [row.outcome for row in rows] == ["synced"] * crooked.ROUNDS
     told = [record.getMessage() for record in caplog.records if "aggregation.samples" in record.getMessage()]
     assert told == [
-        "round 1: 0 announces 32 samples: it counts as 1000000 (aggregation.samples)",
+        "round 1: 0 can load 32 samples: its work counts as 1000000 (aggregation.samples)",
         "round 1: aggregation.samples: saw 'nobody', needed a client's name or identity",
     ]

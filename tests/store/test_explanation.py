@@ -79,7 +79,7 @@ def test_missing_data_names_its_client_and_remedy(store: Store):
         Present(NOW, "ward", live(client("aa", awaited=True), client("bb"), client("cc", present=False)))
     )
     lines = told(store).lines
-    assert lines[1] == "data present: 40 of 60 samples, 2 of 3 chunks; missing: west 20"
+    assert lines[1] == "data present: 40 of 60 samples, 2 of 3 chunks; not connected: west (can load 20)"
     assert lines[-1] == "to do: restart west; what it has finished counts once it is back"
 
 
@@ -112,7 +112,7 @@ def test_gathering_run_says_how_many_clients_must_come(store: Store):
             row(2, "approximate", (ClientRow("aa", finished=8, counted=8), ClientRow("cc", failure="lost")),
                 short=(1,), counted_samples=40),
             "round 2 was approximate; counted 40 of 60 samples; 1 of 3 chunks are not in the sum; "
-            "not counted: west 20 samples (lost), south 20 samples (not in this round)",
+            "not counted: west (can load 20 samples; lost), south (can load 20 samples; not in this round)",
         ),
         (
             row(2, "skipped", (ClientRow("aa", finished=8),), reason="drift 0.1 of 0.3", counted_samples=0),
@@ -121,8 +121,12 @@ def test_gathering_run_says_how_many_clients_must_come(store: Store):
         (
             row(2, "empty", (ClientRow("aa", failure="ValueError: no labels"),), counted_samples=0),
             "round 2 was empty; nothing was finished in time, or no update came; not counted: "
-            "north 20 samples (ValueError: no labels), south 20 samples (not in this round), "
-            "west 20 samples (not in this round)",
+            "north (can load 20 samples; ValueError: no labels), "
+            "south (can load 20 samples; not in this round), west (can load 20 samples; not in this round)",
+        ),
+        (
+            row(2, "synced", (ClientRow("aa", finished=8, counted=8), ClientRow("cc", failure="lost"))),
+            "round 2 was synced; counted 60 of 60 samples; not counted: west (lost)",
         ),
         (
             row(2, "synced", (ClientRow("aa", finished=8, counted=8), ClientRow("bb", finished=8))),
@@ -144,7 +148,7 @@ def test_clients_that_were_not_asked_are_not_missed(tmp_path: Path):
         store.write(Present(NOW, "ward", live(client("aa"), client("bb"), client("cc"))))
         assert told(store).lines[2] == (
             "round 2 was approximate; asked 2 of 3 clients; counted 20 of 40 samples; "
-            "0 of 3 chunks are not in the sum; not counted: cc 20 samples (lost)"
+            "0 of 3 chunks are not in the sum; not counted: cc (can load 20 samples; lost)"
         )
 
 
@@ -155,6 +159,14 @@ def test_first_line_of_failed_run_is_first_cause(store: Store):
     lines = told(store).lines
     assert lines[0] == "failed: north: no disk; 3 rounds in a row gave nothing"
     assert lines[-1] == "to do: remove the cause, then `fedgc run --resume ward` goes on"
+
+
+def test_run_that_was_stopped_has_no_cause_to_remove(store: Store):
+    store.write(Appended(NOW, "ward", row(2, "synced")))
+    store.write(Ended(NOW, "ward", "stopped", "stopped by the user"))
+    lines = told(store).lines
+    assert lines[0] == "stopped: stopped by the user"
+    assert lines[-1] == "to do: nothing; `fedgc run --resume ward` goes on"
 
 
 def test_crashed_run_says_how_server_ended_and_how_to_resume(store: Store):
