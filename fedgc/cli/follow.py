@@ -4,6 +4,7 @@ On a terminal this is a live view, otherwise one line per round. If the store of
 for a run on a foreign SuperLink, its log is shown.
 """
 
+import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,8 @@ from fedgc.store.liveness import reason_of
 from fedgc.store.views import Round, Run
 
 POLL_S: Final = 0.2
+LOG_S: Final = 1.0  # by which the log of a run may be later than the store
+ON_ROUND: Final = re.compile(r"round (\d+): ")  # a note on a round
 COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 FAULT: Final = re.compile(r"^ERROR *: +(?!Exit Code)(\S.*?) *$", re.MULTILINE)  # an error in Flower's log
 WARNED: Final = re.compile(
@@ -116,35 +119,60 @@ def show_on(console: Console, rounds: int, since: float = 0.0) -> Show:
 
 
 class _Lines:
-    """One line for each round, delayed until its evaluation is there or the next round is over."""
+    """One line for each round, delayed until its evaluation is there or the next round is over.
 
-    def __init__(self, console: Console, since: float) -> None:
-        self._console = console
-        self._since = since
+    A line follows the notes on its round and on earlier ones. The log arrives later than the store, so that
+    a line waits LOG_S for such notes, and a note waits as long for the lines of earlier rounds.
+    """
+
+    def __init__(self, console: Console, since: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._since, self._clock = console, since, clock
         self._shown = 0  # the last round that was shown
         self._noted = 0
-        self._held: Sequence[Round] = ()
+        self._rounds: dict[int, tuple[float, Round]] = {}  # not shown yet, and when each was first seen
+        self._notes: list[tuple[int, float, str]] = []  # the same of notes, with their round
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._say(self._held)
+        self._show(math.inf)
 
     def update(self, seen: Seen, notes: Sequence[str]) -> None:
+        now = self._clock()
         for note in notes[self._noted :]:
-            self._console.print(note, soft_wrap=True, highlight=False, markup=False)
+            found = ON_ROUND.match(note)
+            self._notes.append((int(found[1]) if found else 0, now, note))
         self._noted = len(notes)
-        later = (each for each in seen.rounds if each.row.started > self._since)
-        fresh = [each for each in later if each.row.round > self._shown]
-        waits = 1 if fresh and not fresh[-1].row.metrics else 0
-        self._held = fresh[len(fresh) - waits :]
-        self._say(over := fresh[: len(fresh) - waits])
-        self._shown = over[-1].row.round if over else self._shown
+        for each in seen.rounds:
+            number = each.row.round
+            if each.row.started > self._since and number > self._shown:
+                self._rounds[number] = (self._rounds.get(number, (now, each))[0], each)
+        self._show(now)
 
-    def _say(self, rounds: Sequence[Round]) -> None:
-        for each in rounds:
-            self._console.print(view.round_line(each), soft_wrap=True, highlight=False, markup=False)
+    def _show(self, now: float) -> None:
+        newest = max(self._rounds, default=0)
+        for number, (came, each) in sorted(self._rounds.items()):
+            waited = min([at for on, at, _ in self._notes if on > number], default=now)
+            evaluated = each.row.metrics or number < newest or now == math.inf
+            if not (evaluated and now - came >= LOG_S) and now - waited < LOG_S:
+                break
+            self._say_notes(number, now)
+            self._say(view.round_line(each))
+            self._shown = number
+            del self._rounds[number]
+        self._say_notes(min(self._rounds, default=self._shown + 1), now)
+
+    def _say_notes(self, last: int, now: float) -> None:
+        """Print the notes on rounds up to `last`; without lines that are waiting, also those that waited."""
+        waits = [each for each in self._notes if each[0] > last and (self._rounds or now - each[1] < LOG_S)]
+        for each in self._notes:
+            if each not in waits:
+                self._say(each[2])
+        self._notes = waits
+
+    def _say(self, line: str) -> None:
+        self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 class _Terminal:
@@ -239,7 +267,9 @@ def print_tables(console: Console, seen: Seen, seconds: float, *, resumed: bool 
         partial = f", {lacking}" if (lacking := view.partial_rounds(seen.rounds)) else ""
         last = f"{'; ' if partial else ', '}{seen.run.reason}" if seen.run.reason else ""
         done = seen.last - sum(each.row.outcome == "stopped" for each in seen.rounds[-1:])
-        console.print(f"completed: {done} rounds{partial}{last}", soft_wrap=True, markup=False)
+        console.print(
+            f"completed: {view.numbered(done, 'round')}{partial}{last}", soft_wrap=True, markup=False
+        )
 
 
 def why_incomplete(seen: Seen, log: str) -> str | None:

@@ -13,13 +13,23 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from fedgc.cli.view import done_of, figures_text, mean_of, megabytes, scores_table, skips_message, terminal
+from fedgc.cli.view import (
+    done_of,
+    figures_text,
+    mean_of,
+    megabytes,
+    numbered,
+    scores_table,
+    skips_message,
+    terminal,
+)
 from fedgc.errors import Unusable
 from fedgc.history import BY_SITE, Score
 from fedgc.store.database import Store
 from fedgc.store.explanation import INCOMPLETE, Explanation, explain, span
 from fedgc.store.liveness import ALIVE_S, CRASHED, advice_for, alive, reason_of, state_of
 from fedgc.store.reading import BEST, HOURS
+from fedgc.store.records import Decided
 from fedgc.store.run_queue import Entry
 from fedgc.store.views import Client, MeasuredSpeeds, Round, Run
 
@@ -205,7 +215,7 @@ def status(store: Store, run: str | None) -> Answer:
         "audit": audit,
         "why": explain(store, chosen, time.time()),
     }
-    made = [each for each in decisions if each.what not in (BEST, HOURS)]
+    made = changes([each for each in decisions if each.what not in (BEST, HOURS)])
     facts = [f"round {each.round}: {each.what}: {each.reason}" for each in made[-3:]]
     facts += [f"best model: {best}"] if best is not None else []
     refused = [each for each in audit if each.kind in ("refused", "excluded", BY_SITE)][-3:]
@@ -223,6 +233,22 @@ def status(store: Store, run: str | None) -> Answer:
         return Group(*parts)
 
     return Answer(figures, shown)
+
+
+def changes(decisions: Sequence[Decided]) -> list[Decided]:
+    """Return the decisions that differ from the last one of their kind.
+
+    >>> made = [Decided(0.0, "r", number, "plan", {}, why) for number, why in enumerate("aab", 1)]
+    >>> [each.round for each in changes(made)]
+    [1, 3]
+    """
+    last: dict[str, str] = {}
+    changed = []
+    for each in decisions:
+        if last.get(each.what) != each.reason:
+            changed.append(each)
+        last[each.what] = each.reason
+    return changed
 
 
 def _round_figures(each: Round) -> dict[str, Any]:
@@ -278,9 +304,10 @@ def _run_lines(run: Run, last: Sequence[Round], facts: Sequence[str]) -> Text:
     if last:
         row = last[-1].row
         measured = f", {figures_text(row.metrics)}" if row.metrics else ""
+        blocks = numbered(row.blocks, "block")
         lines.append(
             f"  last round {row.round}: {row.outcome}{measured}"
-            f"{f', {row.replicas} replicas, {row.blocks} blocks' if row.blocks else ''}"
+            f"{f', {row.replicas} replicas, {blocks}' if row.blocks else ''}"
             f"{f', amplification {row.amplification:.2f}' if row.amplification is not None else ''}"
             f"{f', {row.lacking}' if row.lacking else ''}{f' ({row.left_out})' if row.left_out else ''}"
         )

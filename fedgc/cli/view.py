@@ -57,6 +57,15 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+def numbered(count: int, word: str) -> str:
+    """Return a count with its word.
+
+    >>> numbered(1, "block"), numbered(2, "block")
+    ('1 block', '2 blocks')
+    """
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
 def accuracy(rounds: Sequence[Round]) -> float | None:
     """Return the newest measured accuracy."""
     for each in reversed(rounds):
@@ -84,9 +93,11 @@ def round_line(each: Round) -> str:
     """Return one round as one line, for logs and pipes."""
     row = each.row
     measured = "".join(f"  {name} {value:.3f}" for name, value in sorted(row.metrics.items()))
-    missing = f", short of {len(row.short)} chunks" if row.short and row.blocks else ""
+    missing = f", short of {numbered(len(row.short), 'chunk')}" if row.short and row.blocks else ""
     missing += f", {row.lacking}" if row.lacking else ""
-    what = f"finished chunks counted, {row.blocks} blocks" if row.blocks else "local steps counted"
+    what = (
+        f"finished chunks counted, {numbered(row.blocks, 'block')}" if row.blocks else "local steps counted"
+    )
     counted = "" if row.outcome == "skipped" else f"{each.counted} of {each.finished} {what}, "
     return (
         f"round {row.round}: {row.outcome}{missing} in {row.working_s + row.collecting_s:.2f} s, {counted}"
@@ -303,7 +314,7 @@ def summary(
         "work discarded": f"{1 - counted / finished:.1%}" if finished else "none was finished",
         "chunks skipped, taken": f"{skipped[0]}, {skipped[1]}" if any(blocks) or any(skipped) else "",
         "uploads pruned, repaired": f"{pruned[0]}, {pruned[1]}" if any(blocks) or any(pruned) else "",
-        "blocks": ", ".join(f"{b} in {n} rounds" for b, n in sorted(blocks.items()) if b),
+        "blocks": ", ".join(f"{b} in {numbered(n, 'round')}" for b, n in sorted(blocks.items()) if b),
     }
     for name, value in facts.items():
         if value:

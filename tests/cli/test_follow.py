@@ -9,11 +9,13 @@ from rich.console import Console
 
 from fedgc.cli import view
 from fedgc.cli.follow import (
+    LOG_S,
     MOST_WARNED,
     UNSETTLED,
     Follower,
     Log,
     Warned,
+    _Lines,
     follow,
     print_tables,
     show_on,
@@ -89,6 +91,34 @@ def test_without_terminal_round_prints_one_line_after_evaluation(store: Store):
     assert [line.split(":")[0] for line in lines[1:]] == ["round 1", "round 2", "round 3"]
     assert lines[1].endswith("accuracy 0.500")
     assert "6 of 8 finished chunks counted" in lines[2]
+
+
+def test_notes_precede_lines_of_their_rounds(store: Store):
+    store.write(Begun(100.0, "r", RunConfig(work="coded").table()))
+    follower, out, now = Follower(store, "r"), io.StringIO(), [0.0]
+    lost, killed, late = "round 1: north is lost", "round 2: SIGKILL to west", "round 3: no disk"
+
+    def after(seconds: float, *notes: str) -> list[str]:
+        now[0] += seconds
+        show.update(follower.look(), notes)
+        return [line[:8] for line in out.getvalue().splitlines()]
+
+    with _Lines(Console(file=out, width=150), 0.0, lambda: now[0]) as show:
+        tell(store, 1)
+        store.write(Evaluated(100.0, "r", 1, {"accuracy": 0.5}))
+        assert not after(0.0), "the log may still tell of this round"
+        assert not after(LOG_S / 2, killed), "it is on a later round"
+        assert after(LOG_S / 2, killed, lost) == ["round 1:"] * 2 + ["round 2:"]
+        tell(store, 2)
+        assert len(after(LOG_S, killed, lost)) == 3, "its evaluation may still come"
+        assert len(after(0.0, killed, lost, late)) == 3
+        assert len(after(LOG_S, killed, lost, late)) == 5, "the round waits no longer than the note"
+        tell(store, 3)
+        assert len(after(0.0, killed, lost, late, "stopping the run")) == 6
+    told = out.getvalue().splitlines()
+    assert [told[each] for each in (0, 2, 4)] == [lost, killed, late]
+    assert [each[:15] for each in told[1::2]] == ["round 1: synced", "round 2: synced", "stopping the ru"]
+    assert told[6].startswith("round 3: synced")
 
 
 def test_resumed_run_shows_only_rounds_of_its_own_start(store: Store):
