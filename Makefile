@@ -30,12 +30,14 @@ help:
 
 setup: $(READY)
 
+# setuptools warns of editable installs, and of the form of project.license, which Flower requires of an app.
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	rm -rf fedgc.egg-info # left by a build of wheels; Python would read it instead of the installed metadata
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
 	touch $@
+	@echo "ready: $(BIN)/fedgc --help"
 
 demo: $(READY)
 	$(BIN)/fedgc demo --folder build/demo
