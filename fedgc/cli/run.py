@@ -331,6 +331,8 @@ def _nothing() -> None:
 def host_of(wanted: Wanted, console: Console) -> Iterator[Host]:
     """Yield where the run takes place: a federation started for it, or an existing SuperLink."""
     if wanted.superlink is None:
+        count = view.numbered(wanted.here, "client")
+        console.print(f"starting the server and {count}: this takes up to a minute", highlight=False)
         with local.LocalFederation(wanted.nodes) as federation:
             console.print(local.exposure(federation.address), soft_wrap=True, markup=False, highlight=False)
             yield Host(federation.superlink, federation.leave, federation.restart_ended)

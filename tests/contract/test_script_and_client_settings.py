@@ -93,6 +93,7 @@ def test_client_settings_and_relative_paths_reach_script(folder: Path) -> None:
     (folder / "train.py").write_text(SCRIPT)
     done = fedgc(folder, "run", "--script", "train.py", "--set", "rounds=2", *own(before="data/"))
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "starting the server and 2 clients: " in done.stdout
     assert "completed: 2 rounds" in done.stdout
     assert " north " in done.stdout
     assert " south " in done.stdout
