@@ -21,6 +21,7 @@ from fedgc.flower.masked_client import MaskedClient
 from fedgc.flower.sink import Sink
 from fedgc.history import Speeds
 from fedgc.links import identity
+from fedgc.links.frames import Data, Parts
 from fedgc.links.pieces import Vector
 from fedgc.links.session.client import Session, Terms
 from fedgc.links.session.server import Listener
@@ -78,13 +79,13 @@ class Recorded(Session):
 
     recording: Recording
 
-    def next_message(self, stream: object) -> bytes | None:
+    def next_message(self, stream: object) -> Parts | None:
         message = super().next_message(stream)  # type: ignore[arg-type]
         if message is not None:
-            self.recording.sent.append(message)
+            self.recording.sent.append(b"".join(message))
         return message
 
-    def arrived(self, stream: object, frame: bytes) -> None:
+    def arrived(self, stream: object, frame: Data) -> None:
         self.recording.received.append(bytes(frame))
         super().arrived(stream, frame)  # type: ignore[arg-type]
 

@@ -47,6 +47,9 @@ _BATCH: Final = b"B"
 _LENGTH: Final = struct.Struct("<I")  # of a frame in a batch
 _SOURCES: Final = ("model", "codeword")
 
+Data = bytes | memoryview  # that has come
+Parts = tuple[bytes | memoryview, ...]  # that go one after the other
+
 
 @dataclass(frozen=True, slots=True)
 class StreamId:
@@ -249,8 +252,8 @@ def encode(value: object, sequence: int = 0) -> bytes:
     return frame
 
 
-def encode_piece(piece: Piece) -> bytes:
-    """Return the frame of a piece; the only copy of a vector's bytes on their way out."""
+def encode_piece(piece: Piece) -> Parts:
+    """Return the frame of a piece: its header, and the vector's bytes where they are."""
     stream = piece.stream
     header = _HEADER.pack(
         _PIECE,
@@ -260,20 +263,20 @@ def encode_piece(piece: Piece) -> bytes:
         piece.offset,
         piece.total,
     )
-    return b"".join((header, piece.payload))
+    return header, piece.payload
 
 
-def decode(frame: bytes, kinds: dict[str, type], *, now: float, client: str) -> Numbered | Piece:
+def decode(frame: Data, kinds: dict[str, type], *, now: float, client: str) -> Numbered | Piece:
     """Return the content of `frame`, one of `kinds` or a piece, or raise BadMessage."""
-    if not isinstance(frame, bytes) or not 0 < len(frame) <= FRAME_LIMIT:
+    if not isinstance(frame, Data) or not 0 < len(frame) <= FRAME_LIMIT:
         raise BadMessage(f"a frame of {len(frame)} bytes: needed 1 to {FRAME_LIMIT}")
     if frame[:1] == _PIECE:
         return _decode_piece(frame)
     if len(frame) > LINE_LIMIT:  # parsing text takes far longer than sending it
         raise BadMessage(f"a line of {len(frame)} bytes: needed at most {LINE_LIMIT}")
     if frame[:1] != _LINE:
-        raise BadMessage(f"a frame that begins with {frame[:1]!r}: needed a line or a piece")
-    line = typed.loads(frame[1:])
+        raise BadMessage(f"a frame that begins with {bytes(frame[:1])!r}: needed a line or a piece")
+    line = typed.loads(bytes(frame[1:]))
     if not (isinstance(line, list) and len(line) == 3 and isinstance(line[1], str) and line[1] in kinds):
         raise BadMessage("saw no such line, needed a line of a known kind")
     if type(line[0]) is not int or not 0 <= line[0] < 2**63:
@@ -281,22 +284,28 @@ def decode(frame: bytes, kinds: dict[str, type], *, now: float, client: str) -> 
     return Numbered(line[0], typed.read(kinds[line[1]], line[2], {"now": now, "client": client}))
 
 
-def join(frames: Sequence[bytes]) -> bytes:
+def size_of(parts: Parts) -> int:
+    """Return how many bytes a frame or message has."""
+    return sum(map(len, parts))
+
+
+def join(frames: Sequence[Parts]) -> Parts:
     """Return one message of these frames: a message costs both ends more than a short frame.
 
-    >>> split(join([b"L[]", b"Lx"])), join([b"L[]"])
-    ((b'L[]', b'Lx'), b'L[]')
+    >>> join([(b"L[]",)]), split(*join([(b"L[]",), (b"Lx",)]))
+    ((b'L[]',), (b'L[]', b'Lx'))
     """
     if len(frames) == 1:
         return frames[0]
-    return _BATCH + b"".join(part for frame in frames for part in (_LENGTH.pack(len(frame)), frame))
+    batch = [_BATCH, *(part for frame in frames for part in (_LENGTH.pack(size_of(frame)), *frame))]
+    return (b"".join(batch),)
 
 
-def split(message: bytes) -> tuple[bytes, ...]:
+def split(message: Data) -> tuple[Data, ...]:
     """Return the frames of a message, or raise BadMessage."""
     if message[:1] != _BATCH:
         return (message,)
-    frames, at = list[bytes](), 1
+    frames, at = list[Data](), 1
     while at < len(message):
         start = at + _LENGTH.size
         size = _LENGTH.unpack_from(message, at)[0] if start <= len(message) else 0
@@ -305,16 +314,16 @@ def split(message: bytes) -> tuple[bytes, ...]:
             raise BadMessage(f"a batch of {len(message)} bytes: saw a frame of {size}, needed one that fits")
         if len(frames) == BATCH_FRAMES:
             raise BadMessage(f"a batch: saw more than {BATCH_FRAMES} frames, needed at most as many")
-        frames.append(message[start:at])
+        frames.append(bytes(message[start:at]))
     return tuple(frames)
 
 
-def is_piece(frame: bytes) -> bool:
+def is_piece(frame: Data) -> bool:
     """Whether a frame is a piece of a vector, by its first byte."""
     return frame[:1] == _PIECE
 
 
-def decode_hello(frame: bytes) -> Hello:
+def decode_hello(frame: Data) -> Hello:
     """Return the hello in `frame`, or raise BadMessage, which does not repeat its token.
 
     A hello comes from an unauthenticated peer, perhaps of another version: check its length, then its
@@ -323,7 +332,7 @@ def decode_hello(frame: bytes) -> Hello:
     if len(frame) > HELLO_LIMIT:
         raise BadMessage(f"hello: saw {len(frame)} bytes, needed at most {HELLO_LIMIT}")
     if frame[:1] == _LINE:
-        match typed.loads(frame[1:]):
+        match typed.loads(bytes(frame[1:])):
             case [_, "Hello", [version, *_]] if version != WIRE_VERSION:
                 seen = version if type(version) is int else type(version).__name__
                 raise BadMessage(f"hello: saw wire version {seen}, needed {WIRE_VERSION}")
@@ -333,7 +342,7 @@ def decode_hello(frame: bytes) -> Hello:
     return line.value
 
 
-def _decode_piece(frame: bytes) -> Piece:
+def _decode_piece(frame: Data) -> Piece:
     if len(frame) <= _HEADER.size:
         raise BadMessage(f"a piece of {len(frame)} bytes: needed more than its header")
     _, source, number, attempt, offset, total = _HEADER.unpack_from(frame)

@@ -20,7 +20,7 @@ from fedgc.flower.job import Job
 from fedgc.flower.sink import Sink
 from fedgc.history import RoundRow, Speeds
 from fedgc.links import frames as wire
-from fedgc.links.frames import Ping, StreamId
+from fedgc.links.frames import Parts, Ping, StreamId
 from fedgc.links.identity import Identity
 from fedgc.links.pieces import Numbers
 from fedgc.links.quotas import Quotas
@@ -103,7 +103,7 @@ class Crooked(Session):
     def offer_packed(self, stream: StreamId, vector: Numbers) -> None:
         super().offer_packed(stream, self.tamper(vector))
 
-    def next_message(self, stream: object) -> bytes | None:
+    def next_message(self, stream: object) -> Parts | None:
         """Return a message of the frames that `mangle` makes of those of the next message."""
         if self._of is not stream:
             self._of, self._mangled = stream, self.mangle(self._own(stream))
@@ -112,7 +112,7 @@ class Crooked(Session):
             if frame != END:
                 ready.append(frame)
             if ready and (frame == END or len(ready) == wire.BATCH_FRAMES):
-                return wire.join(ready)
+                return wire.join([(each,) for each in ready])
             if frame == END and self._has_none:
                 return None
         return None
@@ -122,7 +122,7 @@ class Crooked(Session):
         while True:
             message = super().next_message(stream)  # type: ignore[arg-type]
             self._has_none = message is None
-            yield from wire.split(message) if message else ()
+            yield from map(bytes, wire.split(b"".join(message))) if message else ()
             yield END
 
 

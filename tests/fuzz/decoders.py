@@ -100,7 +100,7 @@ def _said() -> Sequence[object]:
 def _frames() -> Sequence[bytes]:
     piece = Piece(STREAM, 4, 160, memoryview(bytes(range(100))))
     lines = [frames.encode(each, number) for number, each in enumerate(_said())]
-    return [*lines, frames.encode_piece(piece)]
+    return [*lines, b"".join(frames.encode_piece(piece))]
 
 
 def _answer_of(data: bytes) -> object:
@@ -143,7 +143,9 @@ def _links() -> Iterator[Decoder]:
             lambda data, kinds=kinds: frames.decode(data, kinds, now=1.0, client="x"),
             40,
         )
-    batches = [frames.join(seeds[at : at + 3]) for at in range(0, len(seeds), 3)]
+    batches = [
+        b"".join(frames.join([(each,) for each in seeds[at : at + 3]])) for at in range(0, len(seeds), 3)
+    ]
     yield Decoder("batch", batches, frames.split)
     hello = [each for each in seeds if b"Hello" in each]
     yield Decoder("hello", hello, frames.decode_hello)

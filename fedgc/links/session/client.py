@@ -27,6 +27,7 @@ from fedgc.links.frames import (
     Ack,
     Bye,
     Challenge,
+    Data,
     Denied,
     Grant,
     Heard,
@@ -34,6 +35,7 @@ from fedgc.links.frames import (
     Invitation,
     Numbered,
     Offer,
+    Parts,
     Piece,
     Ping,
     StreamId,
@@ -166,7 +168,7 @@ class Session:
             self._changed.wait_for(lambda: self._ended or self._next_ready(), wait_s)
 
     def fresh_model(self, version: int) -> Vector | None:
-        """Return the model of the last work, once, if it arrived and is of this version."""
+        """Return the model of the last work, once, if it arrived and is of this version; it is finite."""
         try:
             return self._models.take(version)
         except (BadVector, EdgeFailed) as error:  # a new session gets all of the model
@@ -275,14 +277,14 @@ class Session:
         with self._changed:
             self._flow.ping()
 
-    def next_message(self, stream: ClientStream) -> bytes | None:
+    def next_message(self, stream: ClientStream) -> Parts | None:
         """Return what is to be sent next on an open stream; after the end only lines, a goodbye for one."""
         with self._changed:
             if stream.open and (self._flow.channel.waits or not self._ended):
                 return _next_message(self._flow, self.end)
             return None
 
-    def arrived(self, stream: ClientStream, frame: bytes) -> None:
+    def arrived(self, stream: ClientStream, frame: Data) -> None:
         """Take in a frame of the listener."""
         now = self._terms.clock()
         value = wire.decode(frame, wire.FROM_SERVER, now=now, client=self._who.client)
@@ -379,7 +381,7 @@ class Session:
         self._inbox.append(command)
 
 
-def _next_message(flow: Flow, end: Callable[[str], None]) -> bytes | None:
+def _next_message(flow: Flow, end: Callable[[str], None]) -> Parts | None:
     """Return what is to be sent next; end the session if a vector can no longer be read."""
     try:
         return flow.next_message()

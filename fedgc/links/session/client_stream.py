@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from fedgc.errors import BadMessage, Refused
 from fedgc.guards import guarded, words_of
 from fedgc.links import frames as wire
-from fedgc.links.frames import Invitation
+from fedgc.links.frames import Data, Invitation, Parts
 from fedgc.links.session.certificate import SERVER_NAME, client_context
 from fedgc.links.session.connection import Connection, is_agreed, request
 from fedgc.links.session.options import OPENING_QUIET, QUIET, SILENCE, ping_s
@@ -37,10 +37,10 @@ class StreamOwner(Protocol):
     def ping(self) -> None:
         """Send a ping."""
 
-    def next_message(self, stream: "ClientStream") -> bytes | None:
+    def next_message(self, stream: "ClientStream") -> Parts | None:
         """Return what is to be sent next on this stream, None if there is nothing."""
 
-    def arrived(self, stream: "ClientStream", frame: bytes) -> None:
+    def arrived(self, stream: "ClientStream", frame: Data) -> None:
         """Take in a frame; raise Refused if the server breaks the protocol."""
 
 
@@ -157,10 +157,10 @@ class ClientStream:
     def _send(self, owner: StreamOwner, connection: Connection) -> bool:
         """Send what the socket takes of what there is to send; return whether nothing is left."""
         while connection.flush() and self._is_agreed:
-            message = self.opening.popleft() if self.opening else owner.next_message(self)
+            message = (self.opening.popleft(),) if self.opening else owner.next_message(self)
             if message is None:
                 return True
-            connection.send(message)
+            connection.send(*message)
         return False
 
     def _receive(self, owner: StreamOwner, connection: Connection) -> None:

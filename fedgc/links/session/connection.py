@@ -5,6 +5,8 @@ serve sessions beside other paths. From then on each message follows its length.
 
 TLS works between two buffers, not on the socket: one call decrypts no more than what one read has brought. On
 the socket it would go on for as long as the other end sends records without content, such as key updates.
+
+A long message is not put together: TLS reads it from where it is, and decrypts it to where it will be.
 """
 
 import math
@@ -16,6 +18,8 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
+
+import numpy as np
 
 from fedgc.errors import BadMessage
 
@@ -29,9 +33,10 @@ HEAD_LIMIT: Final = 8192  # bytes of a request or answer over HTTP: a proxy adds
 
 _LENGTH: Final = struct.Struct("<I")  # of the message that follows
 _HEAD_END: Final = b"\r\n\r\n"
-_RECORD_BYTES: Final = 2**14  # of the longest TLS record, and of one read
+_RECORD_BYTES: Final = 2**14  # of the longest TLS record
+_READ_BYTES: Final = 2**16  # of one read
 _TURN_BYTES: Final = 2**17  # that are read before other connections have their turn
-_WRITE_BYTES: Final = 2**15  # that are encrypted before they are written
+_WRITE_BYTES: Final = 2**16  # that are encrypted before they are written
 _ANSWER_BYTES: Final = 2**12  # that TLS may answer to one read by itself, as to key updates
 
 
@@ -108,6 +113,9 @@ class Connection:
         self._length = b""  # of the next message, as far as it has come
         self._missing = 0  # bytes of the message that is arriving
         self._message = bytearray()  # what has come of it
+        self._long = self._room = memoryview(
+            b""
+        )  # a long message that is arriving, and what is to come of it
         self._early = b""  # what came with the head
         self._out: deque[memoryview] = deque()  # what is to be encrypted
         self._encrypted = memoryview(b"")  # what is to be written
@@ -122,12 +130,14 @@ class Connection:
         """Queue a request or answer of HTTP."""
         self._out.append(memoryview(head))
 
-    def send(self, message: bytes) -> None:
-        """Queue a message."""
-        first = _RECORD_BYTES - _LENGTH.size
-        self._out.append(memoryview(_LENGTH.pack(len(message)) + message[:first]))
-        if len(message) > first:
-            self._out.append(memoryview(message)[first:])
+    def send(self, *message: bytes | memoryview) -> None:
+        """Queue a message of these parts; the last one, if it is long, is not copied."""
+        start = _LENGTH.pack(sum(map(len, message))), *message[:-1]
+        first = max(0, _RECORD_BYTES - sum(map(len, start)))
+        last = memoryview(message[-1])
+        self._out.append(memoryview(b"".join((*start, last[:first]))))
+        if len(last) > first:
+            self._out.append(last[first:])
 
     def flush(self) -> bool:
         """Send what is queued, as far as the socket takes it; return whether nothing is left."""
@@ -141,7 +151,7 @@ class Connection:
                 return True
             while self._out and self._outgoing.pending < _WRITE_BYTES:
                 rest = self._out.popleft()
-                rest = rest[self._tls.write(rest) :]
+                rest = rest[self._tls.write(rest[:_WRITE_BYTES]) :]
                 if rest:
                     self._out.appendleft(rest)
         return False
@@ -179,7 +189,7 @@ class Connection:
                 )
         return None
 
-    def receive(self) -> Iterator[bytes]:
+    def receive(self) -> Iterator[bytes | memoryview]:
         """Yield the messages that have come; the loop calls again when there is more.
 
         Raises:
@@ -198,13 +208,21 @@ class Connection:
             yield from self._read_in()
 
     def _read_in(self) -> Iterator[bytes]:
-        """Yield what the last read has brought; the rest of a record waits inside TLS for the next one."""
-        while self._incoming.pending and self._shakes():
+        """Yield what the last read has brought; the rest of a record waits inside TLS for the next one.
+
+        What belongs to a long message goes where its room is.
+        """
+        while (self._incoming.pending or self._tls.pending()) and self._shakes():
             try:
-                data = self._tls.read(_RECORD_BYTES)
+                if self._room:
+                    data, come = b"", int(self._tls.read(len(self._room), self._room))
+                    self._room = self._room[come:]
+                else:
+                    data = self._tls.read(_RECORD_BYTES)
+                    come = len(data)
             except ssl.SSLWantReadError:
                 return
-            if not data:
+            if not come:
                 raise EOFError("the connection has ended")
             yield data
 
@@ -221,7 +239,7 @@ class Connection:
         if self._is_secure and self._outgoing.pending > _ANSWER_BYTES:
             raise ConnectionError(f"saw records that ask for {self._outgoing.pending} bytes of answers")
         try:
-            data = self._socket.recv(_RECORD_BYTES)
+            data = self._socket.recv(_READ_BYTES)
         except BlockingIOError:
             return False
         if not data:
@@ -230,7 +248,10 @@ class Connection:
         self._incoming.write(data)
         return True
 
-    def _messages(self, data: bytes) -> Iterator[bytes]:
+    def _messages(self, data: bytes) -> Iterator[bytes | memoryview]:
+        if self._long and not self._room:
+            whole, self._long = self._long, self._room
+            yield whole
         at = 0
         while at < len(data):
             if not self._missing:
@@ -244,11 +265,20 @@ class Connection:
                     raise BadMessage(f"a message of {self._missing} bytes: needed 1 to {self.longest}")
             part = data[at : at + self._missing]
             at += len(part)
+            if self._missing > _RECORD_BYTES:
+                self._begin_long(part)
+                continue
             self._missing -= len(part)
             self._message += part
             if not self._missing:
                 message, self._message = bytes(self._message), bytearray()
                 yield message
+
+    def _begin_long(self, part: bytes) -> None:
+        """Make room for a long message that begins with this part; memory is taken as it is filled."""
+        self._long = np.empty(self._missing, np.uint8).data
+        self._long[: len(part)] = part
+        self._room, self._missing = self._long[len(part) :], 0
 
     # ---- the end
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from fedgc.links import frames as wire
 from fedgc.links.byte_counts import Accounts, Amounts
-from fedgc.links.frames import Ack, Offer, Piece, Ping, Position, StreamId
+from fedgc.links.frames import Ack, Offer, Parts, Piece, Ping, Position, StreamId
 from fedgc.links.pieces import Incoming, Outgoing, Source
 from fedgc.links.session.channel import Channel
 
@@ -90,19 +90,19 @@ class Flow:
             outgoing.waits and stream not in self._resting for stream, outgoing in self._outgoing.items()
         )
 
-    def next_message(self) -> bytes | None:
+    def next_message(self) -> Parts | None:
         """Return the frames that are ready and short as one message, or one long frame, or None."""
-        frames: list[bytes] = []
+        frames: list[Parts] = []
         room: float = math.inf
         while room > 0 and len(frames) < wire.BATCH_FRAMES:
             frame = self.next_frame(room)
             if frame is None:
                 break
-            room = min(room, wire.BATCH_BYTES) - len(frame)
+            room = min(room, wire.BATCH_BYTES) - wire.size_of(frame)
             frames.append(frame)
         return wire.join(frames) if frames else None
 
-    def next_frame(self, room: float = math.inf) -> bytes | None:
+    def next_frame(self, room: float = math.inf) -> Parts | None:
         """Return the next frame to send, counted, or None; a piece of a vector has at most `room` bytes."""
         frame = self.channel.next_frame(1 if self._pings else UNHEARD)
         if frame is None and self._acks:
@@ -112,16 +112,16 @@ class Flow:
         if frame is not None:
             self._pings = False
             self.accounts.add(Amounts(control_bytes=len(frame)))
-            return frame
+            return (frame,)
         return self._next_piece(room)
 
-    def _next_piece(self, room: float) -> bytes | None:
+    def _next_piece(self, room: float) -> Parts | None:
         for stream, outgoing in self._outgoing.items():
             if stream in self._resting or outgoing.next_size > room:
                 continue
             if piece := outgoing.next_piece():
                 frame = wire.encode_piece(piece)
-                self.accounts.add(self._sent(len(frame)))
+                self.accounts.add(self._sent(wire.size_of(frame)))
                 return frame
         return None
 

@@ -252,7 +252,7 @@ class SessionTable:
 
     # ---- incoming frames
 
-    def arrived(self, peer: Peer, message: bytes) -> None:
+    def arrived(self, peer: Peer, message: wire.Data) -> None:
         """Handle the frames of a message; raise BadMessage if the lines are out of step for good."""
         try:
             frames = wire.split(message)
@@ -265,7 +265,7 @@ class SessionTable:
         if peer.flow.waits:
             peer.wake()
 
-    def _frame(self, peer: Peer, frame: bytes) -> None:
+    def _frame(self, peer: Peer, frame: wire.Data) -> None:
         if self.peers.get(peer.client) is not peer:
             return  # the peer is lost or replaced: later frames do not count
         now = self._around.clock()
@@ -278,7 +278,7 @@ class SessionTable:
             self._refuse(peer, peer.flow.accounts.round, error)
             self._exceeds(peer, Spent(refusals=1))
 
-    def _take_in(self, peer: Peer, frame: bytes, now: float) -> None:
+    def _take_in(self, peer: Peer, frame: wire.Data, now: float) -> None:
         try:
             value = wire.decode(frame, wire.FROM_CLIENT, now=now, client=peer.client)
         except BadMessage as error:

@@ -162,7 +162,7 @@ class _Stream:
         self._step = self._read
         self._read()
 
-    def _admit(self, hello: bytes) -> None:
+    def _admit(self, hello: wire.Data) -> None:
         with guarded("a session's hello"):
             peer, welcome = self._sessions.admit(wire.decode_hello(hello), self._nonce)
         self._peer, self._carries = peer, peer.stream
@@ -291,8 +291,8 @@ class _Stream:
             message = None if self._peer is None else self._peer.flow.next_message()
             if message is None:
                 return
-            self._connection.send(message)
-            sent += len(message)
+            self._connection.send(*message)
+            sent += wire.size_of(message)
 
     # ---- its end
 

@@ -106,6 +106,30 @@ def test_messages_arrive_whole_however_records_cut_them(both) -> None:
     assert seen == messages
 
 
+def test_long_message_of_parts_arrives_as_one(both) -> None:
+    connection, other = both
+    body = bytes(range(256)) * 400
+    for header in (b"", b"header", b"h" * 20_000):
+        connection.send(header, memoryview(body))
+        assert connection.flush()
+        wanted, seen = framed(header + body), b""
+        while len(seen) < len(wanted):
+            other.incoming.write(other.plain.recv(65536))
+            with suppress(ssl.SSLWantReadError):
+                while True:
+                    seen += other.tls.read(65536)
+        assert seen == wanted
+
+
+def test_long_message_and_next_one_in_one_record_are_told_apart(both) -> None:
+    connection, other = both
+    data = framed(b"a" * 20_000) + framed(b"next")
+    other.plain.sendall(other.records(data[:100], data[100:]))
+    seen: list[bytes] = []
+    eventually(lambda: seen.extend(map(bytes, connection.receive())) or len(seen) == 2)
+    assert seen == [b"a" * 20_000, b"next"]
+
+
 def test_turn_reads_limited_bytes_of_short_records(both) -> None:
     connection, other = both
     other.plain.settimeout(0.2)

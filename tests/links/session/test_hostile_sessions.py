@@ -91,7 +91,7 @@ def test_joins_beyond_limit_do_not_reach_run(joins: int, chunks: int) -> None:
 def test_unexpected_pieces_count_as_lines() -> None:
     visitor = Timed()
     peer = visitor.enter()
-    frame = wire.encode_piece(Piece(STREAM, 0, 100, memoryview(b"x" * 100)))
+    frame = b"".join(wire.encode_piece(Piece(STREAM, 0, 100, memoryview(b"x" * 100))))
     for _ in range(int(10 * RATE) + 1):
         visitor.sessions.arrived(peer, frame)
     assert not visitor.sessions.peers
@@ -105,7 +105,9 @@ def test_pieces_of_codeword_do_not_count() -> None:
     visitor.sessions.arrived(peer, wire.encode(offer_of(STREAM, Source(vector)), 1))
     data = as_sent(vector)
     for at in range(0, len(data), 4):
-        visitor.sessions.arrived(peer, wire.encode_piece(Piece(STREAM, at, len(data), data[at : at + 4])))
+        visitor.sessions.arrived(
+            peer, b"".join(wire.encode_piece(Piece(STREAM, at, len(data), data[at : at + 4])))
+        )
     assert visitor.sessions.uploads.take(peer.client, STREAM).size == NUMBERS
 
 
@@ -117,7 +119,7 @@ def test_repeated_piece_is_no_progress_of_upload() -> None:
     visitor.sessions.arrived(peer, wire.encode(offer_of(STREAM, Source(vector)), 1))
     assert any(isinstance(line, Grant) for line in said(peer))
     data = as_sent(vector)
-    frame = wire.encode_piece(Piece(STREAM, 0, len(data), data[:100]))
+    frame = b"".join(wire.encode_piece(Piece(STREAM, 0, len(data), data[:100])))
     for _ in range(5):
         visitor.sessions.arrived(peer, frame)
         visitor.now += 3.0

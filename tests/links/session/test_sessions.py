@@ -53,7 +53,7 @@ def grants(peer) -> list[Grant]:
     """The grants and refusals sent on this stream of the client."""
     found = []
     while (frame := peer.flow.next_frame()) is not None:
-        line = wire.decode(frame, wire.FROM_SERVER, now=0.0, client=peer.client)
+        line = wire.decode(b"".join(frame), wire.FROM_SERVER, now=0.0, client=peer.client)
         found += [line.value] if isinstance(line.value, Grant) else []
     return found
 
@@ -64,7 +64,7 @@ def test_upload_continues_on_new_stream_while_old_seems_open(sessions) -> None:
     sessions.send(Reveal("a", 1, 0, "local", None))
     sessions.arrived(peer, wire.encode(offer_of(STREAM, Source(CODEWORD)), 1))
     assert grants(peer) == [Grant(STREAM, 0)]
-    sessions.arrived(peer, wire.encode_piece(Piece(STREAM, 0, 416, as_sent(CODEWORD)[:40])))
+    sessions.arrived(peer, b"".join(wire.encode_piece(Piece(STREAM, 0, 416, as_sent(CODEWORD)[:40]))))
     peer.flow.channel.confirm(2)
     assert comes(sessions, "a", heard=2) is peer
     assert grants(peer) == [Grant(STREAM, 40)]
@@ -88,7 +88,7 @@ def test_next_codeword_comes_after_previous_one_is_added(sessions, taken) -> Non
     for peer in (first, second):
         sessions.send(Reveal(peer.client, 1, 0, "local", None))
         sessions.arrived(peer, wire.encode(offer_of(STREAM, Source(CODEWORD)), 1))
-    sessions.arrived(first, wire.encode_piece(Piece(STREAM, 0, 416, as_sent(CODEWORD))))
+    sessions.arrived(first, b"".join(wire.encode_piece(Piece(STREAM, 0, 416, as_sent(CODEWORD)))))
     sessions.send(Skip("a", 1, 0))
     assert grants(second) == []
     if taken == "taken":

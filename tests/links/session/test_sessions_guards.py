@@ -59,7 +59,7 @@ def said(peer) -> list[object]:
     """Everything that waits to be sent to a client."""
     lines = []
     while (frame := peer.flow.next_frame()) is not None:
-        line = wire.decode(frame, wire.FROM_SERVER, now=0.0, client=peer.client)
+        line = wire.decode(b"".join(frame), wire.FROM_SERVER, now=0.0, client=peer.client)
         lines.append(line.value if isinstance(line, Numbered) else line)
     return lines
 
@@ -160,7 +160,7 @@ def test_trickling_client_loses_slot_and_not_round() -> None:
 
     def sends(peer, first: int, last: int) -> None:
         piece = Piece(stream, first, len(data), data[first:last])
-        visitor.sessions.arrived(peer, wire.encode_piece(piece))
+        visitor.sessions.arrived(peer, b"".join(wire.encode_piece(piece)))
 
     for second in range(12):
         visitor.now = 2.0 + second
@@ -188,7 +188,7 @@ def test_slow_sender_continues_without_waiting_clients() -> None:
     for second in range(30):
         visitor.now = 2.0 + second
         piece = Piece(stream, second, len(data), data[second : second + 1])
-        visitor.sessions.arrived(peer, wire.encode_piece(piece))
+        visitor.sessions.arrived(peer, b"".join(wire.encode_piece(piece)))
         visitor.sessions.uploads.free_stalled(10.0)
     assert visitor.sessions.uploads._slots.sending == {(peer.client, stream)}
     assert visitor.events == []
@@ -217,7 +217,7 @@ class Room(Visitor):
     def sends(self, peer, vector=VECTOR) -> None:
         data = as_sent(vector)
         piece = Piece(STREAM, 0, len(data), data)
-        self.sessions.arrived(peer, wire.encode_piece(piece))
+        self.sessions.arrived(peer, b"".join(wire.encode_piece(piece)))
 
     def deafens(self, peer) -> None:
         """Let a client leave the allowed maximum unacknowledged."""
