@@ -28,6 +28,7 @@ from fedgc.errors import EdgeFailed
 
 TILE: Final = 1 << 15  # numbers: the tiles of some vectors stay in the cache
 SUMMED: Final = 1 << 13  # numbers summed in single precision; BLAS sums so few in one thread
+MEASURED: Final = 8 * SUMMED  # numbers measured at a time
 THREADED: Final = 1 << 22  # numbers of a vector that is worth threads
 MOST_THREADS: Final = 8  # then memory is the limit
 MOST_SPARE: Final = 4
@@ -82,16 +83,21 @@ def in_tiles(size: int, act: Callable[[slice], None]) -> None:
 def squared_length(difference: Difference, size: int) -> float:
     """Return the squared length of a vector, whose tiles `difference` computes, if need be into an array.
 
-    Each tile is summed in single precision, so short that its rounding is that of a few numbers, and the
-    tiles in double precision. Where a tile is too long for single precision, it is summed in double.
+    `SUMMED` numbers at a time are summed in single precision, so few that the rounding is that of a few
+    numbers, and their sums in double precision. Where they are too long for single precision, they are summed
+    in double.
     """
-    room, total = np.empty(min(SUMMED, size), np.float32), 0.0
-    for first in range(0, size, SUMMED):
-        part = slice(first, min(first + SUMMED, size))
-        values = difference(part, room[: part.stop - first])
-        with np.errstate(over="ignore", invalid="ignore"):
-            squared = float(values @ values)
-        total += squared if math.isfinite(squared) else _squared(values)
+    room, total = np.empty(min(MEASURED, size), np.float32), 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for first in range(0, size, MEASURED):
+            part = slice(first, min(first + MEASURED, size))
+            values = difference(part, room[: part.stop - first])
+            whole = values.size - values.size % SUMMED
+            rows = values[:whole].reshape(-1, SUMMED)
+            squared = float(np.vecdot(rows, rows).sum(dtype=np.float64)) + float(
+                values[whole:] @ values[whole:]
+            )
+            total += squared if math.isfinite(squared) else _squared(values)
     return total
 
 

@@ -1,6 +1,7 @@
 """Test arrays in files: their room, and what a full disk or a bad folder does."""
 
 import gc
+import math
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,14 @@ def test_error_in_thread_is_raised(monkeypatch: pytest.MonkeyPatch):
 
     with pytest.raises(EdgeFailed, match="no tile"):
         in_tiles(3 * large_vectors.TILE, fail)
+
+
+@pytest.mark.parametrize("at", [0, large_vectors.SUMMED, 100_000])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_squared_length_tells_number_that_is_not_finite(at: int, bad: float):
+    vector = np.zeros(100_001, np.float32)
+    vector[at] = bad
+    assert not math.isfinite(squared_length(lambda part, _: vector[part], vector.size))
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-18, 1e25])

@@ -215,7 +215,7 @@ class ClientLoop:
                 self._open_round = self._open_round or isinstance(command, Work)
                 model = session.fresh_model(command.version)
                 if model is not None:
-                    self.engine.load(command.version, model, session.changed)
+                    self.engine.load(command.version, model, session.changed, is_finite=True)
                 self._order(command)
             case Skip() | Take() | Continue():
                 self._open_round = self._open_round or isinstance(command, Continue)

@@ -80,12 +80,15 @@ class FlatModel:
     def view(self) -> Readable:
         """Return the vector without a copy, if that is possible: it is read from the tensors as they are."""
         tensors = tuple(self._tensors.values())
-        in_place = all(each.dtype == torch.float32 and each.device.type == "cpu" for each in tensors)
+        in_place = all(
+            each.dtype == torch.float32 and each.device.type == "cpu" and each.is_contiguous()
+            for each in tensors
+        )
         return FlatView(tensors) if in_place else self.read()
 
-    def write(self, vector: Vector) -> None:
-        """Load a vector, or raise BadVector and change nothing."""
-        check_vector(vector, self.size)
+    def write(self, vector: Vector, *, is_finite: bool = False) -> None:
+        """Load a vector, which may be known to be finite, or raise BadVector and change nothing."""
+        (check_shape if is_finite else check_vector)(vector, self.size)
         first = 0
         with torch.no_grad():
             for name, tensor in self._tensors.items():
@@ -179,8 +182,9 @@ class FlatView:
     dtype = np.dtype(np.float32)
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._tensors = [each.detach() for each in tensors]
-        self._ends = list(accumulate(each.numel() for each in tensors))
+        """`tensors` are contiguous."""
+        self._arrays: list[Vector] = [each.detach().numpy().reshape(-1) for each in tensors]
+        self._ends = list(accumulate(each.size for each in self._arrays))
         self.size: Final = self._ends[-1]
 
     def __getitem__(self, part: slice) -> Vector:
@@ -195,9 +199,8 @@ class FlatView:
         )
 
     def _tensor(self, at: int, first: int, last: int) -> Vector:
-        begin = self._ends[at] - self._tensors[at].numel()
-        part: Vector = self._tensors[at].numpy().reshape(-1)[max(0, first - begin) : last - begin]
-        return part
+        begin = self._ends[at] - self._arrays[at].size
+        return self._arrays[at][max(0, first - begin) : last - begin]
 
 
 def check_parts(vector: Readable, size: int) -> None:

@@ -102,10 +102,12 @@ class ServerOptimizer:
         check(vector, max(vector.size, self._parameters))
         check(mean_update, last - first)
         if self._optimizer is None:
-            self._average(vector[first:last], mean_update, first)  # finite only if the arguments are
+            is_finite = self._average(vector[first:last], mean_update, first)  # only if the arguments are
         else:
+            is_finite = False  # as far as is known
             self._step(self._optimizer, vector[first:last], mean_update, first)
-        check_vector(mean_update, last - first)
+        if not is_finite:
+            check_vector(mean_update, last - first)
         return mean_update
 
     def average(self, vector: Vector) -> Vector:
@@ -119,16 +121,22 @@ class ServerOptimizer:
                 y.copy_(average(y, state["z"], momentum))
         return averaged
 
-    def _average(self, vector: Vector, mean_update: Vector, first: int) -> None:
+    def _average(self, vector: Vector, mean_update: Vector, first: int) -> bool:
+        """Put the result in place of the mean update; return whether it is finite."""
         rate, trained = np.float32(self._rate), mean_update[: max(0, self._parameters - first)]
+        bad: list[int] = []  # where tiles begin
 
         def subtract(tile: slice) -> None:
+            part = mean_update[tile]
             with np.errstate(over="ignore", invalid="ignore"):  # the caller reports overflows
                 if rate != 1:
                     trained[tile] *= rate
-                np.subtract(vector[tile], mean_update[tile], out=mean_update[tile])
+                np.subtract(vector[tile], part, out=part)
+            if not np.isfinite(part).all():
+                bad.append(tile.start)
 
         in_tiles(vector.size, subtract)
+        return not bad
 
     def _step(
         self, optimizer: torch.optim.Optimizer, vector: Vector, mean_update: Vector, first: int

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedgc.config import RunConfig
-from fedgc.large_vectors import Readable, squared_length
+from fedgc.large_vectors import MEASURED, Readable, squared_length
 from fedgc.training.flat import Vector
 
 
@@ -36,11 +36,12 @@ def squared_distance(start: Vector, now: Readable, step: Vector | None = None, l
     >>> squared_distance(np.float32([3, 4]), np.float32([0, 0]), np.float32([1, 2]), led=2.0)
     1.0
     """
+    led_room = np.empty(min(MEASURED, start.size), np.float32) if step is not None and led else None
 
     def difference(part: slice, room: Vector) -> Vector:
         np.subtract(start[part], now[part], out=room)
-        if step is not None and led:
-            room -= np.float32(led) * step[part]
+        if step is not None and led_room is not None:
+            room -= np.multiply(step[part], np.float32(led), out=led_room[: room.size])
         return room
 
     return squared_length(difference, start.size)
@@ -81,6 +82,10 @@ def lead_of(
     share = sum(shares) / len(shares) if shares else 1.0
     if share <= 0.0:
         return None
-    step: Vector = np.subtract(before[:parameters], model[:parameters], out=out)
-    step *= np.float32((1.0 - config.alpha) / common_steps / share)
+    step: Vector = np.empty(parameters, np.float32) if out is None else out
+    factor = np.float32((1.0 - config.alpha) / common_steps / share)
+    for first in range(0, parameters, MEASURED):  # both while the numbers are in the cache
+        part = slice(first, min(first + MEASURED, parameters))
+        np.subtract(before[part], model[part], out=step[part])
+        step[part] *= factor
     return step

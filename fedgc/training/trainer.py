@@ -187,8 +187,8 @@ class Trainer:
         self._lead = None if lead is None else self.flat.parts(lead)
 
     def begin(self, start: Vector) -> None:
-        """Start a trajectory from the common model."""
-        self.flat.write(start)
+        """Start a trajectory from the common model, which is finite."""
+        self.flat.write(start, is_finite=True)
         self.flat.write_unsent(self._first_unsent)
         self._optimizer = self._new_optimizer()
 

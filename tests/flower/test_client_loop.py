@@ -67,7 +67,9 @@ class PlainEngine:
     def kept(self) -> tuple[()]:
         return ()
 
-    def load(self, version: int, vector: np.ndarray, changed: object = None) -> None:
+    def load(
+        self, version: int, vector: np.ndarray, changed: object = None, *, is_finite: bool = False
+    ) -> None:
         self.models[version] = vector
 
     def handle(self, command) -> None:

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, BadVector, EdgeFailed
+from fedgc.large_vectors import THREADED, TILE
 from fedgc.training import ServerOptimizer
 from fedgc.training import server_optimizer as optimizer
 from fedgc.training.next_model import NextModel
@@ -171,6 +172,14 @@ def test_invalid_state_bytes_are_refused(tmp_path):
 def test_invalid_vectors_are_refused(vector, mean):
     with pytest.raises(BadVector):
         ServerOptimizer(RunConfig(work="coded"), 5).apply(vector, mean.copy())
+
+
+@pytest.mark.parametrize("at", [0, TILE, THREADED])
+def test_number_that_is_not_finite_is_found_in_any_tile(at: int):
+    mean = np.zeros(THREADED + 1, np.float32)
+    mean[at] = np.nan
+    with pytest.raises(BadVector, match=f"saw 1 of .* the first nan at {at};"):
+        ServerOptimizer(RunConfig(work="coded"), 5).apply(np.ones_like(mean), mean)
 
 
 def test_momentum_is_refused_for_rule_without_momentum():

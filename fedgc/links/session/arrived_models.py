@@ -9,7 +9,7 @@ from fedgc.errors import BadVector
 from fedgc.fragments import numbers_of
 from fedgc.large_vectors import Scratch
 from fedgc.links.frames import StreamId
-from fedgc.links.pieces import CHANGE, Form, Packed, Vector
+from fedgc.links.pieces import CHANGE, Form, Packed, Vector, check_finite
 
 
 class ArrivedModels:
@@ -48,7 +48,7 @@ class ArrivedModels:
         """Return the model of this version, once, if it has arrived.
 
         Raises:
-            BadVector: A change came without the model before it.
+            BadVector: A change came without the model before it, or makes a number that is not finite.
         """
         arrived, self._next = self._next, []
         if not arrived or arrived[-1][0].number != version:
@@ -75,4 +75,5 @@ class ArrivedModels:
         new: Vector = self._scratch.empty(before.nbytes).view(np.float32)
         np.copyto(new, before)
         apply_change(new, ModelChange(part, self._changes.wire, data))
+        check_finite(new[part], stream)
         return new

@@ -64,3 +64,13 @@ def test_whole_model_replaces_earlier_changes() -> None:
 def test_change_without_model_before_it_is_refused(streams: list[tuple[int, int]]) -> None:
     with pytest.raises(BadVector, match="saw a change, needed the model before it"):
         arrived(*streams).take(streams[-1][0])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_change_that_is_not_finite_is_refused(bad: float) -> None:
+    models = arrived((0, 0))
+    models.take(0)
+    models.enter(StreamId("model", 1, CHANGE), np.float32([1, 2, 3, 4, bad]))
+    models.release()
+    with pytest.raises(BadVector, match="saw NaN or Inf"):
+        models.take(1)
