@@ -113,9 +113,8 @@ class Connection:
         self._length = b""  # of the next message, as far as it has come
         self._missing = 0  # bytes of the message that is arriving
         self._message = bytearray()  # what has come of it
-        self._long = self._room = memoryview(
-            b""
-        )  # a long message that is arriving, and what is to come of it
+        self._long = memoryview(b"")  # a long message that is arriving
+        self._room = self._long  # for what is to come of it
         self._early = b""  # what came with the head
         self._out: deque[memoryview] = deque()  # what is to be encrypted
         self._encrypted = memoryview(b"")  # what is to be written
