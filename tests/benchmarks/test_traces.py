@@ -33,7 +33,7 @@ def written(path: Path, content: object) -> Path:
 def test_unknown_format_and_missing_file_are_refused(tmp_path):
     with pytest.raises(BadSetting, match=r"saw suffix '\.txt'"):
         read_scenario(tmp_path / "t.txt")
-    with pytest.raises(EdgeFailed, match="No such file"):
+    with pytest.raises(BadSetting, match="saw no such file, needed a table"):
         read_scenario(tmp_path / "t.csv")
 
 

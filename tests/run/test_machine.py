@@ -132,7 +132,7 @@ def test_clients_without_data_are_counted_when_no_others_join():
     driver.join("a", "b", holds=())
     driver.say(Tick(5.0))
     said = "waited 5 s for 2 clients, saw 0, and 2 that hold no chunk"
-    assert driver.log[-1] == Finished(said, complete=False)
+    assert driver.log[-1] == Finished(said, complete=False, lacks_clients=True)
 
 
 def test_new_model_is_applied_before_any_work():
@@ -152,7 +152,7 @@ def test_too_few_clients_end_run_with_their_count():
     driver = Driver(start_timeout_s=5.0)
     assert driver.run.next_tick == 5.0
     driver.say(Tick(5.0))
-    assert driver.log == [Finished("waited 5 s for 2 clients, saw 0", complete=False)]
+    assert driver.log == [Finished("waited 5 s for 2 clients, saw 0", complete=False, lacks_clients=True)]
 
 
 def test_waiting_never_starts_run_below_minimum():
@@ -160,7 +160,7 @@ def test_waiting_never_starts_run_below_minimum():
     driver.join("a", "b")
     driver.say(Tick(5.0))
     said = "waited 5 s for 3 clients, saw 2; min-clients = 2 begins with them"
-    assert driver.log == [Finished(said, complete=False)]
+    assert driver.log == [Finished(said, complete=False, lacks_clients=True)]
 
 
 def test_resumed_run_needs_its_minimum_again():
@@ -171,7 +171,7 @@ def test_resumed_run_needs_its_minimum_again():
     resumed.join("a")
     resumed.say(Tick(5.0))
     said = "waited 5 s for 2 clients, saw 1; min-clients = 1 begins with them"
-    assert resumed.log == [Finished(said, complete=False)]
+    assert resumed.log == [Finished(said, complete=False, lacks_clients=True)]
 
 
 def test_resumed_run_waits_for_known_clients():
