@@ -11,7 +11,7 @@ to the server above. Beside it one server has all 900 clients. All share the cor
     tree_top_ms_per_round         processor time of the server above in a round, median; over its gateways:
     tree_top_ms_per_gateway
     tree_site_ms_per_round        the same of a site's server and its gateway, mean of the sites
-    tree_gateway_ms_per_round     of this, what the gateway took
+    tree_gateway_ms_per_round     of this, what the gateway took, mean of the rounds
     tree_ms_per_client            tree_site_ms_per_round over the clients of a site
     flat_ms_per_client            processor time of the one server for a client in a round, median
     tree_mb_per_site              memory of a site's server and its gateway, mean of the sites
@@ -208,7 +208,7 @@ def figures(rows: Sequence[Mapping[str, Value]]) -> dict[str, Figure]:
     clients = {str(row["fleet"]): int(number(row["clients"])) for row in rows if "fleet" in row}
     tree_s, flat_s = (_typical(rows, each, "at_s") for each in ("tree", "flat"))
     top_s, one_s = (_typical(rows, each, "cpu_s") for each in ("tree", "flat"))
-    gateway_s = _mean([_typical(rows, site, "cpu_s", "gateway") for site in sites])
+    gateway_s = _mean([_average(rows, site) for site in sites])
     server_s = _mean([_typical(rows, site, "cpu_s") for site in sites])
     site_s = None if server_s is None or gateway_s is None else server_s + gateway_s
     return {
@@ -227,13 +227,18 @@ def figures(rows: Sequence[Mapping[str, Value]]) -> dict[str, Figure]:
     }
 
 
-def _typical(
-    rows: Sequence[Mapping[str, Value]], fleet: str, column: str, what: str = "round"
-) -> float | None:
+def _typical(rows: Sequence[Mapping[str, Value]], fleet: str, column: str) -> float | None:
     """Return the median of what a round adds to this column."""
-    steady = of(rows, fleet, what)[FIRST - 1 :]
+    steady = of(rows, fleet, "round")[FIRST - 1 :]
     added = [number(after[column]) - number(before[column]) for before, after in pairwise(steady)]
     return median(added) if added else None
+
+
+def _average(rows: Sequence[Mapping[str, Value]], site: str) -> float | None:
+    """Return the mean processor time of a gateway in a round; the system counts it in steps of 10 ms."""
+    steady = of(rows, site, "gateway")[FIRST - 1 :]
+    rounds = len(steady) - 1
+    return (number(steady[-1]["cpu_s"]) - number(steady[0]["cpu_s"])) / rounds if rounds > 0 else None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

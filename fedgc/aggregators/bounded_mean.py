@@ -60,7 +60,11 @@ class BoundedMean(AggregationRule):
 
     def add(self, client: str, weight: float, update: Vector) -> None:
         """Hold the update, or add it to the sum if enough others have been measured."""
-        self._distances.append(self._distance(update))
+        distance = self._distance(update)
+        if not math.isfinite(distance):  # the last mean was not, so that the server has left it out
+            self._center, self._before = None, []
+            distance = self._distance(update)
+        self._distances.append(distance)
         if self._sum is not None:
             self._enter(Update(client, weight, update), self._distances[-1], self._bound())
             return

@@ -17,8 +17,9 @@ def result_of(rule: AggregationRule, name: str, round_: int, size: int) -> Vecto
     where = f"aggregation.rule {name}, round {round_}"
     with guarded(where, error=ExtensionFailed):
         mean = rule.result()
-    fits = isinstance(mean, np.ndarray) and mean.dtype == np.float32 and mean.shape == (size,)
-    if mean is None or fits:
-        return mean
+    if mean is None:
+        return None
+    if isinstance(mean, np.ndarray) and mean.dtype == np.float32 and mean.shape == (size,):
+        return np.require(mean, requirements=("C", "W"))  # the server's optimizer writes to it
     seen = f"{mean.dtype} of shape {mean.shape}" if isinstance(mean, np.ndarray) else type(mean).__name__
     raise ExtensionFailed(f"{where}: saw {seen} as its mean update, needed float32 of shape ({size},)")

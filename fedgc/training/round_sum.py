@@ -13,6 +13,7 @@ import numpy as np
 from fedgc.aggregators import AggregationRule, Shapes, result_of
 from fedgc.codes import RunningSum
 from fedgc.config import RunConfig
+from fedgc.errors import ExtensionFailed
 from fedgc.fragments import fragment_number, fragment_of, numbers_of
 from fedgc.guards import guarded
 from fedgc.messages import Add
@@ -41,7 +42,8 @@ class RoundSum:
         self._at = fragment_number(version, self._fragments, self._size)
         self._numbers = numbers_of(fragment_of(version, self._fragments, self._size))
         for rule in self._rules:
-            rule.begin(model, shapes)
+            with guarded(f"aggregation.rule {self._name}, model {version}", error=ExtensionFailed):
+                rule.begin(model, shapes)
 
     def add(self, add: Add, vector: Vector) -> None:
         """Add the vector of a client."""
@@ -65,7 +67,8 @@ class RoundSum:
             try:
                 return result_of(rule, self._name, round_, self._numbers)
             finally:
-                self._outliers = rule.outliers
+                with guarded(f"aggregation.rule {self._name}, round {round_}", error=ExtensionFailed):
+                    self._outliers = rule.outliers
         total, self._sum = self._sum, None
         if total is None:
             return None

@@ -42,11 +42,16 @@ class Broken(CollectingRule):
         super().__init__()
         self.how = how
 
+    def begin(self, model, shapes):
+        if self.how == "begins":
+            raise ValueError("boom")
+
     def combine(self, updates):
         vector = updates[0].vector
         if self.how == "raises":
             raise ValueError("boom")
-        return {"short": vector[:4], "wide": vector.astype(np.float64), "list": vector.tolist()}[self.how]
+        means = {"short": vector[:4], "wide": vector.astype(np.float64), "list": vector.tolist()}
+        return means.get(self.how, np.broadcast_to(vector[:1], vector.shape))
 '''
 GROUP = "fedgc.aggregators"
 
@@ -98,6 +103,15 @@ def test_refused_mean_leaves_model_unchanged(outside):
 def test_broken_rule_ends_run_and_is_named(outside, how, says):
     with pytest.raises(ExtensionFailed, match=f"^aggregation.rule broken, round 1: {re.escape(says)}$"):
         trained(3, aggregator="broken", aggregator_options=f"how={how}")
+
+
+def test_rule_that_raises_before_round_is_named(outside):
+    with pytest.raises(ExtensionFailed, match=r"^aggregation.rule broken, model 0: saw ValueError: boom$"):
+        trained(3, aggregator="broken", aggregator_options="how=begins")
+
+
+def test_mean_that_cannot_be_written_to_is_copied(outside):
+    assert np.isfinite(trained(3, aggregator="broken", aggregator_options="how=read-only").model).all()
 
 
 def test_outside_rule_is_documented_and_refused_by_name(outside):

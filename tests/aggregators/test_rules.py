@@ -90,6 +90,13 @@ def test_bounded_mean_of_many_holds_few_updates():
     assert set(rule.outliers) == {f"client {at}" for at in hostile}
 
 
+def test_bounded_mean_goes_on_after_infinite_mean():
+    rule = make_rule("bounded-mean")
+    with np.errstate(over="ignore"):
+        assert not np.isfinite(result(rule, [3e38, 1], [1, 1], weights=[100, 1])).all()
+    assert result(rule, [1, 2], [1, 2], [1, 2]).tolist() == [1, 2]
+
+
 def test_bounded_mean_goes_on_after_discarded_round():
     rule = make_rule("bounded-mean")
     rule.add("a", 1.0, np.ones(3, np.float32))

@@ -117,6 +117,8 @@ class Connection:
         self._room = self._long  # for what is to come of it
         self._early = b""  # what came with the head
         self._out: deque[memoryview] = deque()  # what is to be encrypted
+        self._borrows = False  # whether some of it was not copied
+        self._stuck = 0  # bytes of it that waited at the last call of `flush`
         self._encrypted = memoryview(b"")  # what is to be written
 
     def fileno(self) -> int:
@@ -137,6 +139,7 @@ class Connection:
         self._out.append(memoryview(b"".join((*start, last[:first]))))
         if len(last) > first:
             self._out.append(last[first:])
+            self._borrows = True
 
     def flush(self) -> bool:
         """Send what is queued, as far as the socket takes it; return whether nothing is left."""
@@ -147,13 +150,23 @@ class Connection:
             if not is_secure:
                 return False
             if not self._out:
+                self._borrows, self._stuck = False, 0
                 return True
             while self._out and self._outgoing.pending < _WRITE_BYTES:
                 rest = self._out.popleft()
                 rest = rest[self._tls.write(rest[:_WRITE_BYTES]) :]
                 if rest:
                     self._out.appendleft(rest)
+        self._let_go()
         return False
+
+    def _let_go(self) -> None:
+        """Copy what waits behind a socket that takes nothing: a piece keeps all of its vector in memory."""
+        waits = sum(map(len, self._out)) if self._borrows else 0
+        if waits and waits == self._stuck:
+            self._out = deque(memoryview(bytes(each)) for each in self._out)
+            self._borrows = False
+        self._stuck = waits
 
     def _written(self) -> bool:
         """Write what is encrypted; return whether nothing of it is left."""

@@ -6,9 +6,11 @@ import socket
 import ssl
 import struct
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 
+import numpy as np
 import pytest
 
 from fedgc.errors import BadMessage
@@ -119,6 +121,29 @@ def test_long_message_of_parts_arrives_as_one(both) -> None:
                 while True:
                     seen += other.tls.read(65536)
         assert seen == wanted
+
+
+def test_piece_behind_full_socket_lets_go_of_vector(both) -> None:
+    connection, other = both
+    vector = np.arange(1_000_000, dtype=np.uint8)
+    expected, vector_is_there = vector.tobytes(), weakref.ref(vector)
+    sent = 0
+    while connection.flush():  # until the socket takes no more
+        connection.send(vector.data)
+        sent += 1
+    del vector
+    assert connection.blocked
+    assert vector_is_there() is not None, "it is not copied as long as it may leave soon"
+    connection.flush()
+    assert vector_is_there() is None
+    seen, wanted = b"", sent * framed(expected)
+    while len(seen) < len(wanted):
+        connection.flush()
+        other.incoming.write(other.plain.recv(2**20))
+        with suppress(ssl.SSLWantReadError):
+            while True:
+                seen += other.tls.read(2**20)
+    assert seen == wanted
 
 
 def test_long_message_and_next_one_in_one_record_are_told_apart(both) -> None:
