@@ -33,6 +33,7 @@ HEAD_LIMIT: Final = 8192  # bytes of a request or answer over HTTP: a proxy adds
 
 _LENGTH: Final = struct.Struct("<I")  # of the message that follows
 _HEAD_END: Final = b"\r\n\r\n"
+_NOTHING: Final = memoryview(b"")
 _RECORD_BYTES: Final = 2**14  # of the longest TLS record
 _READ_BYTES: Final = 2**16  # of one read
 _TURN_BYTES: Final = 2**17  # that are read before other connections have their turn
@@ -113,13 +114,13 @@ class Connection:
         self._length = b""  # of the next message, as far as it has come
         self._missing = 0  # bytes of the message that is arriving
         self._message = bytearray()  # what has come of it
-        self._long = memoryview(b"")  # a long message that is arriving
-        self._room = self._long  # for what is to come of it
+        self._long = _NOTHING  # a long message that is arriving
+        self._room = _NOTHING  # for what is to come of it
         self._early = b""  # what came with the head
         self._out: deque[memoryview] = deque()  # what is to be encrypted
         self._borrows = False  # whether some of it was not copied
         self._stuck = 0  # bytes of it that waited at the last call of `flush`
-        self._encrypted = memoryview(b"")  # what is to be written
+        self._encrypted = _NOTHING  # what is to be written
 
     def fileno(self) -> int:
         """Return the socket's number, to wait for it."""
@@ -180,7 +181,7 @@ class Connection:
             if self._bytes_s < math.inf and time.monotonic() < self.rests_until:
                 return False
             try:
-                self._encrypted = self._encrypted[self._socket.send(self._encrypted) :]
+                self._encrypted = self._encrypted[self._socket.send(self._encrypted) :] or _NOTHING
             except BlockingIOError:
                 self.blocked = True
                 return False
@@ -262,7 +263,7 @@ class Connection:
 
     def _messages(self, data: bytes) -> Iterator[bytes | memoryview]:
         if self._long and not self._room:
-            whole, self._long = self._long, self._room
+            whole, self._long, self._room = self._long, _NOTHING, _NOTHING
             yield whole
         at = 0
         while at < len(data):

@@ -155,6 +155,15 @@ def test_long_message_and_next_one_in_one_record_are_told_apart(both) -> None:
     assert seen == [b"a" * 20_000, b"next"]
 
 
+def test_long_message_is_freed_once_it_was_taken(both) -> None:
+    connection, other = both
+    other.plain.sendall(other.records(framed(b"a" * 20_000)))
+    seen: list[memoryview] = []
+    eventually(lambda: bool(seen.extend(connection.receive()) or seen))
+    memory = weakref.ref(seen.pop().obj)
+    assert memory() is None
+
+
 def test_turn_reads_limited_bytes_of_short_records(both) -> None:
     connection, other = both
     other.plain.settimeout(0.2)
