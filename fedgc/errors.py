@@ -23,6 +23,9 @@ loop, the command line. A client's fault becomes an event there, never an except
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Final
+
+LONGEST_TEXT: Final = 200  # characters of foreign text in one line
 
 
 class FedgcError(Exception):
@@ -109,3 +112,12 @@ def nearest(name: str, known: Iterable[str], few: Iterable[str] = ()) -> str:
     if close:
         return f"; did you mean {close[0]}?"
     return f"; needed {needed}" if needed else ""
+
+
+def printable(text: object, longest: int = LONGEST_TEXT) -> str:
+    r"""Return foreign text made safe for a log or a terminal: one line, printable, at most `longest` long.
+
+    >>> printable("left\nERROR  the disk is full \x1b[31m")
+    'left ERROR the disk is full [31m'
+    """
+    return "".join(each for each in " ".join(str(text).split()) if each.isprintable())[:longest]

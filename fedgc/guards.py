@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from logging import Logger, getLogger
 from typing import Final
 
-from fedgc.errors import FedgcError, Unexpected
+from fedgc.errors import FedgcError, Unexpected, printable
 
 DEBUG: Final = "FEDGC_DEBUG"  # in the environment: log tracebacks
 LONGEST: Final = 200  # characters of an exception's own text
@@ -56,5 +56,4 @@ def words_of(cause: Exception) -> str:
     >>> words_of(ValueError("two\nlines"))
     'ValueError: two lines'
     """
-    text = "".join(each for each in " ".join(str(cause)[: 4 * LONGEST].split()) if each.isprintable())
-    return f"{type(cause).__name__}: {text}"[:LONGEST]
+    return printable(f"{type(cause).__name__}: {str(cause)[: 4 * LONGEST]}", LONGEST)

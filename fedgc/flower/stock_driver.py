@@ -26,6 +26,7 @@ from fedgc.errors import (
     FedgcError,
     Refused,
     TaskFailed,
+    printable,
 )
 from fedgc.flower.sink import Live, LiveClient, Sink
 from fedgc.flower.stock_layout import Layout, Vector
@@ -43,7 +44,6 @@ from fedgc.flower.stock_rounds import (
 from fedgc.guards import guarded
 from fedgc.history import RoundRow
 from fedgc.links import typed_json as typed
-from fedgc.links.log import printable
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.training import ServerOptimizer
 

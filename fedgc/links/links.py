@@ -12,11 +12,20 @@ from logging import INFO, Logger
 from typing import Final, Protocol
 
 from fedgc.codecs.model_change import ModelChange
-from fedgc.errors import EdgeFailed
+from fedgc.errors import EdgeFailed, printable
 from fedgc.links.byte_counts import Amounts
-from fedgc.links.log import printable
 from fedgc.links.pieces import Numbers, Vector
-from fedgc.messages import LONGEST_REASON, Announced, Codeword, Failed, Joined, LinkEvent, Lost, ToClient
+from fedgc.messages import (
+    LONGEST_REASON,
+    Announced,
+    Codeword,
+    Failed,
+    Joined,
+    LinkEvent,
+    Lost,
+    Scored,
+    ToClient,
+)
 
 Emit = Callable[[LinkEvent], None]
 
@@ -88,6 +97,8 @@ class Links:
                 self._present.discard(client)
             elif isinstance(event, Failed):  # logged, kept and shown
                 event = replace(event, reason=printable(event.reason, LONGEST_REASON))
+            elif isinstance(event, Scored):
+                event = replace(event, problem=printable(event.problem, LONGEST_REASON))
             elif isinstance(event, Codeword):
                 self._lying[client, event.round, event.attempt] = link
             self._emit(event)

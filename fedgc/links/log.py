@@ -1,4 +1,4 @@
-"""Logging of fedgc: through Flower's logger, with one line for each error of fedgc and each text of a client.
+"""Logging of fedgc: through Flower's logger, with one line for each error of fedgc.
 
 Flower logs what an app raises with its whole traceback. For a mistyped setting, the one line that names it is
 enough.
@@ -10,17 +10,7 @@ from typing import Final
 from fedgc.errors import FedgcError
 
 LOG: Final[Logger] = getLogger("flwr.fedgc")  # below Flower's logger, so its lines are in the run's log
-LONGEST_TEXT: Final = 200  # characters of foreign text in one line
 LONGEST_NAME: Final = 64  # characters of a client's display name
-
-
-def printable(text: object, longest: int = LONGEST_TEXT) -> str:
-    r"""Return foreign text made safe for a log or a terminal: one line, printable, at most `longest` long.
-
-    >>> printable("left\nERROR  the disk is full \x1b[31m")
-    'left ERROR the disk is full [31m'
-    """
-    return "".join(each for each in " ".join(str(text).split()) if each.isprintable())[:longest]
 
 
 class _OneLine(Filter):

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from logging import Logger
 from typing import Final
 
-from fedgc.errors import Unexpected
-from fedgc.links.log import printable
+from fedgc.errors import Unexpected, printable
 
 Audit = Callable[[str, str, str], None]  # kind of event, client, text; called from any thread
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgc.errors import BadMessage
+from fedgc.errors import BadMessage, printable
 from fedgc.messages.adapter import Adapter
 from fedgc.messages.fields import Count, check
 from fedgc.values import Filled, Within, value
@@ -18,6 +18,7 @@ LARGEST_SIDE: Final = 1 << 40
 FLOATS: Final = ("float32", "bfloat16", "float16", "float64")  # kinds of numbers; on the way all are float32
 SHOWN: Final = 40  # characters of a layout that a message repeats
 LONGEST_NAME: Final = 1000
+SHOWN_NAME: Final = 100  # characters of a tensor's name that a message repeats
 FROZEN_DIGITS: Final = 64  # of the digest of frozen parameters, a SHA-256
 SHOWN_DIGITS: Final = 12  # of them that a message repeats
 SAME_BASE: Final = "load the same base model, of the same dtype, on all clients"
@@ -43,7 +44,7 @@ class TensorSpec:
         return math.prod(self.shape)
 
     def __str__(self) -> str:
-        return f"{self.name} {self.dtype}{list(self.shape)}"
+        return printable(f"{printable(self.name, SHOWN_NAME)} {self.dtype}{list(self.shape)}")
 
 
 @value

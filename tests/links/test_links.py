@@ -8,7 +8,7 @@ import pytest
 from fedgc.errors import EdgeFailed
 from fedgc.links.byte_counts import Amounts
 from fedgc.links.links import Links
-from fedgc.messages import Codeword, Failed, Held, Joined, Lost, Skip
+from fedgc.messages import Codeword, Failed, Held, Joined, Lost, Scored, Skip
 
 
 class PlainLink:
@@ -125,6 +125,13 @@ def test_client_failure_reason_is_one_readable_line(both) -> None:
     links.heard("session")(joined(True))
     links.heard("session")(Failed(1.0, "a", 1, "no disk\nround 9 synced \x1b[2J"))
     assert events[-1].reason == "no disk round 9 synced [2J"
+
+
+def test_validation_problem_is_one_readable_line(both) -> None:
+    links, _, events = both
+    links.heard("session")(joined(True))
+    links.heard("session")(Scored(1.0, "a", 1, 1, (), "no disk\nround 9 synced \x1b[2J"))
+    assert events[-1].problem == "no disk round 9 synced [2J"
 
 
 def test_client_is_excluded_on_link_that_it_uses(both) -> None:

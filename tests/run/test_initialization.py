@@ -39,3 +39,15 @@ def test_source_that_is_started_again_is_asked_again():
     assert start.handle(announced("b", ONE)) == ()
     assert start.without("a") == (Initialize("b"),)
     assert start.without("b") == (), "b was asked once"
+
+
+def test_reason_repeats_foreign_names_shortened_and_printable():
+    start = Initialization(Layout(TENSORS, 1))
+    name = "weight\n\x1b[31mERROR" + 900 * "x"
+    spec = TensorSpec(name, "float32", 1000 * (1,))
+    (refusal,) = start.handle(Announced(0.0, "b", Layout((spec,), 1)))
+    assert isinstance(refusal, Refuse)
+    assert refusal.reason.isprintable()
+    assert "saw weight [31mERRORxxx" in refusal.reason
+    assert "needed lora_A float32[2, 3]" in refusal.reason
+    assert len(start.last_refusal) < 400

@@ -24,11 +24,10 @@ from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from fedgc import errors
-from fedgc.errors import FedgcError, NotAllowed
+from fedgc.errors import FedgcError, NotAllowed, printable
 from fedgc.guards import guarded
 from fedgc.history import BY_SITE
 from fedgc.links.frames import Invitation
-from fedgc.links.log import printable
 from fedgc.links.message.invitation import RECORD, invite
 from fedgc.links.message.packets import ACTION, TYPE, read_answer, write_packet
 from fedgc.links.message.server import MessageServer

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from fedgc.errors import BadVector, EdgeFailed, NotAdmitted, Refused
+from fedgc.errors import BadVector, EdgeFailed, NotAdmitted, Refused, printable
 from fedgc.guards import guarded
 from fedgc.links import frames as wire
 from fedgc.links.byte_counts import Accounts, Amounts
 from fedgc.links.frames import Offer, StreamId
-from fedgc.links.log import LONGEST_NAME, printable
+from fedgc.links.log import LONGEST_NAME
 from fedgc.links.message.outbox import FIRST_PAUSE_S, Model, Outbox
 from fedgc.links.message.packets import Answer, Packet, Shelved, codeword, introduction
 from fedgc.links.pieces import Numbers, Vector, digest_of, packed

@@ -12,14 +12,14 @@ from logging import Logger
 from typing import Any, Final, Protocol
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, BadVector, Refused, Unexpected
+from fedgc.errors import BadMessage, BadVector, Refused, Unexpected, printable
 from fedgc.fragments import fragment_of, numbers_of
 from fedgc.guards import guarded
 from fedgc.large_vectors import Scratch
 from fedgc.links import frames as wire
 from fedgc.links.byte_counts import Accounts, Amounts
 from fedgc.links.frames import Ack, Bye, Heard, Hello, Offer, Piece, Ping, Welcome
-from fedgc.links.log import LONGEST_NAME, printable
+from fedgc.links.log import LONGEST_NAME
 from fedgc.links.quotas import Quotas, Spent
 from fedgc.links.refusals import Audit, Refusals, no_audit
 from fedgc.links.session.admission import Admission
