@@ -171,7 +171,6 @@ def _play(
     for _ in range(MOST_RESUMES if kills else 0):
         if why_incomplete(seen, "") is not None or _counted_again(seen, client_kill.killed_in) is not None:
             break
-        client_kill.bring_back(federation, seen.last)
         config = replace(config, resume=config.run, rounds=seen.last + MORE_ROUNDS)
         message = f"{KILLED} is not counted again yet: the run goes on to round {config.rounds}"
         console.print(message, soft_wrap=True, highlight=False, markup=False)
@@ -195,8 +194,13 @@ def _followed(
     follower: Follower,
     client_kill: ClientKill | None,
 ) -> int:
-    """Start a run or resume it, and show its rounds and notes to its end; return Flower's number of it."""
+    """Start a run or resume it, and show its rounds and notes to its end; return Flower's number of it.
+
+    A killed client is started again before the run is resumed.
+    """
     before, told = follower.look(), len(client_kill.notes) if client_kill else 0
+    if config.resume and client_kill is not None:
+        client_kill.bring_back(federation, before.last)
     flower_run = federation.submit(config.table())
     with show_on(console, config.rounds, before.run.heard if before.run else 0.0) as show:
         going = True

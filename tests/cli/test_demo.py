@@ -132,6 +132,7 @@ def test_demo_goes_on_until_killed_client_is_counted(tmp_path: Path, returns: bo
 
         if returns:
             play()
+            assert f"round 7: {KILLED} is started again" in said.getvalue()
             assert federation.done == 6 + MORE_ROUNDS
             assert f"{KILLED} was killed in round 7; it was counted again from round 8 on" in said.getvalue()
         else:
