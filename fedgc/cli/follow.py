@@ -19,7 +19,7 @@ from fedgc.cli import view
 from fedgc.config import RunConfig
 from fedgc.deploy.superlink import KEEP_INSTALLED, framed
 from fedgc.errors import Unusable
-from fedgc.flower.preconditions import SUMMED
+from fedgc.flower.preconditions import SUMMED, rounds_done
 from fedgc.history import BestModel, ClientRow, Score
 from fedgc.store.database import Store
 from fedgc.store.explanation import INCOMPLETE
@@ -122,7 +122,8 @@ class _Lines:
     """One line for each round, delayed until its evaluation is there or the next round is over.
 
     A line follows the notes on its round and on earlier ones. The log arrives later than the store, so that
-    a line waits LOG_S for such notes, and a note waits as long for the lines of earlier rounds.
+    a line waits LOG_S for such notes, and a note waits as long for the lines of earlier rounds. It does not
+    wait for their evaluation.
     """
 
     def __init__(self, console: Console, since: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -155,17 +156,17 @@ class _Lines:
         for number, (came, each) in sorted(self._rounds.items()):
             waited = min([at for on, at, _ in self._notes if on > number], default=now)
             evaluated = each.row.metrics or number < newest or now == math.inf
-            if not (evaluated and now - came >= LOG_S) and now - waited < LOG_S:
+            if not evaluated or max(now - came, now - waited) < LOG_S:
                 break
-            self._say_notes(number, now)
+            self._say_notes(number)
             self._say(view.round_line(each))
             self._shown = number
             del self._rounds[number]
-        self._say_notes(min(self._rounds, default=self._shown + 1), now)
+        self._say_notes(min(self._rounds, default=self._shown + 1), now - LOG_S)
 
-    def _say_notes(self, last: int, now: float) -> None:
-        """Print the notes on rounds up to `last`; without lines that are waiting, also those that waited."""
-        waits = [each for each in self._notes if each[0] > last and (self._rounds or now - each[1] < LOG_S)]
+    def _say_notes(self, last: int, until: float = -math.inf) -> None:
+        """Print the notes on rounds up to `last`, and those that came no later than `until`."""
+        waits = [each for each in self._notes if each[0] > last and each[1] > until]
         for each in self._notes:
             if each not in waits:
                 self._say(each[2])
@@ -266,10 +267,8 @@ def print_tables(console: Console, seen: Seen, seconds: float, *, resumed: bool 
     if seen.run is not None and seen.run.state == "completed":
         partial = f", {lacking}" if (lacking := view.partial_rounds(seen.rounds)) else ""
         last = f"{'; ' if partial else ', '}{seen.run.reason}" if seen.run.reason else ""
-        done = seen.last - sum(each.row.outcome == "stopped" for each in seen.rounds[-1:])
-        console.print(
-            f"completed: {view.numbered(done, 'round')}{partial}{last}", soft_wrap=True, markup=False
-        )
+        done = view.numbered(rounds_done(seen.rounds), "round")
+        console.print(f"completed: {done}{partial}{last}", soft_wrap=True, markup=False)
 
 
 def why_incomplete(seen: Seen, log: str) -> str | None:

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -38,6 +37,7 @@ from fedgc.cli.history import must_be_over
 from fedgc.cli.script import placed_script, travels
 from fedgc.cli.settings import GIVEN, Layer, settle
 from fedgc.cli.signals import Terminated, like_ctrl_c
+from fedgc.cli.task_import import must_import
 from fedgc.config import RunConfig, known
 from fedgc.deploy import local_federation as local
 from fedgc.deploy.app_folder import MANIFEST, App, Setting, app_in
@@ -49,7 +49,7 @@ from fedgc.policy.digests import STATEMENT
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
 from fedgc.store.liveness import ALIVE_S, advice_for, alive, lost, reason_of
-from fedgc.training.tasks.find import check_name, imported
+from fedgc.training.tasks.find import check_name
 
 ELSEWHERE: Final = "the server writes to another store; showing its log"
 ROUND_OVER: Final = re.compile(r"\bround (\d+) (synced|approximate|skipped|empty|aborted) ")
@@ -230,22 +230,31 @@ def attach(run_name: str, *, alone: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A run, its display, and its notes."""
+    """A run, its display, and its notes in the order in which they came."""
 
     follower: Follower
     show: Show
     warned: Warned
     before: Seen  # the state of the run before this attempt
+    notes: list[str] = field(default_factory=list)
 
     def lost(self) -> str:
         """Return how the server of this attempt crashed; empty if it did not."""
         run = self.follower.run()
         return reason_of(run) if run and run.heard != _heard(self.before) and lost(run) else ""
 
+    def noted(self) -> list[str]:
+        """Return the notes, with the server's new warnings at the end."""
+        self.notes.extend(each for each in self.warned.notes() if each not in self.notes)
+        return self.notes
+
     def update(self, *more: str) -> Seen:
-        """Show the current state with these notes; return it."""
+        """Show the current state with these new notes; return it."""
         seen = self.follower.look()
-        self.show.update(seen, [*(self.warned.notes() if seen.run else ()), *more])
+        if seen.run:
+            self.noted()
+        self.notes.extend(more)
+        self.show.update(seen, self.notes)
         return seen
 
 
@@ -257,7 +266,7 @@ def _followed(
     meanwhile: Callable[[], object],
 ) -> tuple[bool, str]:
     """Show the run until it is over; return whether it was stopped from here, and how its server was lost."""
-    said: list[str] = []
+    notes: list[str] = []  # to show at the end
     superlink = place.host.superlink
 
     def going() -> bool:
@@ -265,20 +274,18 @@ def _followed(
         return superlink.running(flower_run) and not shown.lost()
 
     try:
-        follow(shown.follower, shown.show, going, unknown, shown.warned.notes)
+        follow(shown.follower, shown.show, going, unknown, shown.noted)
     except KeyboardInterrupt as asked:
         if isinstance(asked, Terminated) and place.host.leave is not None:
-            said.append("clients hand in what they have")
-            shown.update(*said)
+            shown.update("clients hand in what they have")
             place.host.leave()
-        said.append("stopping the run")
-        shown.update(*said)
+        shown.update("stopping the run")
         superlink.stop(flower_run)
         superlink.wait(flower_run, STOP_S)
-        said.append("stopped")
-    if shown.update(*said).run is None:
+        notes.append("stopped")
+    if shown.update(*notes).run is None:
         unknown()
-    return bool(said), shown.lost()
+    return bool(notes), shown.lost()
 
 
 def _why(before: Seen, seen: Seen, log: str) -> str | None:
@@ -389,25 +396,18 @@ def settings_of(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
         must_be_over(found)
         had = known(found.settings) | {"resume": found.run}
     config = settle([*layers, ("the run", had), (GIVEN, wanted.settings)]).config
-    if "task" in wanted.settings:  # before anything is started
-        _must_have_task(config.task, wanted)
+    if "task" in wanted.settings:
+        check_name(config.task)
     if wanted.here and config.min_clients > wanted.here:
         raise Unusable(f"--clients: saw {wanted.here}, needed min-clients, {config.min_clients}")
     return config
 
 
-def _must_have_task(name: str, wanted: Wanted) -> None:
-    """Refuse a name that no task can have, and a task that local clients could not import."""
-    if not wanted.here:
-        return check_name(name)
-    sys.path.insert(0, str(wanted.folder))  # as in the processes of the run
-    imported(name)
-    return None
-
-
 def ready(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
     """Return the checked settings of a run, with absolute paths for files that the server writes."""
     config = settings_of(store, wanted, app)
+    if wanted.here and "task" in wanted.settings:
+        must_import(config.task, app)
     script = placed_script(config.script, wanted.folder, app, here=not wanted.elsewhere)
     config = replace(config, script=script)
     if not wanted.elsewhere:
@@ -432,6 +432,6 @@ def _must_begin(store: Store, wanted: Wanted, config: RunConfig) -> None:
     else:
         if not wanted.elsewhere:
             beginning.must_go_on(config, beginning.reached(runs / config.resume))
-        beginning.must_have_rounds_left(config, store.run(config.resume))
+            beginning.must_have_rounds_left(config, store)
     if not wanted.elsewhere:
         beginning.must_be_kept(config, runs)

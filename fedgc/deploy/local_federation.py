@@ -236,7 +236,6 @@ class LocalFederation:
         return self.folder / "homes" / name
 
     def _variables(self, name: str) -> dict[str, str]:
-        paths = [os.getcwd(), os.environ.get("PYTHONPATH", "")]  # noqa: PTH109  a task's module may be here
         installed = str(Path(sys.executable).parent)
         share = str(threads_each(len(self.nodes), os.cpu_count() or 1))
         return {
@@ -246,7 +245,7 @@ class LocalFederation:
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(EXEC_POLL_S),
             "PATH": os.pathsep.join([str(self._programs), installed, os.environ.get("PATH", "")]),
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "PYTHONPATH": python_path(),
             "PYTHONUNBUFFERED": "1",
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", share),
             **self._environment,
@@ -350,6 +349,11 @@ def threads_each(clients: int, cores: int) -> int:
     [16, 4, 1]
     """
     return max(1, cores // max(1, clients))
+
+
+def python_path() -> str:
+    """Return PYTHONPATH of the nodes; a task's module may be in the current folder."""
+    return os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH", "")]))  # noqa: PTH109
 
 
 def how_ended(code: int) -> str:

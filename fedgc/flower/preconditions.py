@@ -4,7 +4,7 @@ Both the command line and the ServerApp call them.
 """
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +12,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, Unusable
 from fedgc.store import checkpoint, owned
 from fedgc.store.database import Store
-from fedgc.store.views import Run
+from fedgc.store.views import Round
 
 OF_A_RESUME: Final = ("resume", "run")
 SUMMED: Final = ("synced", "approximate")  # outcomes that make a new model
@@ -37,9 +37,15 @@ def must_go_on(config: RunConfig, reached: int) -> None:
         raise BadSetting(f"setting rounds: saw {config.rounds}, the run is at {reached}, needed more")
 
 
-def must_have_rounds_left(config: RunConfig, run: Run) -> None:
+def rounds_done(rounds: Sequence[Round]) -> int:
+    """Return the newest round of these that was not stopped before its end, 0 if there is none."""
+    return max((each.row.round for each in rounds if each.row.outcome != "stopped"), default=0)
+
+
+def must_have_rounds_left(config: RunConfig, store: Store) -> None:
     """Refuse to resume a complete run without more rounds; it would only rewrite the run's last state."""
-    done = run.last_round or 0
+    run = store.run(config.resume)
+    done = rounds_done(store.rounds(run.run))
     if run.state == "completed" and config.rounds <= done and not config.site_gateway:
         raise Unusable(f"run {run.run} is complete at round {done}: --set rounds=N, above {done}, trains on")
 

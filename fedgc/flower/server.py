@@ -92,9 +92,8 @@ def _changes(config: RunConfig, run: str, store: Store, folder: Path) -> str:
     if not config.resume:
         preconditions.must_be_new(run, store, folder)
         return ""
-    before = store.run(run)
-    preconditions.must_have_rounds_left(config, before)
-    return preconditions.changed(config, before.settings)
+    preconditions.must_have_rounds_left(config, store)
+    return preconditions.changed(config, store.run(run).settings)
 
 
 def placed(config: RunConfig, environment: Mapping[str, str]) -> RunConfig:

@@ -112,12 +112,15 @@ def test_notes_precede_lines_of_their_rounds(store: Store):
         tell(store, 2)
         assert len(after(LOG_S, killed, lost)) == 3, "its evaluation may still come"
         assert len(after(0.0, killed, lost, late)) == 3
-        assert len(after(LOG_S, killed, lost, late)) == 5, "the round waits no longer than the note"
+        assert len(after(LOG_S, killed, lost, late)) == 4, "the note does not wait for the evaluation"
+        store.write(Evaluated(100.0, "r", 2, {"accuracy": 0.75}))
+        assert len(after(0.0, killed, lost, late)) == 5
         tell(store, 3)
         assert len(after(0.0, killed, lost, late, "stopping the run")) == 6
     told = out.getvalue().splitlines()
-    assert [told[each] for each in (0, 2, 4)] == [lost, killed, late]
-    assert [each[:15] for each in told[1::2]] == ["round 1: synced", "round 2: synced", "stopping the ru"]
+    assert [told[each] for each in (0, 2, 3, 5)] == [lost, killed, late, "stopping the run"]
+    assert [told[each][:15] for each in (1, 4)] == ["round 1: synced", "round 2: synced"]
+    assert told[4].endswith("accuracy 0.750")
     assert told[6].startswith("round 3: synced")
 
 

@@ -5,6 +5,7 @@ import re
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -17,12 +18,14 @@ from fedgc.cli.follow import Log
 from fedgc.cli.new_app import write_new
 from fedgc.cli.run import Wanted
 from fedgc.config import RunConfig
+from fedgc.deploy.app_folder import app_in
 from fedgc.errors import BadTask, EdgeFailed, Unusable
+from fedgc.flower import preconditions as beginning
 from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.store.database import Store
-from fedgc.store.records import Begun, Ended, Present
-from tests.cli.test_follow import tell
+from fedgc.store.records import Appended, Begun, Ended, Present
+from tests.cli.test_follow import ROW, tell
 
 
 @pytest.fixture(autouse=True)
@@ -46,15 +49,42 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
     ],
 )
-def test_task_that_local_clients_cannot_import_starts_nothing(
-    apart: Path, task: str, reason: str, monkeypatch
-):
-    (apart / "ward_task.py").write_text("NUMBER = 5\ndef task(config): ...\n")
-    monkeypatch.setattr(sys, "path", [*sys.path])
+def test_task_that_local_clients_cannot_import_starts_nothing(apart: Path, task: str, reason: str, capfd):
+    (apart / "ward_task.py").write_text("print('imported')\nNUMBER = 5\ndef task(config): ...\n")
     with pytest.raises(BadTask, match=f"^{re.escape(reason)}"):
         running.run(Wanted(2, {"task": task}))
     with Store.open() as store:
         assert not store.runs()
+    assert not capfd.readouterr().out.count("imported")
+
+
+def test_task_is_imported_apart_from_command(apart: Path, monkeypatch):
+    """So a queue finds a changed module, and one of the same name in another folder."""
+    before = [*sys.path]
+    with Store.open() as store:
+        for number, line in enumerate(("def task(config): ...\n", "def other(config): ...\n")):
+            folder = apart / f"ward-{number}"
+            folder.mkdir()
+            (folder / "ward_task.py").write_text(line)
+            monkeypatch.chdir(folder)
+            name = line.split()[1].partition("(")[0]
+            running.ready(store, Wanted(2, {"task": f"ward_task:{name}"}), None)
+        (folder / "ward_task.py").write_text("import os\nos._exit(3)\n")
+        with pytest.raises(BadTask, match="the process that imported it ended with exit code 3"):
+            running.ready(store, Wanted(2, {"task": "ward_task:other"}), None)
+    assert "ward_task" not in sys.modules
+    assert sys.path == before
+
+
+def test_task_in_other_folder_needs_app_to_be_imported(apart: Path):
+    write_new(there := apart / "ward")
+    wanted = Wanted(2, {"task": "ward.task:task", "data.chunks": 2}, folder=there)
+    with Store.open() as store:
+        running.ready(store, wanted, app_in(there))
+        (there / "plain.py").write_text("def task(config): ...\n")
+        plain = Wanted(2, {"task": "plain:task"}, folder=there)
+        with pytest.raises(BadTask, match="No module named 'plain'"):
+            running.ready(store, plain, None)
 
 
 class Stand:
@@ -116,9 +146,6 @@ def complete(store: Store, name: str) -> None:
 
 
 def tell_as(store: Store, name: str) -> None:
-    from fedgc.store.records import Appended
-    from tests.cli.test_follow import ROW
-
     store.write(Appended(1000.0, name, ROW))
 
 
@@ -186,6 +213,26 @@ def test_ctrl_c_and_signals_stop_run_and_print_how_to_resume(stand, capsys, numb
     assert f"stopped after round 1; `{again}` goes on" in said
 
 
+@pytest.mark.usefixtures("signals")
+def test_warnings_of_stopping_run_are_printed_once(stand, capsys):
+    def interrupt(store: Store, name: str) -> None:
+        store.write(Begun(1000.0, name, RunConfig(work="coded").table()))
+        warn("a is lost")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def warn(text: str) -> None:
+        with made.log(1).open("a") as log:
+            log.write(f"WARNING :  round 2: {text}\n")
+
+    made = stand(interrupt)
+    made.stop = lambda run: warn("b left")
+    with pytest.raises(click.Abort):
+        running.run(Wanted(None, {}, superlink="ward"))
+    said = capsys.readouterr().out.splitlines()
+    notes = ["stopping the run", "round 2: a is lost", "round 2: b left", "stopped"]
+    assert sorted(each for each in said if each in notes) == sorted(notes)
+
+
 def test_settings_merge_app_then_resumed_run_then_command_line(stand, apart, monkeypatch):
     write_new(apart / "ward")
     monkeypatch.chdir(apart / "ward")
@@ -244,7 +291,9 @@ def test_run_is_not_resumed_with_fewer_rounds_than_done(apart):
 
 
 @pytest.mark.parametrize("more", [{}, {"rounds": 1}])
-def test_complete_run_is_resumed_only_with_more_rounds(stand, more):
+def test_complete_run_is_resumed_only_with_more_rounds(stand, monkeypatch, more):
+    monkeypatch.setattr(running.up, "NAME", "ward")
+
     def go_on(store: Store, name: str) -> None:
         store.write(Begun(2000.0, name, RunConfig(rounds=2).table()))
         store.write(Ended(2001.0, name, "completed"))
@@ -262,6 +311,23 @@ def test_complete_run_is_resumed_only_with_more_rounds(stand, more):
         assert store.run("over") == before
     running.run(Wanted(None, {"rounds": 2}, superlink="ward", resume="over"))
     assert made.settings["rounds"] == 2
+
+
+def test_stopped_last_round_is_not_counted_as_done():
+    with Store.open() as store:
+        store.write(Begun(1000.0, "over", RunConfig(rounds=2).table()))
+        tell_as(store, "over")
+        store.write(Appended(1001.0, "over", replace(ROW, round=2, outcome="stopped")))
+        store.write(Ended(1002.0, "over", "completed"))
+        beginning.must_have_rounds_left(RunConfig(rounds=2, resume="over"), store)
+        with pytest.raises(Unusable, match="run over is complete at round 1: --set rounds=N, above 1"):
+            beginning.must_have_rounds_left(RunConfig(rounds=1, resume="over"), store)
+
+
+def test_run_of_other_store_is_resumed_without_records_here(stand):
+    made = stand()
+    running.run(Wanted(None, {"resume": "there"}, superlink="ward"))
+    assert made.settings["resume"] == "there"
 
 
 @pytest.mark.parametrize("name", ["history.checkpoint-dir", "history.log-file"])
