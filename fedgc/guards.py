@@ -56,4 +56,4 @@ def words_of(cause: Exception) -> str:
     >>> words_of(ValueError("two\nlines"))
     'ValueError: two lines'
     """
-    return printable(f"{type(cause).__name__}: {str(cause)[: 4 * LONGEST]}", LONGEST)
+    return f"{type(cause).__name__}: {printable(str(cause)[: 4 * LONGEST])}"[:LONGEST]
