@@ -167,7 +167,8 @@ def _has_checkpoint(config: RunConfig) -> bool:
 
 def _wants_more(store: Store, wanted: Wanted, app: App | None, known: Run) -> bool:
     """Whether a complete run is to have further rounds."""
-    return settings_of(store, wanted, app).rounds > (known.last_round or 0) and "rounds" in wanted.settings
+    done = preconditions.rounds_done(store.rounds(known.run))
+    return settings_of(store, wanted, app).rounds > done and "rounds" in wanted.settings
 
 
 def _followed(store: Store, known: Run, console: Console) -> Run:
