@@ -6,11 +6,10 @@ from collections import Counter
 import pytest
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadVector, NotAdmitted
+from fedgc.errors import LONGEST_TEXT, BadVector, NotAdmitted
 from fedgc.flower import store_sink as keeping
 from fedgc.flower.json_lines import Lines
 from fedgc.flower.store_sink import StoreSink
-from fedgc.links.log import LONGEST_TEXT
 from fedgc.links.refusals import Refusals
 from fedgc.store.records import Audited
 from fedgc.store.writer import Keeper
