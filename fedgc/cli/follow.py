@@ -154,9 +154,8 @@ class _Lines:
     def _show(self, now: float) -> None:
         newest = max(self._rounds, default=0)
         for number, (came, each) in sorted(self._rounds.items()):
-            waited = min([at for on, at, _ in self._notes if on > number], default=now)
             evaluated = each.row.metrics or number < newest or now == math.inf
-            if not evaluated or max(now - came, now - waited) < LOG_S:
+            if not evaluated or now - came < LOG_S:
                 break
             self._say_notes(number)
             self._say(view.round_line(each))
