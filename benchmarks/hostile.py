@@ -46,6 +46,7 @@ from fedgc.sim.fleet import Fleet as Clients
 from fedgc.sim.training import Job, train
 from fedgc.training import Vector
 from fedgc.training.tasks import Task
+from fedgc.training.tasks.partition import shards
 
 NOISE: Final = 10.0
 CLAIMED: Final = 10**15  # samples
@@ -149,9 +150,7 @@ def _shares(fleet: Fleet, labels: NDArray[np.int64], rng: np.random.Generator) -
         own = labels[dealt] < OWN
         return [dealt[own], *np.array_split(dealt[~own], fleet.clients - 1)]
     if fleet.data == "shards":
-        sorted_shards = np.array_split(np.argsort(labels, kind="stable"), 2 * fleet.clients)
-        pairs = rng.permutation(2 * fleet.clients).reshape(fleet.clients, 2).tolist()
-        return [np.concatenate([sorted_shards[at] for at in pair]) for pair in pairs]
+        return list(shards(labels, fleet.clients, 2, rng))
     if fleet.data == "half":
         middle = len(dealt) // 2
         return [dealt[:middle], *np.array_split(dealt[middle:], fleet.clients - 1)]

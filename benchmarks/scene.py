@@ -30,6 +30,7 @@ from fedgc.errors import EdgeFailed
 from fedgc.sim.clock import Scenario, working
 from fedgc.training.tasks import Task
 from fedgc.training.tasks.digits import read as digits
+from fedgc.training.tasks.partition import shards
 from fedgc.training.tasks.shipped import split
 
 COLUMNS: Final = ("iid", "writers", "skew")
@@ -137,9 +138,7 @@ def homes(column: str, table: Table, rng: np.random.Generator) -> list[Int]:
         writer = np.zeros(count, np.int64) if table.writer is None else table.writer
         place = dict(zip(rng.permutation(np.unique(writer)).tolist(), range(count), strict=False))
         return np.array_split(np.argsort([place[each] for each in writer.tolist()], kind="stable"), CLIENTS)
-    shards = np.array_split(np.argsort(table.labels, kind="stable"), SHARDS * CLIENTS)
-    dealt = rng.permutation(len(shards)).reshape(CLIENTS, SHARDS)
-    return [np.concatenate([shards[at] for at in mine]) for mine in dealt.tolist()]
+    return list(shards(table.labels, CLIENTS, SHARDS, rng))
 
 
 def task_of(scene: Scene, seed: int, *, pieces: int = 1, shared: float = 0.0) -> Task:

@@ -14,6 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgc.training.tasks.partition import shards
+
 STREAMS: Final = ("shift", "phases", "bursts")
 SHARDS: Final = 2
 PHASES: Final = 4
@@ -90,9 +92,7 @@ def stream_of(
 
 def _skewed(rows: Int, labels: Int, clients: int, rng: np.random.Generator) -> list[Int]:
     """Deal rows sorted by label in shards (McMahan et al., arXiv 1602.05629)."""
-    shards = np.array_split(rows[np.argsort(labels[rows], kind="stable")], SHARDS * clients)
-    dealt = rng.permutation(len(shards)).reshape(clients, SHARDS)
-    return [np.concatenate([shards[at] for at in mine]) for mine in dealt.tolist()]
+    return [rows[mine] for mine in shards(labels[rows], clients, SHARDS, rng)]
 
 
 def _bursts(home: Int, steps: int, rng: np.random.Generator) -> tuple[Int, tuple[Window, ...]]:
