@@ -29,8 +29,8 @@ from statistics import median
 from typing import Final
 
 from benchmarks import fleet_tree
-from benchmarks.fleet_processes import FIRST, MADE, Rows, fleet_of, number, of
-from benchmarks.report import Figure, Report, Value, machine
+from benchmarks.fleet_processes import FIRST, MADE, Rows, fleet_of, of
+from benchmarks.report import Figure, Report, Value, machine, number
 from benchmarks.soak_processes import Sample, slope_percent
 from fedgc.errors import BadSetting, EdgeFailed
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from benchmarks.fleet_clients import crowds, serve_all
 from benchmarks.fleet_server import Place, serve
-from benchmarks.report import Value
+from benchmarks.report import Value, number
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed
 from fedgc.links.frames import Invitation
@@ -24,9 +24,7 @@ Rows = list[dict[str, Value]]
 WAIT_S: Final = 240.0  # for the next row
 FIRST: Final = 1  # practice rounds
 SPARE: Final = 2  # invitations of a client whose session was lost
-GRACE_S: Final = (
-    20.0  # the threads of a hundred clients in one process are silent for longer than the usual half
-)
+GRACE_S: Final = 20.0  # a hundred clients in one process are silent for longer than the usual half
 MADE: Final = ("synced", "approximate")  # outcomes with a new model
 
 
@@ -158,11 +156,6 @@ def served(name: str, config: RunConfig, invitations: int, folder: Path) -> Iter
 def environment(folder: Path) -> dict[str, str]:
     """Return the environment of a server with its store in this folder."""
     return {"FEDGC_DB": str(folder / "fedgc.db"), "XDG_STATE_HOME": str(folder)}
-
-
-def number(value: Value) -> float:
-    """Return a value of a row as a number."""
-    return float(value or 0.0)
 
 
 def of(rows: Sequence[Mapping[str, Value]], fleet: str, what: str) -> list[Mapping[str, Value]]:

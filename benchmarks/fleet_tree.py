@@ -50,13 +50,12 @@ from benchmarks.fleet_processes import (
     config_of,
     environment,
     fleet_of,
-    number,
     of,
     served,
 )
 from benchmarks.fleet_server import Place, serve
 from benchmarks.memory_watch import processor_s, resident_bytes
-from benchmarks.report import Figure, Value
+from benchmarks.report import Figure, Value, number
 from fedgc.cli.gateway import SETTINGS, site_settings, write_place
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed

@@ -30,7 +30,7 @@ from typing import Any, Final
 
 from benchmarks import large_overlap
 from benchmarks.memory_watch import MemoryWatch, watched
-from benchmarks.report import Report, Value, machine
+from benchmarks.report import Report, Value, machine, number
 from benchmarks.stock import plain_stream_s
 from fedgc.deploy.app_folder import Setting
 from fedgc.deploy.local_federation import LocalFederation
@@ -312,8 +312,3 @@ def _above(memory: Memory, model: str, name: str) -> float | None:
         return None
     above = number(memory[model][name]) - number(memory[TINY][name])
     return above / number(memory[model]["size_bytes"])
-
-
-def number(value: Value) -> float:
-    """Return a value of a row as a number."""
-    return float(value or 0.0)

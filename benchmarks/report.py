@@ -16,6 +16,11 @@ Value = float | int | str | bool | None
 Figure = Value | Mapping[str, float | None]
 
 
+def number(value: Value) -> float:
+    """Return a value of a row as a number."""
+    return float(value or 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """The result of one benchmark."""
