@@ -17,10 +17,9 @@ from contextlib import contextmanager
 from logging import Logger, getLogger
 from typing import Final
 
-from fedgc.errors import FedgcError, Unexpected, printable
+from fedgc.errors import LONGEST_TEXT, FedgcError, Unexpected, printable
 
 DEBUG: Final = "FEDGC_DEBUG"  # in the environment: log tracebacks
-LONGEST: Final = 200  # characters of an exception's own text
 LOG: Final[Logger] = getLogger("flwr.fedgc")
 COUNTS: Final[Counter[tuple[str, str]]] = Counter()  # by edge and kind of exception, in this process
 
@@ -56,4 +55,4 @@ def words_of(cause: Exception) -> str:
     >>> words_of(ValueError("two\nlines"))
     'ValueError: two lines'
     """
-    return f"{type(cause).__name__}: {printable(str(cause)[: 4 * LONGEST])}"[:LONGEST]
+    return f"{type(cause).__name__}: {printable(str(cause)[: 4 * LONGEST_TEXT])}"[:LONGEST_TEXT]
