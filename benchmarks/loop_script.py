@@ -71,6 +71,7 @@ def data_parallel(given: argparse.Namespace) -> None:
     step = 0
     while fed.step():
         rows = torch.arange(step % STEPS * BATCH, (step % STEPS + 1) * BATCH)[rank::ranks]
+        # torch has no types for `backward`
         nn.functional.mse_loss(model(inputs[rows]), targets[rows]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()

@@ -315,6 +315,7 @@ class Stacked:
     def _squares(self, gradients: Sequence[Tensor], count: int) -> list[float]:
         if not self._wants_gradient:
             return [0.0] * count
+        # `sum` begins with the number 0
         squares: list[float] = sum(each.square().flatten(1).sum(1) for each in gradients).tolist()  # type: ignore[union-attr]
         return squares
 

@@ -27,6 +27,7 @@ moments: list[float] = []
 def train(message: Message, context: Context) -> Message:
     """Train one local epoch on the data of this client."""
     model = network()
+    # the content of a message may be of any kind
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
     data = samples(int(context.node_config["partition-id"]))
     loader = DataLoader(TensorDataset(*data), BATCH, shuffle=True)
@@ -35,6 +36,7 @@ def train(message: Message, context: Context) -> Message:
     for batch in loader:
         optimizer.zero_grad()
         value = loss(model, tuple(batch))
+        # torch has no types for `backward`
         value.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         total += value.item()

@@ -57,6 +57,7 @@ def files_in_bundle(content: bytes) -> dict[str, bytes]:
             if len(set(names)) < len(names):
                 raise Unusable("app: saw two files of one path, needed one")
             return {each.filename: bundle.read(each) for each in files}
+    # zipfile raises NotImplementedError for a compression that it lacks, RuntimeError for a password
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, zlib.error) as error:
         raise Unusable(f"app: saw {len(content)} bytes that are no bundle of Flower ({error})") from error
 
