@@ -29,7 +29,7 @@ os._exit(0)
 
 
 def must_import(name: str, app: App | None) -> None:
-    """Raise BadTask unless clients on this machine can import the task `name`, which is in `app` or apart."""
+    """Raise BadTask unless clients on this machine can import the task `name`."""
     paths = [str(app.folder.absolute())] if app is not None else []
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, python_path()])}
     with tempfile.TemporaryFile() as refusal:
