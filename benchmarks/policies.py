@@ -52,7 +52,7 @@ def baselines(replicas: int) -> tuple[Policy, ...]:
 
 def planned() -> tuple[Policy, ...]:
     """Return fedgc with its defaults: the tuner chooses replicas and blocks, or lets rounds choose blocks."""
-    return (Fedgc(1, PIECES, CHOSEN, planner=Tuner),)
+    return (Fedgc(1, FINE, CHOSEN, planner=Tuner),)
 
 
 def bounds() -> tuple[Policy, ...]:

@@ -4,6 +4,10 @@ Clients are split into `replicas` classes. Within a class each chunk has exactly
 load is its share of the speed of its class. Chunk ids are first permuted at random, so that neither the
 data's order nor a client's index determines which chunks share a holder.
 
+Chunks may be placed in groups. A vector that is lost or late is replaced by those of all other holders of its
+chunks: the larger the groups, the fewer these are. Small groups share out the work more evenly. The chunks of
+a group are spread over the serpentine, so which ones a deadline cuts off is as random as without groups.
+
 A chunk whose holders are all slow delays the round, whatever the others do. So a class has clients of similar
 speed where possible, and elsewhere the chunks of slow clients are drawn at random.
 """
@@ -22,23 +26,33 @@ from fedgc.errors import BadPlacement
 EVEN: Final = 0.95  # classes of similar speed: least weight of the lightest one, over that of even classes
 
 
-def place(chunks: int, speeds: Sequence[float], replicas: int, *, seed: int = 0) -> Placement:
+def place(
+    chunks: int, speeds: Sequence[float], replicas: int, *, groups: int | None = None, seed: int = 0
+) -> Placement:
     """Return a placement with `replicas` holders of every chunk; fast clients hold more chunks.
+
+    With fewer `groups` than chunks, the chunks of one group have the same holders.
 
     >>> placed = place(6, [1.0, 1.0, 2.0], 2)
     >>> placed.classes, placed.loads
     ((1, 1, 0), (3, 3, 6))
+    >>> place(6, [1.0, 1.0, 2.0], 2, groups=2).loads
+    (3, 3, 6)
     """
     speed_w = _checked(chunks, speeds, replicas)
     rng = np.random.default_rng(seed)
-    phase_n = (rng.permutation(chunks) + 0.5) / chunks
-    classes_w = _classes(fill(float(chunks * replicas), speed_w, chunks), replicas)
-    holder_cn = np.empty((replicas, chunks), np.int64)
+    place_n = rng.permutation(chunks)
+    groups = chunks if groups is None else max(1, min(groups, chunks))
+    phase_g = (np.arange(groups) + 0.5) / groups
+    classes_w = _classes(fill(float(groups * replicas), speed_w, groups), replicas)
+    holder_cg = np.empty((replicas, groups), np.int64)
     for column in range(replicas):
         members = np.flatnonzero(classes_w == column)
-        load = whole_loads(fill(float(chunks), speed_w[members], chunks))
-        by_key = np.argsort(serpentine_keys(phase_n, column, replicas))
-        holder_cn[column, by_key] = members[_deal(load, rng)]
+        load = whole_loads(fill(float(groups), speed_w[members], groups))
+        by_key = np.argsort(serpentine_keys(phase_g, column, replicas))
+        holder_cg[column, by_key] = members[_deal(load, rng)]
+    holder_cn = holder_cg[:, place_n % groups]
+    phase_n = (place_n + 0.5) / chunks
     orders = sorted_orders(holder_cn, len(speed_w), phase_n)
     return Placement(chunks, orders, tuple(classes_w.tolist()), tuple(phase_n.tolist()))
 

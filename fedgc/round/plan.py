@@ -16,6 +16,7 @@ all its chunks. It counts from when clients have the model. The model transfer h
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Final, Literal
 
 import numpy as np
@@ -28,6 +29,7 @@ from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadPlacement
 from fedgc.fragments import largest_fragment
 from fedgc.history import Speeds
+from fedgc.round.coded.lateness import expects_late
 
 UNKNOWN_STEP_S: Final = 0.05  # only the ratio between clients matters until the first round is measured
 FIRST_DEADLINE_S: Final = 600.0  # nothing is known of these clients yet
@@ -38,6 +40,8 @@ LEAST_UPLOAD_S: Final = 60.0
 LEAST_LATE_S: Final = 2.0  # of an update that nobody can replace: a process that pauses is no slow link
 QUORUM: Final = 0.75  # of the clients, by default: one in four may be slow or gone
 UNKNOWN_REPLICAS: Final = 3  # by default: one client may fail while another is slow
+GROUPS_EACH: Final = 0.4  # groups of chunks for each client, if an upload takes as long as the work of all
+MOST_GROUPS_EACH: Final = 4
 UNKNOWN_LINE: Final = 125_000.0  # bytes a second: one megabit, the slowest link still worth waiting for
 
 
@@ -148,6 +152,15 @@ class Fleet:
         return tuple(chunk for chunk in self.chunks if chunk.number in held)
 
 
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """Steps of a chunk, and for each client the seconds of a step and of an upload (0: unknown)."""
+
+    steps: int
+    step_s: Sequence[float]
+    upload_s: Sequence[float]
+
+
 def make_plan(
     fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int, asked: Collection[str] | None = None
 ) -> Plan:
@@ -165,7 +178,11 @@ def make_plan(
     chunks = tuple(chunk for chunk in fleet.reachable if chunk.number in dealt)
     typical_s = _typical_step_s(clients, speeds)
     step_s = tuple(speeds.step_s(client, typical_s) for client in clients)
-    placement, how = _placed(clients, chunks, fleet, step_s, config)
+    short = config.wire == "short" and config.work == "coded"
+    wire = shortest_wire(1.0, config.error_limit).value if short else config.codec
+    size_bytes = make_codec(wire).expected(largest_fragment(config.fragments, fleet.size))
+    uplinks_s = _uplinks_s(clients, speeds, size_bytes)
+    placement, how = _placed(clients, chunks, fleet, _Costs(steps, step_s, uplinks_s), config)
     chosen_from = 0
     if asked is not None and len(asked) < len(clients):
         chosen_from = len(clients)
@@ -174,11 +191,7 @@ def make_plan(
         step_s = tuple(speeds.step_s(client, typical_s) for client in clients)
     replicas = placement.replicas
     most = replicas if config.blocks == AUTO else min(int(config.blocks), replicas)
-    short = config.wire == "short" and config.work == "coded"
-    wire = shortest_wire(1.0, config.error_limit).value if short else config.codec
-    size_bytes = make_codec(wire).expected(largest_fragment(config.fragments, fleet.size))
     measured = speeds.known.keys() >= set(clients)
-    uplinks = (speeds.known[client].up_bytes_s if client in speeds.known else None for client in clients)
     return Plan(
         clients=clients,
         chunks=chunks,
@@ -190,11 +203,11 @@ def make_plan(
         measured=measured,
         step_s=step_s,
         update_bytes=size_bytes,
-        upload_s=upload_s(uplinks, size_bytes),
+        upload_s=_uplinks_s(clients, speeds, size_bytes),
         deadline_s=_deadline_s(config, placement, steps, step_s if measured else (), deaf=fleet.deaf),
         upload_deadline_s=_upload_deadline_s(config, clients, speeds, size_bytes),
         error_limit=config.error_limit,
-        late_s=_late_s(config),
+        late_s=late_s(config),
         short_numbers=short,
         reason=f"{len(chunks)} chunks on {len(clients)} clients, {how}",
         work=config.work,
@@ -270,7 +283,11 @@ def _pool(
 
 
 def _placed(
-    clients: Sequence[str], chunks: Sequence[Chunk], fleet: Fleet, step_s: Sequence[float], config: RunConfig
+    clients: Sequence[str],
+    chunks: Sequence[Chunk],
+    fleet: Fleet,
+    costs: _Costs,
+    config: RunConfig,
 ) -> tuple[Placement, str]:
     every = frozenset(chunk.number for chunk in chunks)
     index = {chunk.number: at for at, chunk in enumerate(chunks)}
@@ -280,15 +297,40 @@ def _placed(
     if not movable:
         held = [[index[number] for number in fleet.holds[client]] for client in clients]
         return adopt(held, len(chunks)), "placed where the data lies"
-    speeds = [1 / seconds for seconds in step_s]
+    speeds = [1 / seconds for seconds in costs.step_s]
     if config.secrecy == "masked":  # a replica would count twice in the sum
         placement = place(len(chunks), _none_without(len(chunks), speeds), 1, seed=config.seed)
         return placement, "1 replica each, shared out by speed, one chunk to each site at least"
     asked = UNKNOWN_REPLICAS if config.replicas == AUTO else int(config.replicas)
     replicas = min(asked, len(clients))
     fewer = f" ({asked} asked for)" if replicas < asked else ""
-    placement = place(len(chunks), speeds, replicas, seed=config.seed)
-    return placement, f"{replicas} replicas each{fewer}, shared out by speed"
+    groups = _groups(len(chunks), costs, config) if replicas > 1 else len(chunks)
+    placement = place(len(chunks), speeds, replicas, groups=groups, seed=config.seed)
+    grouped = f" in {groups} groups, as uplinks are uneven" if groups < len(chunks) else ""
+    return placement, f"{replicas} replicas each{fewer}, shared out by speed{grouped}"
+
+
+def _groups(chunks: int, costs: _Costs, config: RunConfig) -> int:
+    """Return in how many groups to place the chunks; as many as chunks, unless uploads may be late.
+
+    A late codeword is replaced by those of the other holders of its chunks, which are fewer with groups. With
+    small groups that is no gain, and with few chunks in each the work is shared out unevenly.
+
+    >>> late = _Costs(1, [1.0] * 4, [8.0, 8.0, 8.0, 40.0])
+    >>> even = _Costs(1, [1.0] * 4, [8.0] * 4)
+    >>> coded = RunConfig(work="coded", late_s=2.0)
+    >>> _groups(80, late, coded), _groups(7, late, coded), _groups(80, even, coded)
+    (4, 7, 80)
+    """
+    blocks = 1 if config.blocks == AUTO else int(config.blocks)
+    sending_s = [seconds / blocks for seconds in costs.upload_s]
+    if not expects_late(sending_s, late_s(config)):
+        return chunks
+    clients = len(costs.step_s)
+    working_s = chunks * costs.steps / sum(1.0 / seconds for seconds in costs.step_s)
+    usual_s = median(seconds for seconds in sending_s if seconds)
+    each = max(1, round(GROUPS_EACH * working_s / usual_s))
+    return clients * each if each <= MOST_GROUPS_EACH and 2 * clients * each <= chunks else chunks
 
 
 def _none_without(chunks: int, speeds: Sequence[float]) -> list[float]:
@@ -341,6 +383,11 @@ def _typical_step_s(clients: Sequence[str], speeds: Speeds) -> float:
     return known[len(known) // 2] if known else UNKNOWN_STEP_S
 
 
+def _uplinks_s(clients: Sequence[str], speeds: Speeds, size_bytes: int) -> tuple[float, ...]:
+    uplinks = (speeds.known[client].up_bytes_s if client in speeds.known else None for client in clients)
+    return upload_s(uplinks, size_bytes)
+
+
 def upload_s(uplinks: Iterable[float | None], update_bytes: int) -> tuple[float, ...]:
     """Return the seconds for a whole update, 0 if the uplink was never measured: no reason to shorten it.
 
@@ -371,7 +418,8 @@ def _upload_deadline_s(config: RunConfig, clients: Sequence[str], speeds: Speeds
     return LEAST_UPLOAD_S + PATIENCE * waves * size_bytes / slowest
 
 
-def _late_s(config: RunConfig) -> float:
+def late_s(config: RunConfig) -> float:
+    """Return the least seconds after which a codeword or an update may be late."""
     if config.late_s != AUTO:
         return float(config.late_s)
     return config.grace_s if config.work == "coded" else LEAST_LATE_S

@@ -19,13 +19,14 @@ import numpy as np
 from fedgc.errors import BadSetting
 from fedgc.history import Speed, Speeds
 from fedgc.round.plan import Fleet
-from fedgc.tuner.belief import believe
+from fedgc.tuner.belief import Belief, believe
 from fedgc.tuner.choose import CONFIRMED, COPIES, Choice, choose
 from fedgc.tuner.history import ClientHistory, Float, nothing
 from fedgc.tuner.trial import (
     Futures,
     Question,
     Setting,
+    drawn_upload_s,
     fluid_s,
     known_speeds,
     replayed_s,
@@ -103,7 +104,7 @@ def advise(
     choice = choose(question, known, before, rng)
     belief = believe(known, before)
     speeds = known_speeds(question.clients, belief.step_w, before)
-    part, kept = thinned(question, belief.step_w, 2 * max(COPIES))
+    part, kept = thinned(question, belief.step_w, speeds, 2 * max(COPIES))
     futures = Futures(*belief.draw(CONFIRMED, rng))
     few = Futures(futures.step_bw[:, list(kept)], futures.dies_bw[:, list(kept)])
     paces = sorted(belief.step_w.tolist())
@@ -116,7 +117,7 @@ def advise(
         question.clients,
         plan.placement.loads,
         ORDERS[bool(plan.alone_c.any())],
-        _cuts(question, part, choice, few, scale),
+        _cuts(question, (belief, speeds), choice, futures),
         choice.correction * float(uncoded_s(question, speeds, futures).mean()),
         choice.correction * float(fluid_s(question, futures).mean()),
         tuple((step_s, scale * _with(part, choice, few, step_s)) for step_s in tried),
@@ -130,20 +131,24 @@ def mean_round_s(question: Question, choice: Choice, futures: Futures) -> float:
     setting = choice.setting
     replicas = min(setting.replicas, len(question.clients))
     fits = Setting(replicas, setting.blocks and min(setting.blocks, replicas))
-    seconds = replayed_s(
-        question, question.planned(fits, choice.speeds), futures, upload_s(question, choice.speeds)
-    )
+    plan = question.planned(fits, choice.speeds)
+    upload_s_bw = drawn_upload_s(question, choice.speeds, len(futures.step_bw))
+    seconds = replayed_s(question, plan, futures, upload_s_bw)
     return float(seconds.mean())
 
 
-def _cuts(whole: Question, part: Question, choice: Choice, futures: Futures, scale: float) -> tuple[Cut, ...]:
-    """Return the predicted rounds of the same work in more chunks."""
-    chunks, found = len(whole.fleet.chunks), []
+def _cuts(whole: Question, held: tuple[Belief, Speeds], choice: Choice, futures: Futures) -> tuple[Cut, ...]:
+    """Return the predicted rounds of the same work in more chunks; the chunks here are not merged."""
+    part, kept = thinned(whole, held[0].step_w, held[1], 2 * max(COPIES), merges=False)
+    few = Futures(futures.step_bw[:, list(kept)], futures.dies_bw[:, list(kept)])
+    chunks, scale, found = len(whole.fleet.chunks), 0.0, []
     for times in FINER if whole.free else FINER[:1]:
         if whole.steps % times or (times > 1 and len(part.fleet.chunks) * times > MOST_CHUNKS):
             continue
         finer = replace(part, fleet=cut_finer(part.fleet, times), steps=whole.steps // times)
-        found.append(Cut(chunks * times, finer.steps, scale * mean_round_s(finer, choice, futures)))
+        round_s = mean_round_s(finer, choice, few)
+        scale = scale or (choice.predicted_s / round_s if round_s > 0 else 1.0)  # by that of the same chunks
+        found.append(Cut(chunks * times, finer.steps, scale * round_s))
     return tuple(found)
 
 

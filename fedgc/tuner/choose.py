@@ -10,6 +10,7 @@ Another plan must be clearly better, including the time to load the chunks that 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Final
 
 import numpy as np
@@ -18,7 +19,8 @@ from fedgc.codes import best_blocks
 from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadSetting
 from fedgc.history import Speeds
-from fedgc.round.plan import DEAF_DEADLINE_S, LEAST_DEADLINE_S, UNKNOWN_REPLICAS, Plan
+from fedgc.round.coded.lateness import expects_late
+from fedgc.round.plan import DEAF_DEADLINE_S, LEAST_DEADLINE_S, UNKNOWN_REPLICAS, Plan, late_s
 from fedgc.tuner.band import Band, band_of
 from fedgc.tuner.belief import Belief, believe
 from fedgc.tuner.history import ClientHistory, Float, robust
@@ -28,6 +30,7 @@ from fedgc.tuner.trial import (
     Question,
     Setting,
     cover_s,
+    drawn_upload_s,
     fluid_s,
     known_speeds,
     replayed_s,
@@ -244,8 +247,20 @@ def _screened(
     found.sort(key=lambda trial: trial.bound_s + trial.moving_s)
     plainest = [trial for trial in found if trial.setting.replicas == 1]  # always one without redundancy
     finalists = found[:FINALISTS]
-    finalists += [trial for trial in plainest if trial not in finalists]
+    if expects_late(upload_s(question, speeds).tolist(), late_s(question.config)):
+        finalists = found[: FINALISTS // 2]  # the bound knows no late uploads: more kinds are replayed
+        kinds = [list(each) for _, each in groupby(sorted(found, key=_kind), key=_kind)]
+        plainest += [trial for each in kinds for trial in (each[0], max(each, key=_replicas))]
+    finalists += [trial for at, trial in enumerate(plainest) if trial not in [*finalists, *plainest[:at]]]
     return ((here,) if here else ()) + tuple(finalists)
+
+
+def _kind(trial: Trial) -> int:
+    return trial.setting.blocks or 0
+
+
+def _replicas(trial: Trial) -> int:
+    return trial.setting.replicas
 
 
 def _present(question: Question, futures: Futures, present: Choice | None) -> Trial | None:
@@ -287,13 +302,13 @@ def _confirmed(
     present: Choice | None,
 ) -> Choice:
     """Replay the finalists in the same futures; take the simplest of those as good as the best."""
-    few, kept = thinned(question, held[0].step_w, 2 * max(COPIES))
+    few, kept = thinned(question, held[0].step_w, trials[-1].speeds, 2 * max(COPIES))
     sample = _representative(trials[-1].plan, futures)
     part = Futures(sample.step_bw[:, list(kept)], sample.dies_bw[:, list(kept)])
-    up_s_w = upload_s(question, trials[0].speeds)[list(kept)]
+    upload_s_bw = drawn_upload_s(question, trials[-1].speeds, len(sample.step_bw))[:, list(kept)]
     played = []
     for trial in trials:
-        seconds = replayed_s(few, few.planned(trial.setting, trial.speeds), part, up_s_w)
+        seconds = replayed_s(few, few.planned(trial.setting, trial.speeds), part, upload_s_bw)
         played.append(_with_all(trial, seconds, few.planned(trial.setting, trial.speeds), sample, part))
     times_tb = np.stack(played)
     risk_s = _risk_s(question, held[0], sample)

@@ -10,13 +10,14 @@ Shape letters: r rounds (oldest first), w clients.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgc.errors import BadSetting
-from fedgc.history import WINDOW, ClientRow, PastRound, RoundRow, Speed, Speeds
+from fedgc.history import WINDOW, ClientRow, PastRound, RoundRow, Speed, Speeds, log_spread
 from fedgc.sim.clock import NEVER, Scenario
 
 Float = NDArray[np.float64]
@@ -137,11 +138,12 @@ def remember(scenario: Scenario, *, pieces: int = 1, update_bytes: int = 0) -> t
     first = len(scenario) - len(recent) + 1
     sources = tuple(("trace", first + at) for at in range(len(recent)))
     history = ClientHistory(clients, step_rw, failed_rw, sources=sources)
-    up_s_w = np.median([conditions.up_s_w for conditions in recent], axis=0)
-    links = {
-        client: Speed(client, 1.0, up_bytes_s=update_bytes / up_s if up_s > 0 and update_bytes else None)
-        for client, up_s in zip(clients, up_s_w.tolist(), strict=True)
-    }
+    links = {}
+    for client, up_s_r in zip(clients, np.stack([each.up_s_w for each in recent]).T.tolist(), strict=True):
+        rates = [update_bytes / up_s for up_s in up_s_r if update_bytes and up_s > 0]
+        links[client] = Speed(
+            client, 1.0, up_bytes_s=median(rates) if rates else None, up_spread=log_spread(rates)
+        )
     return history, robust(history, Speeds(links))
 
 
@@ -170,5 +172,6 @@ def robust(history: ClientHistory, before: Speeds) -> Speeds:
             up_bytes_s=old.up_bytes_s if old else None,
             down_bytes_s=old.down_bytes_s if old else None,
             rounds=seen.size,
+            up_spread=old.up_spread if old else 0.0,
         )
     return Speeds(known)

@@ -6,8 +6,9 @@ lower bound is the fluid bound, all work over all speeds. Plans are ranked by th
 
 The replay runs the same `Round` that serves real clients. All plans use the same futures (common random
 numbers), so differences are due to the plans. A fleet too large to replay in time is thinned to clients of
-evenly spaced speed, with as many chunks each: the result depends on the mix of speeds, hardly on the number
-of clients.
+evenly spaced burden (a share of the work, and an upload), with as many chunks each: the result depends on the
+mix of speeds, hardly on the number of clients. If uploads may be late it does: the last of many uploads is
+later than that of few. Then chunks are merged first, to keep more clients.
 
 Shape letters: b futures, w clients, c chunks, k replicas.
 """
@@ -15,18 +16,23 @@ Shape letters: b futures, w clients, c chunks, k replicas.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
+from zlib import crc32
 
 import numpy as np
 
 from fedgc.config import RunConfig
 from fedgc.gates import Decision, Reports
 from fedgc.history import Speed, Speeds
+from fedgc.round.coded.lateness import expects_late
 from fedgc.round.machine import Assignment, Round
-from fedgc.round.plan import Chunk, Fleet, Plan, make_plan
+from fedgc.round.plan import Chunk, Fleet, Plan, late_s, make_plan
 from fedgc.sim.clock import UNCONTENDED, ArrayClientModel, Line, Terms, VirtualClock, working
 from fedgc.tuner.history import FLOAT_BYTES, Float
 
 MOST_REPLAYED: Final = 160  # chunks of a fleet that is replayed without thinning
+MOST_MERGED: Final = 400  # chunks of a fleet whose chunks are merged
+MERGED: Final = 4  # at least so many chunks are left for each client
+FEWEST_SPREADS: Final = 3  # clients whose uploads have a known spread
 REPEAT: Final = 2.0  # a round that lacks data costs as much as repeating it
 PATIENT_S: Final = 1e9  # no timeout, since the duration is measured
 
@@ -123,6 +129,24 @@ def upload_s(question: Question, speeds: Speeds) -> Float:
     return np.asarray([size_bytes / s.up_bytes_s if s and s.up_bytes_s else 0.0 for s in known])
 
 
+def drawn_upload_s(question: Question, speeds: Speeds, futures: int) -> Float:
+    """Return the seconds of a whole update in each future, around each client's median.
+
+    All deviate alike, by the root mean square of the clients' spreads. The largest tenth, at least one, is
+    left out: a few clients do not decide for others.
+    """
+    known = [speeds.known[client].up_spread for client in question.clients if client in speeds.known]
+    seen = sorted(spread for spread in known if spread > 0)
+    upload_s_bw: Float = np.tile(upload_s(question, speeds), (futures, 1))
+    if len(seen) < FEWEST_SPREADS:
+        return upload_s_bw
+    spread = float(np.sqrt(np.mean(np.square(seen[: -max(1, len(seen) // 10)]))))
+    seeds = ([question.config.seed, crc32(client.encode())] for client in question.clients)  # as in any fleet
+    normal_bw = np.stack([np.random.default_rng(seed).normal(size=futures) for seed in seeds], axis=1)
+    drawn_bw: Float = upload_s_bw * np.exp(spread * normal_bw)
+    return drawn_bw
+
+
 def fluid_s(question: Question, futures: Futures, blocks: int = 1) -> Float:
     """Return the fluid bound, all work over all speeds, for each future."""
     work = len(question.fleet.chunks) * question.steps * blocks
@@ -161,10 +185,10 @@ def uncoded_s(question: Question, speeds: Speeds, futures: Futures) -> Float:
     return slowest
 
 
-def replayed_s(question: Question, plan: Plan, futures: Futures, up_s_w: Float) -> Float:
+def replayed_s(question: Question, plan: Plan, futures: Futures, upload_s_bw: Float) -> Float:
     """Return the time of a round in each future; a round that lacks data counts twice."""
     rounds = range(len(futures.step_bw))
-    return np.asarray([_play(question, plan, futures, future, up_s_w) for future in rounds])
+    return np.asarray([_play(question, plan, futures, future, upload_s_bw[future]) for future in rounds])
 
 
 def _play(question: Question, plan: Plan, futures: Futures, future: int, up_s_w: Float) -> float:
@@ -187,20 +211,41 @@ def _always(_: Reports) -> Decision:
     return Decision(sync=True, reason="it is a replay")
 
 
-def thinned(question: Question, step_w: Float, least: int) -> tuple[Question, tuple[int, ...]]:
-    """Return a fleet small enough to replay, and the indices of its clients (at least `least`)."""
-    clients, chunks = question.clients, question.fleet.chunks
-    if len(chunks) <= MOST_REPLAYED or len(clients) <= least or not question.free:
+def thinned(
+    question: Question, step_w: Float, speeds: Speeds, least: int, *, merges: bool = True
+) -> tuple[Question, tuple[int, ...]]:
+    """Return a fleet small enough to replay, and the indices of its clients (at least `least`).
+
+    If uploads may be late and it `merges`, it has larger chunks.
+    """
+    clients, most = question.clients, MOST_REPLAYED
+    if len(question.fleet.chunks) <= most or not question.free:
         return question, tuple(range(len(clients)))
-    count = min(len(clients), max(least, len(clients) * MOST_REPLAYED // len(chunks)))
-    by_speed = np.argsort(step_w, kind="stable")
+    upload_s_w = upload_s(question, speeds)
+    share_s_w = len(question.fleet.chunks) / len(clients) * question.steps * step_w
+    if merges and expects_late(upload_s_w.tolist(), late_s(question.config)):
+        most = MOST_MERGED
+        question = merged(question, -(-len(question.fleet.chunks) // max(most, MERGED * len(clients))))
+    chunks = question.fleet.chunks
+    count = min(len(clients), max(least, len(clients) * most // len(chunks)))
+    if count == len(clients):
+        return question, tuple(range(count))
+    by_burden = np.argsort(share_s_w + upload_s_w, kind="stable")
     places = (np.arange(count) + 0.5) * len(clients) / count
-    kept = tuple(sorted(by_speed[places.astype(int)].tolist()))
+    kept = tuple(sorted(by_burden[places.astype(int)].tolist()))
     few = _renumbered(chunks[: max(1, round(len(chunks) * count / len(clients)))])
     every = frozenset(chunk.number for chunk in few)
     holds = {clients[w]: every for w in kept}
     fleet = Fleet(holds, few, question.fleet.size, question.fleet.deaf)
     return replace(question, fleet=fleet), kept
+
+
+def merged(question: Question, times: int) -> Question:
+    """Return the same work in chunks that are `times` as large; every client can load each."""
+    chunks = _renumbered(question.fleet.chunks[: max(1, len(question.fleet.chunks) // times)])
+    every = frozenset(chunk.number for chunk in chunks)
+    fleet = replace(question.fleet, chunks=chunks, holds=dict.fromkeys(question.clients, every))
+    return replace(question, fleet=fleet, steps=times * question.steps)
 
 
 def _renumbered(chunks: Sequence[Chunk]) -> tuple[Chunk, ...]:

@@ -95,7 +95,7 @@ def _of_size(question: Question, choice: Choice, futures: Futures, order: Sequen
     every = question.fleet.holds[question.clients[0]]
     whole = replace(question, fleet=replace(question.fleet, holds=dict.fromkeys(names, every)))
     step_w = np.asarray([known[name].step_s for name in whole.clients])
-    part, few = thinned(whole, step_w, 2 * max(COPIES))
+    part, few = thinned(whole, step_w, Speeds(known), 2 * max(COPIES))
     columns = [(kept[names.index(whole.clients[w])], max(0, w - here + 1)) for w in few]
     own = Futures(
         *(

@@ -37,6 +37,18 @@ def test_chunks_are_first_and_last_equally_often_over_rounds():
     assert np.ptp(mean) < 1.5  # positions of a chunk add up to 14, 4 holders of 8 chunks each
 
 
+def test_chunks_of_groups_are_cut_off_equally_often_over_rounds():
+    """Every client does two fifths of its order: which chunks are short is a matter of the round alone."""
+    placement, rounds = place(200, [1.0] * 20, 2, groups=20), 300
+    short_n = np.zeros(200)
+    for seed in range(rounds):
+        done = {c for order in orders_for_round(placement, seed) for c in order[: len(order) * 2 // 5]}
+        short_n[[c for c in range(200) if c not in done]] += 1
+    mean = short_n.mean() / rounds
+    assert 0.05 < mean < 0.5
+    assert short_n.std() / rounds < 1.5 * (mean * (1 - mean) / rounds) ** 0.5
+
+
 @pytest.mark.parametrize(("chunks", "clients_w", "replicas"), [(200, 200, 8), (104, 52, 4), (60, 30, 2)])
 def test_shifted_orders_keep_bound_with_equal_loads(chunks, clients_w, replicas):
     placement = place(chunks, [1.0] * clients_w, replicas)

@@ -78,6 +78,30 @@ def test_regular_designs_meet_bound_before_cover(clients_w, chunks, replicas):
     assert most_before_cover(placed, placed.orders) == bound
 
 
+@given(fleets(), st.integers(1, 50), st.integers(0, 3))
+def test_groups_have_the_same_holders_in_every_class(fleet, groups, seed):
+    chunks, speeds, replicas = fleet
+    placed = place(chunks, speeds, replicas, groups=groups, seed=seed)
+    assert placed.replicas_n.tolist() == [replicas] * chunks
+    kinds, sizes = np.unique(placed.holder_cn, axis=1, return_counts=True)
+    assert kinds.shape[1] <= min(groups, chunks)
+    assert sizes.min() >= chunks // min(groups, chunks)
+
+
+def test_as_many_groups_as_chunks_change_nothing():
+    assert place(30, [1.0, 2.0, 0.5] * 2, 3, groups=30) == place(30, [1.0, 2.0, 0.5] * 2, 3)
+
+
+def test_lost_client_of_groups_has_fewer_successors():
+    """The clients that share a chunk with one client, and so replace its vector, are at most replicas - 1."""
+    alone = place(400, [1.0] * 40, 4)
+    grouped = place(400, [1.0] * 40, 4, groups=40)
+    successors = [
+        [(p.holds[:, p.holds[w]].any(axis=1)).sum() - 1 for w in range(40)] for p in (alone, grouped)
+    ]
+    assert max(successors[1]) <= 3 * 4 < min(successors[0])
+
+
 def test_client_without_speed_gets_only_leftover_chunks():
     assert place(4, [1.0, 0.0], 1).loads == (4, 0)
     assert place(4, [1.0, 0.0], 2).loads == (4, 4)

@@ -57,6 +57,28 @@ def test_work_of_client_is_given_by_chunk_numbers():
     assert made.shares == {"client 0": (1, 4), "client 1": (4,), "client 2": (6,)}
 
 
+def with_links(of: Fleet, *upload_s: float) -> Speeds:
+    known = {d: Speed(d, 1.0, up_bytes_s=4 * of.size / s) for d, s in zip(of.holds, upload_s, strict=True)}
+    return Speeds(known)
+
+
+@pytest.mark.parametrize(
+    ("upload_s", "groups"),
+    [
+        ([40.0, 40.0, 40.0, 400.0], 4),  # the work of all clients takes 20 s
+        ([2.0, 2.0, 2.0, 20.0], 16),
+        ([40.0] * 4, 80),
+        ([0.1, 0.1, 0.1, 1.0], 80),  # below late-s
+    ],
+)
+def test_chunks_are_placed_in_groups_if_uplinks_are_uneven(upload_s, groups):
+    of = everyone(4, 80, size=1000)
+    made = plan(of, with_links(of, *upload_s), steps=1, replicas=2, late_s=2.0)
+    kinds = {tuple(column) for column in made.placement.holds.T.tolist()}
+    assert len(kinds) <= groups
+    assert (f"in {groups} groups, as uplinks are uneven" in made.reason) == (groups < 80)
+
+
 @st.composite
 def partial_fleets(draw: st.DrawFn) -> Fleet:
     """Draw a fleet in which some client lacks a chunk of another."""

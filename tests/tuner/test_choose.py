@@ -1,6 +1,7 @@
 """Test the tuner's choice: with and without history, with reasons, and kept while it fits."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -28,7 +29,16 @@ from fedgc.tuner import (
 )
 from fedgc.tuner.advice import cut_finer
 from fedgc.tuner.choose import settings
-from fedgc.tuner.trial import Futures, cover_s, fluid_s, replayed_s, thinned, uncoded_s
+from fedgc.tuner.history import FLOAT_BYTES
+from fedgc.tuner.trial import (
+    Futures,
+    cover_s,
+    drawn_upload_s,
+    fluid_s,
+    replayed_s,
+    thinned,
+    uncoded_s,
+)
 from tests.config_of import config_of
 
 STEADY = Futures(np.array([[1.0, 1.0, 2.0, 4.0]]), np.full((1, 4), np.inf))
@@ -88,7 +98,7 @@ def predicted(seed: int) -> tuple[Choice, np.ndarray]:
     plan = question(12, 4).planned(choice.setting, choice.speeds)
     paces = np.stack([each.pace_wk[:, 0] / 4 for each in scenario[20:]])
     none_dies = np.full(paces.shape, np.inf)
-    return choice, replayed_s(question(12, 4), plan, Futures(paces, none_dies), np.zeros(12))
+    return choice, replayed_s(question(12, 4), plan, Futures(paces, none_dies), np.zeros(paces.shape))
 
 
 def test_first_predictions_cover_following_rounds() -> None:
@@ -169,16 +179,65 @@ def test_bound_without_steering_equals_slow_reference() -> None:
 def test_replay_is_between_fluid_bound_and_unsteered_bound() -> None:
     asked = question(4, 5)
     plan = asked.planned(Setting(2, 1), Speeds())
-    seconds = replayed_s(asked, plan, STEADY, np.zeros(4))
+    seconds = replayed_s(asked, plan, STEADY, np.zeros((1, 4)))
     longest = 4.0  # orders turn every round, and the last chunk of the slowest may have been begun
     assert fluid_s(asked, STEADY)[0] <= seconds[0] <= cover_s(plan, STEADY)[0, 0] + longest
 
 
 def test_large_fleet_is_thinned_to_same_mix_of_speeds() -> None:
     step_w = np.tile([1.0, 2.0, 4.0], 100)
-    few, kept = thinned(question(300, 5), step_w, 16)
+    few, kept = thinned(question(300, 5), step_w, Speeds(), 16)
     assert len(few.fleet.chunks) == 5 * len(kept) <= 160
     assert np.mean(step_w[list(kept)]) == pytest.approx(step_w.mean(), rel=0.1)
+
+
+def linked(asked: Question, upload_s: Sequence[float], spread: float = 0.0) -> Speeds:
+    size = FLOAT_BYTES * asked.fleet.size
+    known = zip(asked.clients, upload_s, strict=True)
+    return Speeds({c: Speed(c, 1.0, up_bytes_s=size / s, up_spread=spread) for c, s in known})
+
+
+def test_fleet_with_uneven_uplinks_keeps_more_clients_in_larger_chunks() -> None:
+    asked = question(100, 40)
+    even, uneven = linked(asked, [5.0] * 100), linked(asked, [5.0, 5.0, 5.0, 50.0] * 25)
+    few, kept = thinned(asked, np.ones(100), even, 16)
+    coarse, every = thinned(asked, np.ones(100), uneven, 16)
+    assert (len(kept), few.steps, len(few.fleet.chunks)) == (16, 1, 640)
+    assert (len(every), coarse.steps, len(coarse.fleet.chunks)) == (100, 10, 400)
+    whole, kept = thinned(asked, np.ones(100), uneven, 16, merges=False)
+    assert (len(kept), whole.steps) == (16, 1)
+    assert sum(uneven.known[client].up_bytes_s < 100 for client in whole.clients) == 4, "one in four is slow"
+
+
+def test_fleets_of_any_size_are_merged_if_uplinks_are_uneven() -> None:
+    sizes = []
+    for clients in (15, 16, 17, 20):
+        asked = question(clients, 40)
+        uploads = [50.0, *[5.0] * (clients - 1)]
+        few, kept = thinned(asked, np.ones(clients), linked(asked, uploads), 16)
+        assert len(kept) == clients
+        sizes.append((len(few.fleet.chunks), few.steps))
+    assert sizes == [(300, 2), (320, 2), (340, 2), (400, 2)]
+
+
+def test_uploads_are_drawn_with_measured_spread_and_alike_in_any_fleet() -> None:
+    asked = question(400, 1)
+    steady, noisy = linked(asked, [5.0] * 400), linked(asked, [5.0] * 400, spread=0.5)
+    assert (drawn_upload_s(asked, steady, 3) == 5.0).all()
+    drawn = np.log(drawn_upload_s(asked, noisy, 8) / 5.0)
+    assert drawn.std() == pytest.approx(0.5, rel=0.1)
+    assert drawn.mean() == pytest.approx(0.0, abs=0.05)
+    fewer = replace(asked, fleet=replace(asked.fleet, holds=dict(list(asked.fleet.holds.items())[7:])))
+    wild = Speeds({**steady.known, "client 0": replace(steady.known["client 0"], up_spread=5.0)})
+    assert (drawn_upload_s(asked, wild, 3) == 5.0).all(), "one client does not decide for all"
+    assert (drawn_upload_s(fewer, noisy, 8) == drawn_upload_s(asked, noisy, 8)[:, 7:]).all()
+
+
+def test_finalists_have_every_number_of_blocks_if_uplinks_are_known() -> None:
+    past, _ = remember(MODELS["shifted-exponential"](12, 16, np.random.default_rng(3)), pieces=4)
+    choice = choose(question(12, 4), past, linked(question(12, 4), [3.0] * 11 + [30.0]), rng())
+    words = " ".join(words for words, _ in choice.scores)
+    assert all(cut in words for cut in ("no code", "2 blocks", "4 blocks", "blocks chosen at the stop"))
 
 
 def test_choice_stays_while_rounds_stay_in_band() -> None:
@@ -341,7 +400,8 @@ def test_replay_takes_chunk_numbers_with_gaps(first: int) -> None:
     plans = [each.planned(Setting(1, 1), Speeds()) for each in (dense, gaps)]
     told = Futures(np.array([[1.0, 2.0]]), np.full((1, 2), np.inf))
     seconds = [
-        replayed_s(each, plan, told, np.zeros(2)) for each, plan in zip((dense, gaps), plans, strict=True)
+        replayed_s(each, plan, told, np.zeros((1, 2)))
+        for each, plan in zip((dense, gaps), plans, strict=True)
     ]
     assert seconds[0].tolist() == seconds[1].tolist() == [4.0]
 

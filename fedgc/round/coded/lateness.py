@@ -22,6 +22,16 @@ Key = tuple[int, int]
 PATIENCE: Final = 1.5
 
 
+def expects_late(known_s: Sequence[float], least_s: float) -> bool:
+    """Return whether an uplink is likely to be late, by the known times for a codeword; 0: unknown.
+
+    >>> expects_late([1.0, 0.0, 1.2, 1.4], 0.5), expects_late([1.0, 0.0, 1.2, 1.9], 0.5)
+    (False, True)
+    """
+    known = [seconds for seconds in known_s if seconds]
+    return bool(known) and max(known) >= max(least_s, PATIENCE * median(known))
+
+
 class Lateness:
     """Tracks when vectors were requested, and how long those that arrived took."""
 
@@ -54,15 +64,6 @@ class Lateness:
                     self._since_s[key[0]] = now
         if first:
             self._to_come = -(-len(self._asked) // 2)
-
-    def expects(self, known_s: Sequence[float]) -> bool:
-        """Whether one of these uplinks is likely to be late, by its known time for a codeword; 0: unknown.
-
-        >>> Lateness(0.5).expects([1.0, 0.0, 1.2, 1.4]), Lateness(0.5).expects([1.0, 0.0, 1.2, 1.9])
-        (False, True)
-        """
-        known = [seconds for seconds in known_s if seconds]
-        return bool(known) and max(known) >= max(self._least_s, PATIENCE * median(known))
 
     def again(self, w: int) -> None:
         """Restart the time of what this client owes at its next request: it was away."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fedgc.messages import Command
 from fedgc.round.coded.coded_sum import CodedSum, Costs
-from fedgc.round.coded.lateness import Key, Lateness
+from fedgc.round.coded.lateness import Key, Lateness, expects_late
 from fedgc.round.coded.replicas import ReplicaTracker
 from fedgc.round.roster import Roster
 
@@ -82,7 +82,7 @@ class RepairPlanner:
         """
         tracker, owing = self._tracker, list(self._sum.owing)
         sending_s = [self._known_s(w) for w in owing]
-        if not self._lateness.expects(sending_s):
+        if not expects_late(sending_s, self._roster.plan.late_s):
             return []
         sending_s_w, slowest_s_c = np.zeros(tracker.done_wc.shape[0]), np.zeros(tracker.done_wc.shape[1])
         sending_s_w[owing] = sending_s
