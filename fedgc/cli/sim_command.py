@@ -157,11 +157,13 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
         resume_training(resume, wanted, count, ray)
         return
     if train is None:
-        if partition or processes or ray or settings or checkpoint:
-            raise Unusable(
-                "--partition, --processes, --ray, --checkpoint, --set: saw one, needed --train with it, "
-                "or --sweep with --checkpoint"
-            )
+        of_training: dict[str, object] = {
+            "--partition": partition, "--processes": processes, "--ray": ray, "--checkpoint": checkpoint,
+            "--set": settings,
+        }  # fmt: skip
+        if given := [name for name, value in of_training.items() if value]:
+            other = " or --sweep" if given == ["--checkpoint"] else ""
+            raise Unusable(f"saw {', '.join(given)}, needed --train{other} with it")
         run_sim(request, wanted)
         return
     _alone(context, *OF_TRAINING)

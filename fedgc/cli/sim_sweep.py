@@ -23,7 +23,7 @@ from fedgc.cli.view import megabytes, terminal
 from fedgc.sim.owned import CORES
 from fedgc.sim.past_run import PastRun
 from fedgc.sim.simulate import MEGABYTE
-from fedgc.sim.sweep import Swept, Trial, run_sweep
+from fedgc.sim.sweep import NONE_IS_WHOLE, Swept, Trial, run_sweep
 from fedgc.sim.sweep_checkpoint import SweepCheckpoint, description
 from fedgc.sim.sweep_file import Sweep, read_sweep
 from fedgc.sim.sweep_page import sweep_page, toml_of, words_of
@@ -65,7 +65,9 @@ def run_sim_sweep(path: Path, html: Path | None, checkpoint: Path | None, *, as_
         sys.stdout.write(json.dumps(_figures(swept), allow_nan=False) + "\n")
         return
     terminal().print(_table(swept))
-    if swept.recommended is not None:
+    if swept.recommended is None:
+        terminal().print(Text(NONE_IS_WHOLE))
+    else:
         terminal().print(Text(f"Recommended:\n{toml_of(swept.settings(swept.recommended))}"))
 
 

@@ -186,7 +186,9 @@ def run_training(training: Training, wanted: Wanted, checkpoint: Checkpoint | No
 
 
 def _goes_on(checkpoint: Checkpoint | None) -> str:
-    if checkpoint is None or not checkpoint.rounds:
+    if checkpoint is None:
+        return "nothing is kept, as it was started without --checkpoint"
+    if not checkpoint.rounds:
         return ""
     return f"`fedgc sim --resume {quote(str(checkpoint.path))}` goes on after round {checkpoint.rounds}"
 

@@ -30,7 +30,10 @@ class SampleShares:
             self._forget(event.client)
         if not isinstance(event, Joined):
             return ""
-        self._samples[event.client] = announced = sum(held.samples for held in event.holds)
+        announced = sum(held.samples for held in event.holds)
+        if not announced:  # no data: its number says nothing of the others'
+            return ""
+        self._samples[event.client] = announced
         insort(self._sorted, announced)
         return self._warning(name_of) if self._some_are_large or not self._pins.is_empty else ""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
+from zipfile import BadZipFile
 
 from fedgc.errors import EdgeFailed, FedgcError, Unusable
 from fedgc.guards import words_of
@@ -21,7 +22,8 @@ def reading(path: Path) -> Iterator[None]:
     except FedgcError:
         raise
     except Exception as error:  # zipfile raises many kinds of error for damaged bytes
-        raise EdgeFailed(f"checkpoint {path}: saw {words_of(error)}, needed a whole file") from error
+        seen = "no checkpoint, or a part of one" if isinstance(error, BadZipFile) else words_of(error)
+        raise EdgeFailed(f"checkpoint {path}: saw {seen}, needed a whole file") from error
 
 
 @contextmanager

@@ -86,7 +86,9 @@ def _ray() -> Any:  # noqa: ANN401  a module without types
     try:
         return import_module("ray")
     except ImportError:
-        raise Unusable("--ray: saw no package ray, needed it: pip install 'fedgc[ray]'") from None
+        raise Unusable(
+            "--ray: saw no package ray, needed it: pip install '.[ray]' in fedgc's repository"
+        ) from None
 
 
 def _line(error: Exception) -> str:

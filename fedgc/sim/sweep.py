@@ -61,6 +61,7 @@ class Trial:
         return mine != its and all(here <= there for here, there in zip(mine, its, strict=True))
 
 
+NONE_IS_WHOLE: Final = "No combination is recommended: none reached its end on every scenario."
 Key = tuple[int, str, int]  # combination, scenario, seed
 Job = tuple[Sweep, int, SweepScenario, int]
 PlayOne = Callable[[Sweep, int, SweepScenario, int], Trial]  # combination, scenario, seed

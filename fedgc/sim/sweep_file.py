@@ -98,7 +98,8 @@ def read_sweep(path: Path) -> Sweep:
     try:
         values = tomllib.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
-        raise BadSetting(f"sweep {path.name}: cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BadSetting(f"sweep {path.name}: cannot be read: {reason}") from error
     table = _Table(f"sweep {path.name}", values, TOP)
     grid, scenarios = dict(flat(table.of("grid"))), table.of("scenarios")
     for name, tried in grid.items():

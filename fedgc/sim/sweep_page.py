@@ -5,7 +5,7 @@ import json
 import math
 from typing import Final
 
-from fedgc.sim.sweep import Swept, Trial
+from fedgc.sim.sweep import NONE_IS_WHOLE, Swept, Trial
 from fedgc.sim.sweep_file import Settings
 from fedgc.sim.timeline import STYLE, ticks_of
 
@@ -46,7 +46,7 @@ def sweep_page(swept: Swept, style: str = "") -> str:
     advice = (
         f"<section><h2>Recommended</h2><pre>{html.escape(toml_of(swept.settings(best)))}</pre></section>"
         if best is not None
-        else "<section><p>No combination completed its runs on every scenario.</p></section>"
+        else f"<section><p>{NONE_IS_WHOLE}</p></section>"
     )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'

@@ -24,7 +24,7 @@ TIMES = [{"active": [0, 5000], "inactive": [3000, 9000], "finish_time": 10_000}]
 @pytest.fixture
 def traces(tmp_path: Path) -> Path:
     rows = [f"{w},{r},0,{1 + w + r}" for w in range(4) for r in range(3)]
-    (tmp_path / "times.csv").write_text("\n".join(["worker,round,chunk,seconds", *rows]))
+    (tmp_path / "times.csv").write_text("\n".join(["client,round,chunk,seconds", *rows]))
     (tmp_path / "flash_speed_distri.json").write_text(json.dumps(LINKS))
     (tmp_path / "client_device_capacity").write_bytes(pickle.dumps(CLIENTS))
     (tmp_path / "client_behave_trace").write_bytes(pickle.dumps(dict(enumerate(TIMES))))

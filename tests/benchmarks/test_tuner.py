@@ -94,7 +94,7 @@ def test_job_gives_one_row_with_figures(kind: str) -> None:
 def test_every_trace_in_folder_is_tuned_for(tmp_path: Path) -> None:
     """A table, a recording of functions, and links; clients with links of their own keep them."""
     times = [f"{w},{r},0,{1 + w + r}" for w in range(4) for r in range(3)]
-    (tmp_path / "times.csv").write_text("\n".join(["worker,round,chunk,seconds", *times]))
+    (tmp_path / "times.csv").write_text("\n".join(["client,round,chunk,seconds", *times]))
     functions = [{"results": [{"started": 0.0, "finished": np.float64(1.0 + w)} for w in range(4)]}] * 2
     (tmp_path / "functions.pkl").write_bytes(pickle.dumps(functions))
     link = {"up_u": 500.0, "up_sigma": 9.0, "down_u": 900.0, "down_sigma": 9.0}

@@ -77,7 +77,7 @@ def test_simulation_goes_on_after_sigterm(tmp_path, work):
         "    return fedgc.over(data, config, model=model, loss=loss, evaluate=evaluate)\n"
     )
     times = "".join(f"{n},0,0,{n + 1}\n" for n in range(4))
-    (tmp_path / "times.csv").write_text(f"worker,round,chunk,seconds\n{times}")
+    (tmp_path / "times.csv").write_text(f"client,round,chunk,seconds\n{times}")
     begun = ("--train", "stopping_task:task", "--rounds", "6", "--trace", "times.csv", *LITTLE[:-2])
     words = (*begun, "--set", f"work={work}")
     whole = json.loads(sim(*words, "--json").stdout)["training"]
@@ -135,7 +135,9 @@ def test_clients_draw_different_data(tmp_path):
             "min-clients: saw it with --train, needed",
         ),
         (("--train", "digits", "--set", "task=cifar10"), "setting task: saw it with --train"),
-        (("--partition", "iid"), "--checkpoint, --set: saw one, needed --train"),
+        (("--partition", "iid"), "saw --partition, needed --train with it"),
+        (("--checkpoint", "x", "--set", "seed=1"), "saw --checkpoint, --set, needed --train with it"),
+        (("--checkpoint", "x"), "saw --checkpoint, needed --train or --sweep with it"),
         (("--train", "digits", "--checkpoint", "."), "saw a folder, needed the name of a file"),
         (
             ("--resume", "none.ckpt"),
@@ -199,7 +201,7 @@ def test_simulation_ended_by_signal_removes_its_files(tmp_path, monkeypatch):
 
 def test_trace_with_fewer_clients_is_refused(tmp_path):
 
-    (tmp_path / "trace.csv").write_text("worker,round,chunk,seconds\na,0,0,1\nb,0,0,2\n")
+    (tmp_path / "trace.csv").write_text("client,round,chunk,seconds\na,0,0,1\nb,0,0,2\n")
     with_trace = ("--train", "digits", "--trace", "trace.csv", "--rounds", "1")
     error = sim(*with_trace, "--clients", "3").exception
     assert str(error) == "clients: saw 3, the trace has 2"

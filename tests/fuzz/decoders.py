@@ -269,7 +269,7 @@ def _file(path: Path, read: Callable[[Path], object]) -> Callable[[bytes], objec
     return decode
 
 
-TABLE: Final = b"worker,round,chunk,seconds\na,0,0,1.5\na,1,0,2.5\nb,0,0,0.5\nb,1,0,0.25\n"
+TABLE: Final = b"client,round,chunk,seconds\na,0,0,1.5\na,1,0,2.5\nb,0,0,0.5\nb,1,0,0.25\n"
 LINKS: Final = b'{"u1": {"up_u": 10.0, "up_sigma": 1, "down_u": 20, "down_sigma": 0.5}}'
 MANIFEST_TEXT: Final = b"""[tool.flwr.app.components]
 serverapp = "server.app:app"

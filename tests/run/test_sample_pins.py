@@ -12,7 +12,8 @@ NAMES = {"a": "north", "b": "south", "c": "north", "d": ""}
 
 
 def joined(client: str, samples: int) -> Joined:
-    return Joined(0.0, client, True, (Held("left", samples - 1), Held("right", 1)))
+    holds = (Held("left", samples - 1), Held("right", 1)) if samples else ()
+    return Joined(0.0, client, True, holds)
 
 
 def test_pin_is_by_name_or_by_identity():
@@ -52,6 +53,14 @@ def test_pinned_client_is_not_named_as_far_larger():
         pins.handle(joined(client, samples), NAMES.__getitem__)
         told = shares.handle(joined(client, samples), NAMES.__getitem__)
     assert told == ""
+
+
+def test_clients_without_data_make_no_other_client_large():
+    shares = SampleShares(RunConfig(), SamplePins())
+    told = [
+        shares.handle(joined(client, n), NAMES.__getitem__) for client, n in (("b", 0), ("d", 0), ("a", 200))
+    ]
+    assert told == ["", "", ""]
 
 
 @pytest.mark.parametrize(

@@ -219,6 +219,12 @@ def test_compressed_checkpoint_is_refused(path):
         train(coded(), checkpoint=Checkpoint(path))
 
 
+def test_file_that_is_no_checkpoint_is_refused_in_plain_words(path):
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(EdgeFailed, match=r"saw no checkpoint, or a part of one, needed a whole file$"):
+        train(coded(), checkpoint=Checkpoint(path))
+
+
 @pytest.mark.parametrize("new", [True, False])
 def test_checkpoint_of_running_simulation_is_refused(path, new):
     if new:

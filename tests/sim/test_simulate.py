@@ -79,7 +79,7 @@ def test_progress_counts_every_round_of_every_policy():
 def test_trace_is_played_repeatedly_from_its_start(tmp_path: Path):
     rows = [f"{w},{number},0,{1 + w + number}" for w in range(3) for number in range(2)]
     path = tmp_path / "t.csv"
-    path.write_text("\n".join(["worker,round,chunk,seconds", *rows]))
+    path.write_text("\n".join(["client,round,chunk,seconds", *rows]))
     request = Request(clients=2, rounds=3, replicas=1, trace=path, policies=("uncoded",), model_mb=1e-9)
     plain = simulate(request)[0]
     assert [result.seconds for result in plain.results] == pytest.approx([2.0, 3.0, 2.0])

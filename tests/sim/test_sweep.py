@@ -75,6 +75,11 @@ def test_frontier_leaves_out_beaten_settings(file: Path):
     assert swept.recommended == 1
 
 
+def test_sweep_that_is_not_there_is_refused_without_an_error_number(tmp_path: Path):
+    with pytest.raises(BadSetting, match=r"^sweep none\.toml: cannot be read: No such file or directory$"):
+        read_sweep(tmp_path / "none.toml")
+
+
 def test_run_that_ends_early_is_not_recommended(file: Path):
     sweep = read_sweep(file)
     one = Sweep(1, 1, 1.0, {}, ({},), (sweep.scenarios[0],))

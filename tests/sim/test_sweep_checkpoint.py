@@ -35,7 +35,7 @@ model = "bimodal-persistent"
 [scenarios.traced]
 trace = "times.csv"
 """
-TIMES = "worker,round,chunk,seconds\na,0,0,1\nb,0,0,2\n"
+TIMES = "client,round,chunk,seconds\na,0,0,1\nb,0,0,2\n"
 KILLED = """
 import os, signal, sys
 from pathlib import Path

@@ -20,7 +20,7 @@ def written(path: Path, content: bytes) -> Path:
 
 # ---- CSV
 
-TABLE = """worker,round,chunk,seconds
+TABLE = """client,round,chunk,seconds
 b,1,0,2.0
 a,1,0,1.0
 a,1,1,3.0
@@ -64,7 +64,7 @@ def test_malformed_table_is_refused_with_its_row(tmp_path, row, says):
 def test_table_that_spans_more_than_memory_is_refused_at_once(tmp_path):
     rows = "".join(f"w{each},{each},{each},1\n" for each in range(6000))
     with pytest.raises(BadSetting, match="no time for client 'w0', round 0, piece 1"):
-        read_table(written(tmp_path / "t.csv", f"worker,round,chunk,seconds\n{rows}".encode()))
+        read_table(written(tmp_path / "t.csv", f"client,round,chunk,seconds\n{rows}".encode()))
 
 
 @pytest.mark.parametrize("content", [b"", b"a,b\n1,2\n", b"\xff\xfe"])
@@ -130,7 +130,7 @@ def test_link_table_gives_each_client_its_speeds(tmp_path):
     [
         (b"", "saw '' and 0 rows, needed client,up_mb_s,down_mb_s and a row for each client"),
         (b"client,up_mb_s,down_mb_s\n", "and 0 rows, needed"),
-        (b"worker,round,chunk,seconds\na,1,0,1\n", "row 1: saw 'worker,round,chunk,seconds'"),
+        (b"client,round,chunk,seconds\na,1,0,1\n", "row 1: saw 'client,round,chunk,seconds'"),
         (LINK_TABLE.encode() + b"\nx,1\n", "row 5: saw 'x,1', needed a client and two speeds"),
         (LINK_TABLE.encode() + b"x,1,fast\n", "row 4: saw 'x,1,fast', needed a client and two speeds"),
         (LINK_TABLE.encode() + b"x,1,0\n", "row 4: saw 'x,1,0', needed 1e-09 to 1e.09 MB/s"),

@@ -197,7 +197,7 @@ def linked(asked: Question, upload_s: Sequence[float], spread: float = 0.0) -> S
     return Speeds({c: Speed(c, 1.0, up_bytes_s=size / s, up_spread=spread) for c, s in known})
 
 
-def test_fleet_with_uneven_uplinks_keeps_more_clients_in_larger_chunks() -> None:
+def test_fleet_with_uneven_uplinks_keeps_clients_in_larger_chunks() -> None:
     asked = question(100, 40)
     even, uneven = linked(asked, [5.0] * 100), linked(asked, [5.0, 5.0, 5.0, 50.0] * 25)
     few, kept = thinned(asked, np.ones(100), even, 16)
@@ -220,7 +220,7 @@ def test_fleets_of_any_size_are_merged_if_uplinks_are_uneven() -> None:
     assert sizes == [(300, 2), (320, 2), (340, 2), (400, 2)]
 
 
-def test_uploads_are_drawn_with_measured_spread_and_alike_in_any_fleet() -> None:
+def test_uploads_are_drawn_with_measured_spread_for_any_fleet() -> None:
     asked = question(400, 1)
     steady, noisy = linked(asked, [5.0] * 400), linked(asked, [5.0] * 400, spread=0.5)
     assert (drawn_upload_s(asked, steady, 3) == 5.0).all()

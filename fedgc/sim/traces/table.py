@@ -1,4 +1,4 @@
-"""Times of real machines: a CSV table with the columns worker, round, chunk, seconds, in any order of rows.
+"""Times of real machines: a CSV table with the columns client, round, chunk, seconds, in any order of rows.
 
 A client's share of the data in one round is a unit, for any number of pieces. Other formats are converted to
 this one by `python -m benchmarks convert-trace`.
@@ -21,7 +21,7 @@ from fedgc.sim.clock import Scenario, working
 from fedgc.sim.clock.conditions import Float, Int
 from fedgc.sim.traces.values import shown
 
-COLUMNS: Final = ["worker", "round", "chunk", "seconds"]
+COLUMNS: Final = ["client", "round", "chunk", "seconds"]
 MOST_S: Final = 1e12  # 30,000 years: sums of such times stay finite
 COUNTS: Final = range(-(2**63), 2**63)  # the range of int64
 
@@ -56,7 +56,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def to_scenario(trace: str, rows: Rows) -> Scenario:
-    """Return a round for every round number; rows may be in any order, one per worker, round and piece.
+    """Return a round for every round number; rows may be in any order, one per client, round and piece.
 
     >>> clients_w, rounds = np.array([0, 1, 0, 1]), np.array([7, 7, 8, 8])
     >>> rows = Rows(clients_w, rounds, np.zeros(4, int), np.array([1.0, 2.0, 3.0, 4.0]), np.arange(1, 5))

@@ -78,7 +78,10 @@ def check_name(name: str) -> None:
     module, _, attribute = name.partition(":")
     if name not in SHIPPED and not (module and attribute):
         needed = f"{', '.join(SHIPPED)} or module:attribute"
-        raise BadSetting(f"setting task: saw {name!r}, needed {needed}{nearest(name, SHIPPED)}")
+        hint = nearest(name, SHIPPED)
+        if not hint and name.isidentifier():
+            hint = f", as in {name}:task"
+        raise BadSetting(f"setting task: saw {name!r}, needed {needed}{hint}")
 
 
 def _made(
