@@ -79,7 +79,7 @@ def test_regular_designs_meet_bound_before_cover(clients_w, chunks, replicas):
 
 
 @given(fleets(), st.integers(1, 50), st.integers(0, 3))
-def test_groups_have_the_same_holders_in_every_class(fleet, groups, seed):
+def test_groups_have_same_holders_in_every_class(fleet, groups, seed):
     chunks, speeds, replicas = fleet
     placed = place(chunks, speeds, replicas, groups=groups, seed=seed)
     assert placed.replicas_n.tolist() == [replicas] * chunks

@@ -68,7 +68,7 @@ def test_measurements_of_this_run_override_history():
     assert known["z"].step_s == 3.0
 
 
-def test_spread_of_uplinks_is_that_of_the_last_rounds():
+def test_spread_of_uplinks_is_that_of_last_rounds():
     pace = MeasuredSpeeds(Speeds({"a": Speed("a", 1.0, up_bytes_s=7.0, up_spread=0.3)}))
     for client, seconds in (
         *[("a", 1.0), ("a", 9.0)],

@@ -75,7 +75,7 @@ def test_frontier_leaves_out_beaten_settings(file: Path):
     assert swept.recommended == 1
 
 
-def test_sweep_that_is_not_there_is_refused_without_an_error_number(tmp_path: Path):
+def test_missing_sweep_is_refused_without_error_number(tmp_path: Path):
     with pytest.raises(BadSetting, match=r"^sweep none\.toml: cannot be read: No such file or directory$"):
         read_sweep(tmp_path / "none.toml")
 
