@@ -140,7 +140,7 @@ def remember(scenario: Scenario, *, pieces: int = 1, update_bytes: int = 0) -> t
     history = ClientHistory(clients, step_rw, failed_rw, sources=sources)
     links = {}
     for client, up_s_r in zip(clients, np.stack([each.up_s_w for each in recent]).T.tolist(), strict=True):
-        rates = [update_bytes / up_s for up_s in up_s_r if update_bytes and up_s > 0]
+        rates = [update_bytes / up_s for up_s in up_s_r if update_bytes and 0 < up_s < NEVER]
         links[client] = Speed(
             client, 1.0, up_bytes_s=median(rates) if rates else None, up_spread=log_spread(rates)
         )
