@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedgc.aggregators.collecting import Update
 from fedgc.aggregators.rule import AggregationRule, Vector
-from fedgc.errors import BadSetting
+from fedgc.errors import BadSetting, Refused
 from fedgc.large_vectors import in_tiles, squared_length
 
 HELD: Final = 8  # updates that are held until their median distance is known
@@ -83,7 +83,7 @@ class BoundedMean(AggregationRule):
         self._outliers = {client: part for client, part in self._parts.items() if part < OUTLIER}
         self.clear()
         if mean is None or not weight:
-            return None
+            raise Refused("aggregator bounded-mean: saw updates of weight 0, needed more than 0")
         self._center, self._before = self._mean(mean, weight, room), distances
         return mean
 

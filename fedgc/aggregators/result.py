@@ -7,8 +7,8 @@ from fedgc.errors import ExtensionFailed
 from fedgc.guards import guarded
 
 
-def result_of(rule: AggregationRule, name: str, round_: int, size: int) -> Vector | None:
-    """Return the mean update of a round by the rule of this name; None if there was no update.
+def result_of(rule: AggregationRule, name: str, round_: int, size: int, updates: int) -> Vector | None:
+    """Return the mean of so many updates of a round by the rule of this name; None if there was none.
 
     Raises:
         Refused: The rule cannot make a mean of these updates.
@@ -17,9 +17,14 @@ def result_of(rule: AggregationRule, name: str, round_: int, size: int) -> Vecto
     where = f"aggregation.rule {name}, round {round_}"
     with guarded(where, error=ExtensionFailed):
         mean = rule.result()
-    if mean is None:
+    if mean is None and not updates:
         return None
     if isinstance(mean, np.ndarray) and mean.dtype == np.float32 and mean.shape == (size,):
         return np.require(mean, requirements=("C", "W"))  # the server's optimizer writes to it
-    seen = f"{mean.dtype} of shape {mean.shape}" if isinstance(mean, np.ndarray) else type(mean).__name__
-    raise ExtensionFailed(f"{where}: saw {seen} as its mean update, needed float32 of shape ({size},)")
+    raise ExtensionFailed(f"{where}: saw {_seen(mean)} as its mean update, needed float32 of shape ({size},)")
+
+
+def _seen(mean: object) -> str:
+    if mean is None:
+        return "nothing"
+    return f"{mean.dtype} of shape {mean.shape}" if isinstance(mean, np.ndarray) else type(mean).__name__

@@ -56,7 +56,10 @@ class AggregationRule(ABC):
 
     @abstractmethod
     def result(self) -> Vector | None:
-        """Return the mean update and begin anew; None if there was no update.
+        """Return the mean update and begin anew; None only if there was no update.
+
+        None after an update, and an array of another type or length, end the run. A mean with numbers that
+        are not finite is left out of the model, with a warning.
 
         Raises:
             Refused: There are updates, but the rule cannot make a mean of them, for example because they are

@@ -92,6 +92,7 @@ class StockDriver:
         self._machine = StockRounds(job.config, clock(), state)
         self._models: dict[int, Vector] = {self._machine.version: self._model}
         self._rule = job.config.new_rule()
+        self._updates = 0  # that the rule has taken in this round
         self._out: dict[str, tuple[str, int, int]] = {}  # message id -> kind, node, round
         self._answers: dict[int, Vector] = {}
         self._down: dict[str, int] = {}
@@ -164,6 +165,7 @@ class StockDriver:
                     with guarded(rule, f"the update of node {node}", ExtensionFailed):
                         self._rule.begin(self._models[version], self._layout.shapes)
                         self._rule.add(str(node), weight, self._models[version] - self._answers.pop(node))
+                    self._updates += 1
                 case Closed():
                     self._close(output)
                 case RunEnded() | Ask():
@@ -274,7 +276,8 @@ class StockDriver:
         row, round_ = self._filled(closed.row), closed.row.round
         if closed.weight > 0:
             try:
-                mean = result_of(self._rule, self._job.config.chosen_rule, round_, self._model.size)
+                name, size = self._job.config.chosen_rule, self._model.size
+                mean = result_of(self._rule, name, round_, size, self._updates)
                 if mean is not None:
                     self._model = self._optimizer.apply(self._model, mean)
             except Refused as error:
@@ -282,6 +285,7 @@ class StockDriver:
             self._models[closed.version] = self._model
             self.result.train_metrics_clientapp[round_] = MetricRecord(dict(_mean(self._train_metrics)))
         self._rule.clear()
+        self._updates = 0
         self._train_metrics = []
         self._log.log(INFO, "%s", line_of(row))
         self._job.sink.append(row)

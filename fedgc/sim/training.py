@@ -18,7 +18,7 @@ round's steps are a unit.
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from hashlib import sha256
@@ -32,6 +32,7 @@ import numpy as np
 from fedgc.codecs import EXACT
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed, Refused
+from fedgc.guards import LOG
 from fedgc.history import RoundRow
 from fedgc.messages import (
     Add,
@@ -396,10 +397,12 @@ class _Training:
         self._metrics = made() if keeper is None else keeper.evaluated(made)
 
     def _applied(self, apply: Apply) -> Mapping[str, float]:
-        with suppress(Refused):  # as on a server, the update is left out
+        try:
             mean = self._sum.mean(apply.weight, apply.round)
             if mean is not None:
                 self.model = self._optimizer.apply(self.model, mean)
+        except Refused as error:  # as on a server
+            LOG.warning("round %d: its update is left out: %s", apply.round, error)
         self._load(apply.version)
         every = self._job.config.evaluate_every
         due = every and apply.round % every == 0

@@ -34,6 +34,7 @@ class RoundSum:
         self._rules: Sequence[AggregationRule] = (
             [config.new_rule() for _ in range(rules)] if self.private is None else [self.private]
         )
+        self._updates = 0  # that the rule has taken in this round
         self._outliers: Mapping[str, float] = {}
         self._sum: RunningSum | None = None  # of codewords, once there is one
 
@@ -50,6 +51,7 @@ class RoundSum:
         if self._rules:
             with guarded(f"aggregation.rule {self._name}", add.client):
                 self._rules[self._at].add(add.client, add.weights[0], vector)
+            self._updates += 1
             return
         if self._sum is None:
             self._sum = RunningSum(self._size, len(add.weights), np.float32)
@@ -63,9 +65,9 @@ class RoundSum:
             ExtensionFailed: It raised anything else, or returned no mean update; this ends the run.
         """
         if self._rules:
-            rule = self._rules[self._at]
+            rule, updates, self._updates = self._rules[self._at], self._updates, 0
             try:
-                return result_of(rule, self._name, round_, self._numbers)
+                return result_of(rule, self._name, round_, self._numbers, updates)
             finally:
                 with guarded(f"aggregation.rule {self._name}, round {round_}", error=ExtensionFailed):
                     self._outliers = rule.outliers
@@ -88,6 +90,6 @@ class RoundSum:
 
     def clear(self) -> None:
         """Discard the vectors of a round that was not exchanged."""
-        self._sum = None
+        self._sum, self._updates = None, 0
         for rule in self._rules:
             rule.clear()

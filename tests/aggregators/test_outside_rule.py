@@ -50,6 +50,10 @@ class Broken(CollectingRule):
         vector = updates[0].vector
         if self.how == "raises":
             raise ValueError("boom")
+        if self.how == "nothing":
+            return None
+        if self.how == "not-finite":
+            return np.full_like(vector, np.nan)
         means = {"short": vector[:4], "wide": vector.astype(np.float64), "list": vector.tolist()}
         return means.get(self.how, np.broadcast_to(vector[:1], vector.shape))
 '''
@@ -97,12 +101,21 @@ def test_refused_mean_leaves_model_unchanged(outside):
         ("raises", "saw ValueError: boom"),
         ("short", "saw float32 of shape (4,) as its mean update, needed float32 of shape (12,)"),
         ("wide", "saw float64 of shape (12,) as its mean update, needed float32 of shape (12,)"),
+        ("nothing", "saw nothing as its mean update, needed float32 of shape (12,)"),
         ("list", "saw list as its mean update, needed float32 of shape (12,)"),
     ],
 )
 def test_broken_rule_ends_run_and_is_named(outside, how, says):
     with pytest.raises(ExtensionFailed, match=f"^aggregation.rule broken, round 1: {re.escape(says)}$"):
         trained(3, aggregator="broken", aggregator_options=f"how={how}")
+
+
+def test_mean_that_is_not_finite_is_left_out_with_warning(outside, caplog):
+    model = trained(3, aggregator="broken", aggregator_options="how=not-finite").model
+    assert np.isfinite(model).all()
+    said = [each.getMessage() for each in caplog.records if "its update is left out" in each.getMessage()]
+    assert [each.split(":")[0] for each in said] == ["round 1", "round 2", "round 3"]
+    assert "12 of 12 numbers not finite" in said[0]
 
 
 def test_rule_that_raises_before_round_is_named(outside):

@@ -105,6 +105,11 @@ def test_bounded_mean_goes_on_after_discarded_round():
     assert result(rule, [1, 2], [1, 2], [1, 2]).tolist() == [1, 2]
 
 
+def test_bounded_mean_refuses_updates_of_no_weight():
+    with pytest.raises(Refused, match="aggregator bounded-mean: saw updates of weight 0, needed more than 0"):
+        result(make_rule("bounded-mean"), [1, 2], weights=[0])
+
+
 def test_trimmed_mean_leaves_out_both_ends():
     updates = [[1, -9], [2, 1], [3, 2], [4, 3], [100, 4]]
     assert result(make_rule("trimmed-mean", "trim=0.2"), *updates).tolist() == [3, 2]
