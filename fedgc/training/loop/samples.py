@@ -21,16 +21,19 @@ def samples_of(loader: object) -> tuple[int, Counted]:
     Raises:
         BadTask: The loader is empty or has no length.
     """
-    dataset = getattr(loader, "dataset", None)
     how = Counted.DIVIDED if divides(loader) else Counted.OWN
-    for counted in (dataset, loader):
-        if isinstance(counted, Sized):
-            with suppress(TypeError):  # torch's loader of an iterable dataset
-                if len(counted):
-                    return len(counted), how
-    if isinstance(loader, Sized) or isinstance(dataset, Sized):
+    lengths = [_length_of(each) for each in (getattr(loader, "dataset", None), loader)]
+    for length in filter(None, lengths):
+        return length, how
+    if 0 in lengths:
         raise BadTask("steps: saw a loader without a batch, needed at least one")
     raise BadTask(f"steps: saw a {type(loader).__name__} without a length, needed fedgc.join(samples=...)")
+
+
+def _length_of(counted: object) -> int | None:
+    with suppress(TypeError):  # torch's loader of an iterable dataset has `__len__`, which raises
+        return len(counted) if isinstance(counted, Sized) else None
+    return None
 
 
 def divides(loader: object) -> bool:

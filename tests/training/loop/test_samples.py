@@ -2,13 +2,29 @@
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 from fedgc.errors import BadTask
 from fedgc.training.loop.ranks import started_as
 from fedgc.training.loop.samples import Counted, samples_of, total_samples
 
 DATA = TensorDataset(torch.zeros(10, 1))
+
+
+class Stream(IterableDataset):
+    """Has batches and no length."""
+
+    def __iter__(self):
+        return iter(torch.zeros(10, 1))
+
+
+class CountedStream(Stream):
+    """Knows its length."""
+
+    def __len__(self):
+        return 10
+
+
 GIVEN, DIVIDED, OWN = Counted
 
 
@@ -17,9 +33,23 @@ def test_loader_with_distributed_sampler_divides_its_dataset():
     assert samples_of(DataLoader(DATA, 2, sampler=sampler)) == (10, DIVIDED)
 
 
-@pytest.mark.parametrize("loader", [DataLoader(DATA, 2), DataLoader(DATA, 2, shuffle=True), list(range(10))])
+@pytest.mark.parametrize(
+    "loader",
+    [DataLoader(DATA, 2), DataLoader(DATA, 2, shuffle=True), DataLoader(CountedStream(), 2), list(range(10))],
+)
 def test_other_loader_has_data_of_its_own(loader):
     assert samples_of(loader) == (10, OWN)
+
+
+def test_loader_of_stream_without_length_needs_samples():
+    with pytest.raises(BadTask, match=r"saw a DataLoader without a length, needed fedgc.join\(samples=...\)"):
+        samples_of(DataLoader(Stream(), 2))
+
+
+@pytest.mark.parametrize("loader", [[], DataLoader(TensorDataset(torch.zeros(0, 1)), 2)])
+def test_loader_of_no_samples_is_refused(loader):
+    with pytest.raises(BadTask, match="saw a loader without a batch, needed at least one"):
+        samples_of(loader)
 
 
 def test_sampler_for_one_process_divides_nothing():
