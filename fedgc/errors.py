@@ -14,7 +14,7 @@ FedgcError
 │   └── Unexpected         an exception that the code did not foresee, at the edge of a peer or a file
 ├── NotRecoverable     these codewords do not determine the sum
 ├── TaskFailed         the user's task raised while it trained
-├── ExtensionFailed    an aggregation rule raised, or returned no mean update
+├── ExtensionFailed    a rule or a gate raised, or returned no mean update or no decision
 └── EdgeFailed         a disk, a network or another program failed
 
 A message says what was seen and what was needed. Errors are caught only at an edge: a link, the engine's
@@ -93,7 +93,7 @@ class TaskFailed(FedgcError):
 
 
 class ExtensionFailed(FedgcError):
-    """An aggregation rule raised, or returned something other than a mean update."""
+    """An aggregation rule or a gate raised, or returned something other than what it must."""
 
 
 class EdgeFailed(FedgcError):

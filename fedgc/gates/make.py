@@ -5,7 +5,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from fedgc import plugins
+from fedgc.errors import BadSetting
 from fedgc.gates.gate import Gate, GateSettings
+from fedgc.guards import guarded
 
 GROUP: Final = "fedgc.gates"
 DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({"local": "drift", "coded": "every"})
@@ -28,8 +30,14 @@ def make_gate(name: str, settings: GateSettings, options: str = "") -> Gate[Any]
     >>> make_gate("relative-change", GateSettings(rounds=9), "delta=0.5").describe()
     'gate.options delta=0.5'
     """
-    kind = gate_named(name)
-    return kind.make(settings, **plugins.options(kind.make, options, "gate.options", f"gate {name}"))
+    kind, owner = gate_named(name), f"gate {name}"
+    own = plugins.options(kind.make, options, "gate.options", owner)
+    with guarded(f"{owner}: make", error=BadSetting):
+        made: object = kind.make(settings, **own)
+    if not isinstance(made, Gate):
+        seen = "None" if made is None else f"a {type(made).__name__}"
+        raise BadSetting(f"{owner}: make returned {seen}, needed a gate (make is a classmethod)")
+    return made
 
 
 def summaries() -> str:

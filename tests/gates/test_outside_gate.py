@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadSetting, Unexpected
+from fedgc.errors import BadSetting, ExtensionFailed
 from fedgc.sim.clock import MODELS
 from fedgc.sim.training import Job, train
 from tests.outside_package import install
@@ -39,6 +39,25 @@ class Warm(Gate[int]):
     def describe(self):
         return f"gate-options first={self.first}"
 '''
+LACKING = """
+from fedgc.gates import Decision, Gate
+
+class Odd(Gate):
+    def init(self):
+        return 0
+
+    def step(self, state, reports):
+        return state, Decision(True, "odd")
+
+class Plain(Odd):
+    def make(self, settings):
+        return self
+
+class Half(Gate):
+    @classmethod
+    def make(cls, settings):
+        return cls()
+"""
 GROUP = "fedgc.gates"
 
 
@@ -67,8 +86,37 @@ def test_simulated_run_uses_gate_from_outside(outside, work):
 def test_failing_gate_is_named(outside, monkeypatch):
     scenario, gate = MODELS["homogeneous"](3, 8, np.random.default_rng(0)), type(config().new_gate())
     monkeypatch.setattr(gate, "step", lambda *_: {}["loss"])
-    with pytest.raises(Unexpected, match=r"^gate.name warm, round 1: saw KeyError: 'loss'$"):
+    with pytest.raises(ExtensionFailed, match=r"^gate.name warm, round 1: saw KeyError: 'loss'$"):
         train(Job(TASK, config(), scenario))
+
+
+@pytest.mark.parametrize(
+    ("answer", "seen"),
+    [(None, "None"), (True, "a bool"), ((0, True), r"\(int, bool\)"), ((0,), r"\(int\)")],
+)
+def test_gate_without_decision_is_named(outside, monkeypatch, answer, seen):
+    scenario, gate = MODELS["homogeneous"](3, 8, np.random.default_rng(0)), type(config().new_gate())
+    monkeypatch.setattr(gate, "step", lambda *_: answer)
+    says = rf"^gate.name warm, round 1: step returned {seen}, needed \(state, Decision\)$"
+    with pytest.raises(ExtensionFailed, match=says):
+        train(Job(TASK, config(), scenario))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("odd", r"^gate odd: make returned None, needed a gate \(make is a classmethod\)$"),
+        (
+            "plain",
+            r"^gate plain: make: saw TypeError: .* missing 1 required positional argument: 'settings'$",
+        ),
+        ("half", r"^gate half: make: saw TypeError: Can't instantiate abstract class Half .*init.*step"),
+    ],
+)
+def test_gate_without_its_methods_is_named(tmp_path, monkeypatch, name, says):
+    install(tmp_path, monkeypatch, "ward_lacking", LACKING, {f"{GROUP}:{name}": name.title()})
+    with pytest.raises(BadSetting, match=says):
+        config(gate=name, gate_options="")
 
 
 def test_settings_select_gate(outside):
