@@ -4,6 +4,8 @@ from typing import Final
 
 from fedgc import plugins
 from fedgc.aggregators.rule import AggregationRule
+from fedgc.errors import BadSetting
+from fedgc.guards import guarded
 
 GROUP: Final = "fedgc.aggregators"
 PLAIN: Final = "weighted-mean"  # what the server computes where it sees no single update
@@ -23,8 +25,10 @@ def make_rule(name: str, text: str = "") -> AggregationRule:
     >>> make_rule("trimmed-mean", "trim=0.1").summary
     'of each coordinate the mean without the share trim at each end; clients count alike'
     """
-    kind = rule_named(name)
-    return kind(**plugins.options(kind, text, "aggregation.options", f"aggregator {name}"))
+    kind, owner = rule_named(name), f"aggregator {name}"
+    own = plugins.options(kind, text, "aggregation.options", owner)
+    with guarded(owner, error=BadSetting):
+        return kind(**own)
 
 
 def rule_summaries() -> str:

@@ -5,6 +5,8 @@ from typing import Final
 
 from fedgc import plugins
 from fedgc.codecs.codec import Codec
+from fedgc.errors import BadSetting
+from fedgc.guards import guarded
 
 GROUP: Final = "fedgc.codecs"
 EXACT: Final = "float32"
@@ -26,8 +28,10 @@ def make_codec(text: str) -> Codec:
     1004
     """
     name, _, own = text.strip().partition(" ")
-    kind = codec_named(name)
-    return kind(**plugins.options(kind, own, SETTING, f"codec {name}"))
+    kind, owner = codec_named(name), f"codec {name}"
+    options = plugins.options(kind, own, SETTING, owner)
+    with guarded(owner, error=BadSetting):
+        return kind(**options)
 
 
 @lru_cache(maxsize=64)

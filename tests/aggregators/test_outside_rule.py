@@ -35,6 +35,10 @@ class SignMean(CollectingRule):
         return (self.step * np.sign(votes)).astype(np.float32)
 
 
+class Half(CollectingRule):
+    """Lacks `combine`."""
+
+
 class Broken(CollectingRule):
     """Gives what is no mean update, or raises."""
 
@@ -64,6 +68,7 @@ GROUP = "fedgc.aggregators"
 def outside(tmp_path, monkeypatch):
     names = {
         f"{GROUP}:sign-mean": "SignMean",
+        f"{GROUP}:half": "Half",
         f"{GROUP}:text": "TEXT",
         f"{GROUP}:lost": "Lost",
         f"{GROUP}:broken": "Broken",
@@ -155,3 +160,8 @@ def test_rules_on_single_updates_are_refused_with_sums(changes, says):
 def test_rule_is_unknown_without_its_package():
     with pytest.raises(BadSetting, match=r"saw 'sign-mean', needed one of bounded-mean, .*\(entry points"):
         config()
+
+
+def test_rule_without_its_method_is_named(outside):
+    with pytest.raises(BadSetting, match=r"^aggregator half: saw TypeError: Can't instantiate .* combine"):
+        config(aggregator="half", aggregator_options="")

@@ -45,14 +45,19 @@ class Largest(Codec):
         vector = np.zeros(size, np.float32)
         vector[data[: 4 * count].view("<u4")] = data[4 * count :].view("<f4")
         return vector
+
+class Half(Codec):
+    def encode(self, vector, rng):
+        return vector.view(np.uint8)
 '''
 GROUP = "fedgc.codecs"
+NAMES = {f"{GROUP}:largest": "Largest", f"{GROUP}:half": "Half"}
 STREAM = StreamId("codeword", 1, 0)
 
 
 @pytest.fixture(autouse=True)
 def outside(tmp_path, monkeypatch):
-    install(tmp_path / "site", monkeypatch, "ward_codecs", CODEC, {f"{GROUP}:largest": "Largest"})
+    install(tmp_path / "site", monkeypatch, "ward_codecs", CODEC, NAMES)
     make_codec.cache_clear()
     yield
     make_codec.cache_clear()
@@ -127,6 +132,11 @@ def test_codec_is_documented_and_options_are_checked():
     ):
         with pytest.raises(BadSetting, match=told):
             config(codec=wrong)
+
+
+def test_codec_without_its_methods_is_named():
+    with pytest.raises(BadSetting, match=r"^codec half: saw TypeError: Can't instantiate .* decode.*largest"):
+        config(codec="half")
 
 
 @pytest.mark.parametrize(
