@@ -211,11 +211,19 @@ def _path(kind: type) -> str:
 
 def _interface(kind: type, names: Sequence[str]) -> str:
     members = [(name, inspect.getattr_static(kind, name)) for name in names]
-    plain = [(name, getattr(member, "__func__", member)) for name, member in members]
-    called = [(name, member) for name, member in plain if not isinstance(member, property)]
+    plain = {name: getattr(member, "__func__", member) for name, member in members}
+    called = [(name, member) for name, member in plain.items() if not isinstance(member, property)]
     lines = [f"## `{_path(kind)}`", "", _first_line(kind), "", "```py"]
     lines += [*(_signature(name, member) for name, member in called), "```", ""]
-    return "\n".join([*lines, *(f"- `{name}`: {_first_line(member)}" for name, member in plain)])
+    shown = [(f"`{name}`{_duty(kind, name, member)}", _first_line(plain[name])) for name, member in members]
+    return "\n".join([*lines, *(f"- {named}: {meaning}" for named, meaning in shown)])
+
+
+def _duty(kind: type, name: str, member: object) -> str:
+    """Return whether a member is a classmethod, and whether a subclass must write it."""
+    words = ["a classmethod"] if isinstance(member, classmethod) else []
+    words += ["must be written"] if name in getattr(kind, "__abstractmethods__", ()) else []
+    return f" ({', '.join(words)})" if words else ""
 
 
 def _members(name: str) -> Sequence[str]:

@@ -7,9 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -18,7 +16,6 @@ import fedgc
 from docs import generate, readme_pages
 from fedgc import RunConfig, Task
 from fedgc.cli.commands import app
-from fedgc.history import RoundRow
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -83,18 +80,6 @@ def test_page_code_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             made = made(RunConfig(), client={}) if takes_client else made(RunConfig())
         assert isinstance(made, Task | None)
     assert "task" in names
-
-
-def test_page_sink_writes_line_for_each_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    (block,) = re.findall(r"```python\n(.*?)```", PAGES["docs/how-to/extend.md"], re.DOTALL)
-    names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(block, "extend.md", "exec"), names)  # noqa: S102  our own page
-    zero: dict[str, Any] = {each.name: 0 for each in fields(RoundRow)}
-    sink = names["Lines"]("ward", RunConfig())
-    sink.append(RoundRow(**{**zero, "round": 3, "outcome": "synced", "working_s": 1.25}))
-    sink.close()
-    assert (tmp_path / "ward.txt").read_text() == "3 synced 1.2 s\n"
 
 
 def test_readme_is_short():
