@@ -24,7 +24,7 @@ import numpy as np
 from cryptography.hazmat.primitives.poly1305 import Poly1305
 from numpy.typing import NDArray
 
-from fedgc.codecs import EXACT, make_codec, rounding
+from fedgc.codecs import EXACT, make_codec, needed, rounding, sizes_of
 from fedgc.errors import BadMessage, BadVector
 from fedgc.large_vectors import Readable, Scratch
 from fedgc.links.frames import CHECKSUM_BYTES, Offer, Piece, StreamId
@@ -64,12 +64,11 @@ class Form:
 
     def check_size(self, stream: StreamId, size: int) -> None:
         """Raise BadVector unless a vector of this form can have this size."""
-        largest = self.largest
-        varies = not self.ring and not make_codec(self.wire).fixed
-        if not (1 <= size <= largest if varies else size == largest):
-            needed = f"1 to {largest}" if varies else str(largest)
+        masked = range(self.largest, self.largest + 1)
+        sizes = masked if self.ring else sizes_of(make_codec(self.wire), self.numbers)
+        if size not in sizes:
             raise BadVector(
-                f"{stream}: saw {size} bytes, needed {needed} ({self.numbers} numbers as {self.wire})"
+                f"{stream}: saw {size} bytes, needed {needed(sizes)} ({self.numbers} numbers as {self.wire})"
             )
 
     def norm(self, vector: Numbers) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fedgc.codecs import EXACT, make_codec
+from fedgc.codecs import EXACT, make_codec, naming
 from fedgc.errors import EdgeFailed
 from fedgc.messages import Continue, Repair, Reveal, Work
 from fedgc.sim.checkpoint import Findings, Part
@@ -21,6 +21,7 @@ from fedgc.sim.ray_workers import RayWorkers
 from fedgc.sim.workers import Alone, Order, Workers
 from fedgc.training import Vector
 from fedgc.training.client_file import Extent, Extents, mapped, write
+from fedgc.training.flat import check_shape
 from fedgc.training.local_update import Residual, with_error_feedback
 from fedgc.training.simulated import STATES, Stretch, Trained, model_file, vector_in
 from fedgc.training.update import update_of
@@ -137,9 +138,12 @@ class Fleet:
         if command.wire == EXACT:
             return update
         codec, stamp = make_codec(command.wire), (command.round, command.attempt, client)
-        data, rest = with_error_feedback(update, codec, stamp, self._rest(client, model.size))
+        with naming(command.wire, f"the update of {client}"):
+            data, rest = with_error_feedback(update, codec, stamp, self._rest(client, model.size))
+            decoded = codec.decode(data, model.size)
+            check_shape(decoded, model.size)
         self._put_rest(client, rest)
-        return codec.decode(data, model.size)
+        return decoded
 
     def close(self) -> None:
         """End the worker processes."""

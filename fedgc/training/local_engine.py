@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from fedgc.codecs import EXACT, make_codec
+from fedgc.codecs import EXACT, make_codec, naming
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, EdgeFailed, FedgcError
 from fedgc.fragments import fragment_of
-from fedgc.guards import guarded
 from fedgc.large_vectors import Readable
 from fedgc.messages import (
     Close,
@@ -317,7 +316,7 @@ class LocalEngine(Engine):
             return Answer(command, report, update, report.samples)
         stamp = (command.round, command.attempt, command.client)
         last = self._residuals.of(part, self.size)
-        with guarded(f"codec {command.wire}", "an update"):
+        with naming(command.wire, "an update"):
             data, rest = with_error_feedback(update[:], make_codec(command.wire), stamp, last)
         self._residuals.put(part, rest)
         return Answer(command, report, None, encoded=data)

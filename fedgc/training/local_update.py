@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from fedgc.codecs import Bytes, Codec, rounding
+from fedgc.codecs import Bytes, Codec, encoded, rounding, tiles_of
 from fedgc.training.flat import Vector
 
 BLOCK: Final = 1 << 16  # numbers of one step of a loop over a vector
@@ -106,16 +106,19 @@ def with_error_feedback(
 
     `update` is overwritten with the residual, tile by tile: no other vector of its size is made. With the
     stamp of `last`, the residual before that update is used, so a repeated request gives the same.
+
+    Raises:
+        BadVector: The codec returned bytes or numbers that it must not.
     """
     before = None if last is None else last.before if last.stamp == stamp else last.after
     if before is not None and before.size != update.size:
         before = None  # of another model, from the client cache
     if before is not None:
         _add(update, before, codec.decay)
-    data = codec.encode(update, rounding(*stamp))
+    data = encoded(codec, update, rounding(*stamp))
     if np.may_share_memory(data, update):
         data = data.copy()
-    for first, decoded in codec.tiles(data, update.size):
+    for first, decoded in tiles_of(codec, data, update.size):
         update[first : first + decoded.size] -= decoded
     return data, Residual(stamp, before, update)
 

@@ -1,11 +1,13 @@
 """Test a codec from another package: one class and one entry point."""
 
+import re
+
 import numpy as np
 import pytest
 
 from fedgc.codecs import make_codec
 from fedgc.config import RunConfig
-from fedgc.errors import BadSetting, BadVector
+from fedgc.errors import BadSetting, BadVector, Refused
 from fedgc.large_vectors import Scratch
 from fedgc.links.frames import StreamId
 from fedgc.links.pieces import Form, Incoming, Outgoing, Source, offer_of, shortened
@@ -46,12 +48,35 @@ class Largest(Codec):
         vector[data[: 4 * count].view("<u4")] = data[4 * count :].view("<f4")
         return vector
 
+class Broken(Codec):
+    """Does one thing wrong."""
+
+    def __init__(self, *, how: str = "raises"):
+        self.how = how
+        self.fixed = how != "varies"
+
+    def encode(self, vector, rng):
+        if self.how == "list":
+            return vector.tolist()
+        return vector.astype("<f4").view(np.uint8)
+
+    def decode(self, data, size):
+        vector = data.view("<f4").astype(np.float32)
+        if self.how == "raises":
+            raise ValueError("boom")
+        decoded = {"short": vector[:4], "long": np.zeros(size + 1, np.float32), "wide": vector.astype(float)}
+        return decoded.get(self.how, vector)
+
+    def largest(self, size):
+        return 2 * size if self.how in ("small", "varies") else 4 * size
+
+
 class Half(Codec):
     def encode(self, vector, rng):
         return vector.view(np.uint8)
 '''
 GROUP = "fedgc.codecs"
-NAMES = {f"{GROUP}:largest": "Largest", f"{GROUP}:half": "Half"}
+NAMES = {f"{GROUP}:largest": "Largest", f"{GROUP}:half": "Half", f"{GROUP}:broken": "Broken"}
 STREAM = StreamId("codeword", 1, 0)
 
 
@@ -120,6 +145,24 @@ def test_vectors_of_any_size_are_decoded():
 def test_invalid_bytes_are_refused_by_name(data, says):
     with pytest.raises(BadVector, match=says):
         received(data, 100)
+
+
+BROKEN = [
+    ("raises", "saw ValueError: boom"),
+    ("short", "decode returned 4 numbers, needed 12"),
+    ("long", "decode returned 13 numbers, needed 12"),
+    ("wide", "decode returned float64 (12,), needed float32 (12,)"),
+    ("list", "encode returned list, needed a one-dimensional array of uint8"),
+    ("small", "encode returned 48 bytes for 12 numbers, needed 24, as `largest` says"),
+    ("varies", "encode returned 48 bytes for 12 numbers, needed 1 to 24, as `largest` says"),
+]
+
+
+@pytest.mark.parametrize(("how", "says"), BROKEN)
+def test_broken_codec_ends_simulation_and_is_named(how, says):
+    named = f"codec broken how={how} (the update of client 0): {says}"
+    with pytest.raises(Refused, match=f"^{re.escape(named)}$"):
+        trained(codec=f"broken how={how}")
 
 
 def test_codec_is_documented_and_options_are_checked():

@@ -9,7 +9,7 @@ import torch
 
 from fedgc.codecs import make_codec, rounding
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage
+from fedgc.errors import BadMessage, BadVector
 from fedgc.messages import Close, Continue, Failed, Kept, Report, Reveal, Scored, Take, Validate, Work
 from fedgc.training.cache_files import CacheFiles
 from fedgc.training.engine import NO_VALIDATE
@@ -370,6 +370,17 @@ def test_start_holds_all_inputs_of_work(bench, small):
 
 
 # ---- few bits, and the next process
+
+
+def test_codec_that_sends_more_than_its_largest_is_named(bench, small, monkeypatch):
+    monkeypatch.setattr(type(make_codec("int8")), "largest", lambda _, size: size)
+    engine = bench.engine(small, PLAIN)
+    engine.handle(local(bench))
+    bench.drain(engine)
+    seen = make_codec("int8").encode(bench.vector(engine.size), np.random.default_rng(0)).size
+    says = rf"^codec int8 \(an update\): encode returned {seen} bytes for {engine.size} numbers, needed "
+    with pytest.raises(BadVector, match=rf"{says}{engine.size}, as `largest` says$"):
+        engine.answer(reveal(wire="int8"))
 
 
 def test_rounding_error_is_in_next_update(bench, small):
