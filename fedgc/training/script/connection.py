@@ -67,6 +67,7 @@ class ScriptConnection:
         self._process: ScriptProcess | None = None
         self._line: LineSocket | None = None
         self._lost_at: float | None = None  # when the running script's connection was closed
+        self._was_ready = False  # the running script has been, over this connection or one before it
         self.is_ready = False  # the script has announced its model over this connection
 
     # ---- the process
@@ -99,7 +100,7 @@ class ScriptConnection:
             str(facts.folder),
             facts.pace_s,
         )
-        self._lost_at = None
+        self._lost_at, self._was_ready = None, False
         command = in_app(facts.command, sys.path)
         self._process = ScriptProcess(command, environment.write(), facts.folder / "script.log")
 
@@ -108,9 +109,21 @@ class ScriptConnection:
         process, self._process = self._process, None
         if process is None:
             return 0, ""
-        why = f"{process.why_ended()} (its output: {self._facts.folder / 'script.log'})"
+        why = (process.ended == 0 and self._why_without_step()) or process.why_ended()
         process.end(0.0)
-        return process.ended or 0, why
+        return process.ended or 0, f"{why} (its output: {self._facts.folder / 'script.log'})"
+
+    def _why_without_step(self) -> str:
+        """Return what a script lacks that has ended without an error or a step; empty if it had one."""
+        self.accept_again()  # it may have ended as soon as it had joined
+        joined = self._lost_at is not None or self.is_connected
+        self.disconnect()
+        if self._was_ready:
+            return ""
+        missing = (
+            "it took no batch of fed.steps, nor called fed.step" if joined else "it has not called fedgc.join"
+        )
+        return f"the script ended without a step: {missing}"
 
     def end(self) -> None:
         """Close the connection, and end the process at once."""
@@ -194,7 +207,7 @@ class ScriptConnection:
 
     def disconnect(self) -> None:
         """Close the connection."""
-        self.is_ready = False
+        self._was_ready, self.is_ready = self._was_ready or self.is_ready, False
         if self._line is not None:
             self._line.close()
             self._line = None

@@ -203,6 +203,11 @@ while fed.step():
         ("m = torch.nn.Linear(2, 1)\nfedgc.join(m)\nfedgc.join(m)", "saw a second call in this process"),
         ("fedgc.join('model')", "needed a torch module"),
         ("fedgc.join(torch.nn.Linear(2, 1), private=['tail'])", "which matches no tensor of the model"),
+        ("print('done')", r"^the script ended without a step: it has not called fedgc.join \(its output: "),
+        (
+            "fedgc.join(torch.nn.Linear(2, 1))",
+            "^the script ended without a step: it took no batch of fed.steps, nor called fed.step",
+        ),
         ("import not_a_module", "ModuleNotFoundError: No module named 'not_a_module'"),
     ],
 )
