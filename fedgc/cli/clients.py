@@ -82,5 +82,12 @@ def nodes_of(clients: int | None, own: ClientSettings, first: int = 0) -> tuple[
     )
 
 
+def with_keys(nodes: Iterable[Node], folder: Path) -> tuple[Node, ...]:
+    """Return these clients with their keys in a folder that is kept, so that they are the same ones later."""
+    return tuple(
+        Node(each.name, {"identity": str(folder / f"{each.name}.key"), **each.config}) for each in nodes
+    )
+
+
 def _all(own: ClientSettings) -> str:
     return ", ".join(own)

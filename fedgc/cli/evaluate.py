@@ -72,7 +72,10 @@ def _config(run: Run, version: int, clients: int | None) -> RunConfig:
 def _scored(wanted: Wanted, config: RunConfig) -> str:
     """Return the result as it stands in the server's log."""
     console = view.terminal(stderr=True)
-    with host_of(wanted, console) as host, tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
+    with (
+        host_of(wanted, console, config.resume) as host,
+        tempfile.TemporaryDirectory(prefix="fedgc-") as folder,
+    ):
         superlink = host.superlink
         flower_run = superlink.submit(
             app_with(app_in(wanted.folder), Path(folder) / "app", config, wanted.folder)

@@ -20,7 +20,7 @@ import click
 from rich.console import Console
 
 from fedgc.cli import up, view
-from fedgc.cli.clients import NONE, ClientSettings, nodes_of, words_of
+from fedgc.cli.clients import NONE, ClientSettings, nodes_of, with_keys, words_of
 from fedgc.cli.follow import (
     Follower,
     Log,
@@ -98,9 +98,11 @@ class Wanted:
 
         >>> Wanted(None, {}, superlink="hospital").again("ward")
         'fedgc run --superlink hospital --resume ward'
+        >>> Wanted(2, {}).again("ward")
+        'fedgc run --clients 2 --resume ward'
         """
         where = ["--superlink", self.superlink] if self.superlink is not None else []
-        count = ["--clients", str(self.clients)] if self.own and self.clients is not None else []
+        count = ["--clients", str(self.clients)] if self.clients is not None else []
         return shlex.join(["fedgc", command, *where, *count, *words_of(self.own), "--resume", run])
 
 
@@ -164,7 +166,7 @@ def run(wanted: Wanted) -> None:
         name = config.resume or config.run
         console.print(f"run {name}, store {store.name}", soft_wrap=True, markup=False)
         began = time.monotonic()
-        with host_of(wanted, console) as host:
+        with host_of(wanted, console, name) as host:
             over = started(Place(wanted, app, store, host, console), config)
         print_tables(console, over.seen, time.monotonic() - began, resumed=bool(config.resume))
     goes_on = f"; `{wanted.again(name)}` goes on" if over.resumable else ""
@@ -335,12 +337,16 @@ def _nothing() -> None:
 
 
 @contextmanager
-def host_of(wanted: Wanted, console: Console) -> Iterator[Host]:
-    """Yield where the run takes place: a federation started for it, or an existing SuperLink."""
+def host_of(wanted: Wanted, console: Console, run: str = "") -> Iterator[Host]:
+    """Yield where the run takes place: a federation started for it, or an existing SuperLink.
+
+    The keys of the clients started for a named run are kept, so that a resume has the same clients.
+    """
     if wanted.superlink is None:
         count = view.numbered(wanted.here, "client")
         console.print(f"starting the server and {count}: this takes up to a minute", highlight=False)
-        with local.LocalFederation(wanted.nodes) as federation:
+        nodes = with_keys(wanted.nodes, keys_folder(run)) if run else wanted.nodes
+        with local.LocalFederation(nodes) as federation:
             console.print(local.exposure(federation.address), soft_wrap=True, markup=False, highlight=False)
             yield Host(federation.superlink, federation.leave, federation.restart_ended)
         return
@@ -350,6 +356,11 @@ def host_of(wanted: Wanted, console: Console) -> Iterator[Host]:
             yield Host(found)
         finally:
             found.close()
+
+
+def keys_folder(run: str) -> Path:
+    """Return the folder of the keys of the clients that are started here for a run."""
+    return runs_folder("", os.environ) / run / "keys"
 
 
 def named(name: str, folder: Path) -> Superlink:

@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -103,13 +104,17 @@ def _serve(wanted: Wanted, most: int) -> None:
     console = view.terminal()
     must_be_known(wanted)
     with like_ctrl_c(), Store.open() as store:
-        over = keep(wanted, most, store, console, host_of(wanted, console))
+        over = keep(wanted, most, store, console, lambda run: host_of(wanted, console, run))
     if over is not None and over.stopped:
         raise click.Abort
 
 
 def keep(
-    wanted: Wanted, most: int, store: Store, console: Console, on: AbstractContextManager[Host]
+    wanted: Wanted,
+    most: int,
+    store: Store,
+    console: Console,
+    on: Callable[[str], AbstractContextManager[Host]],
 ) -> Over | None:
     """Keep a run alive until it is complete or stopped; give up after `most` restarts without a round.
 
@@ -118,7 +123,7 @@ def keep(
         most: So many restarts in a row without a new round are allowed.
         store: The store of the run.
         console: Where the run is shown.
-        on: Enters where the run takes place; used only if there is something to run.
+        on: Enters where the run of this name takes place; called only if there is something to run.
 
     Returns:
         How the last start of the run ended; None if it was complete before.
@@ -140,7 +145,7 @@ def keep(
         raise Unusable("fedgc serve: saw history.keep-checkpoints = 0, needed 1 or more to resume from")
     say(console, f"run {name}, store {store.name}")
     began = time.monotonic()
-    with on as host:
+    with on(name) as host:
         over = _Server(Place(wanted, app, store, host, console)).keep(config, Restarts(most))
     print_tables(console, over.seen, time.monotonic() - began, resumed=bool(config.resume))
     if over.reason is not None:

@@ -49,7 +49,7 @@ def _run(
     try:
         with guarded("the queue", f"entry {entry.id}", EdgeFailed):
             given = replace(wanted, settings=entry.settings, folder=_folder(entry))
-            over = keep(given, most, store, console, nullcontext(host))
+            over = keep(given, most, store, console, lambda _: nullcontext(host))
     except FedgcError as error:
         return "failed", str(error)
     if over is not None and over.stopped:

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Final
 
-from fedgc.cli.clients import nodes_of, parse_clients
+from fedgc.cli.clients import nodes_of, parse_clients, with_keys
 from fedgc.deploy.local_federation import LocalFederation, Node, exposure
 from fedgc.deploy.superlink import tail
 from fedgc.errors import EdgeFailed, Unusable
@@ -123,12 +123,7 @@ def _hold(wanted: Sequence[Node]) -> None:
     with _locked(folder):
         shutil.rmtree(processes, ignore_errors=True)
         clients = len(wanted)
-        # Keys are kept, so that the next federation has the same clients.
-        nodes = [
-            Node(each.name, {"identity": str(folder / "keys" / f"{each.name}.key"), **each.config})
-            for each in wanted
-        ]
-        with LocalFederation(nodes, folder=processes) as federation:
+        with LocalFederation(with_keys(wanted, folder / "keys"), folder=processes) as federation:
             ended_by: list[int] = []
 
             def end(number: int, _: FrameType | None) -> None:
