@@ -32,6 +32,7 @@ from fedgc.store.reading import BEST, HOURS
 from fedgc.store.records import Decided
 from fedgc.store.run_queue import Entry
 from fedgc.store.views import Client, MeasuredSpeeds, Round, Run
+from fedgc.web.fleet import present_clients
 
 BARS: Final = "▁▂▃▄▅▆▇█"
 TREND_WIDTH: Final = 16
@@ -194,10 +195,12 @@ def status(store: Store, run: str | None) -> Answer:
     chosen = _chosen(store, run)
     runs = store.runs(SHOWN_RUNS)
     last = store.rounds(chosen.run, after=(chosen.last_round or 0) - 1)
-    clients, decisions = store.clients(), store.decisions(chosen.run)
+    every, decisions = store.clients(), store.decisions(chosen.run)
+    of_run = store.took_part(chosen.run) | present_clients(chosen).keys()
+    clients = [each for each in every if each.client in of_run]
     audit = store.audited(chosen.run, SHOWN_AUDIT)
     scores, best = store.last_scores(chosen.run), store.best(chosen.run)
-    names = {each.client: each.name for each in clients}
+    names = {each.client: each.name for each in every}
     skips = skips_message(chosen, sum(each.skipped for each in store.stretches(chosen.run, 1)))
     figures = {
         "store": store.name,

@@ -118,6 +118,11 @@ class Store:
         with self._database.reading() as connection:
             return reading.clients(connection)
 
+    def took_part(self, run: str = reading.LATEST) -> frozenset[str]:
+        """Return the clients that had a part in a round of this run."""
+        with self._database.reading() as connection:
+            return reading.took_part(connection, run)
+
     def decisions(
         self, run: str = reading.LATEST, after: int = -1, limit: int = 1_000_000, what: str | None = None
     ) -> tuple[records.Decided, ...]:

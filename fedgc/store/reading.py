@@ -140,6 +140,16 @@ def clients(connection: Connection) -> tuple[Client, ...]:
     return tuple(Client(*(line[name] for name in names)) for line in lines)
 
 
+def took_part(connection: Connection, key: str) -> frozenset[str]:
+    """Return the clients with a row in a round of this run, folded or not."""
+    at, rows, folded = run_id(connection, key), tables.ClientRound, tables.Summary
+    rounds = select(tables.Round.id).where(tables.Round.run_id == at)
+    present = select(rows.client_id).where(rows.round_id.in_(rounds))
+    before = select(folded.client_id).where(folded.run_id == at)
+    ids = tables.Client.id.in_(present) | tables.Client.id.in_(before)
+    return frozenset(connection.scalars(select(tables.Client.key).where(ids)))
+
+
 def scores(connection: Connection, key: str, first: int, last: int) -> tuple[Score, ...]:
     """Return the figures of every client for the models of the rounds from `first` to `last`."""
     return _scores(

@@ -148,10 +148,26 @@ def test_runs_and_clients_may_have_any_name(told: Path):
     with Store.open() as store:
         store.write(Seen(1000.0, FAST, "[/x]", link="session"))
         store.write(Begun(2000.0, "[/third]", RunConfig(task="digits", work="coded").table()))
+        store.write(Present(2005.0, "[/third]", {"round": 1, "clients": [{"client": FAST}]}))
         store.write(Ended(2010.0, "[/third]", "failed", "[/bold] no disk"))
     said = fedgc("status")
     assert all(each in said for each in ("[/x]", "[/third]", "[/bold] no disk"))
     assert "[/x]" in fedgc("speeds")
+
+
+def test_status_lists_clients_of_run(told: Path):
+    other = replace(round_row(1, 0.04), clients=(ClientRow("cc" * 8, finished=1),))
+    with Store.open() as store:
+        store.write(Begun(2000.0, "third", RunConfig(task="digits", work="coded").table()))
+        store.write(Appended(2001.0, "third", other))
+        store.write(Seen(2001.0, "dd" * 8, "early"))
+        store.write(Present(2002.0, "third", {"round": 2, "clients": [{"client": "dd" * 8}]}))
+
+    def listed(*words: str) -> list[str]:
+        return [each["client"] for each in json.loads(fedgc("status", *words, "--json"))["clients"]]
+
+    assert listed("first") == [FAST, SLOW]
+    assert listed() == ["cc" * 8, "dd" * 8]
 
 
 def test_status_of_named_run_is_printed_as_json(told: Path):
