@@ -36,6 +36,7 @@ from fedgc.deploy.flower_version import supported
 from fedgc.deploy.superlink import KEEP_INSTALLED, Superlink, tail
 from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.flower.departure import GRACE_KEY, GRACE_S
+from fedgc.links.message.fleet_size import VARIABLE
 from fedgc.processes import supervision
 
 NAME: Final = "local"  # the name of the federation's SuperLink in its own Flower configuration
@@ -237,6 +238,7 @@ class LocalFederation:
 
     def _variables(self, name: str) -> dict[str, str]:
         installed = str(Path(sys.executable).parent)
+        fleet = {VARIABLE: str(len(self.nodes))} if name == SUPERLINK and self.nodes else {}
         share = str(threads_each(len(self.nodes), os.cpu_count() or 1))
         return {
             **os.environ,
@@ -248,6 +250,7 @@ class LocalFederation:
             "PYTHONPATH": python_path(),
             "PYTHONUNBUFFERED": "1",
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", share),
+            **fleet,
             **self._environment,
         }
 

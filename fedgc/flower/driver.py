@@ -38,6 +38,7 @@ from fedgc.messages import (
     Codeword,
     Event,
     Failed,
+    Joined,
     LinkEvent,
     Lost,
     ModelEvent,
@@ -159,6 +160,11 @@ class Driver:
         return self._over > 0
 
     @property
+    def has_gathered(self) -> bool:
+        """Whether enough clients came for a first round; read by other threads."""
+        return self._over > 0 or self._run.round is not None
+
+    @property
     def average(self) -> Vector:
         """The model to use: the one that clients train from, except with schedule-free SGD."""
         return self._optimizer.average(self.model)
@@ -222,8 +228,17 @@ class Driver:
                     self._warn_once(about, self._run.number, warning)
             self._hours.handle(event, self._run.number)
             self._live.handle(event)
-            return self._run.handle(event)
+            outputs = self._run.handle(event)
+            if isinstance(event, Joined):
+                self._name_idle(link)
+            return outputs
         return ()
+
+    def _name_idle(self, link: Link) -> None:
+        """Say which clients cannot work, while the run waits for others in their place."""
+        for client, why in self._run.idle.items():
+            name = link.name(client) or client
+            self._warn_once(f"data of {client}", self._run.number, f"{name}: {why}: it does not take part")
 
     def _end_early(self, link: Link) -> None:
         """End the run if its privacy is spent, or if no better model is expected or can be found."""

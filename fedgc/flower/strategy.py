@@ -40,6 +40,7 @@ from fedgc.history import BestModel, Speeds
 from fedgc.large_vectors import Scratch
 from fedgc.links.links import Links
 from fedgc.links.log import LOG
+from fedgc.links.message.fleet_size import fleet_size
 from fedgc.links.message.grid_loop import GridLoop, Ways
 from fedgc.links.message.server import MessageServer
 from fedgc.links.quotas import Quotas
@@ -257,6 +258,7 @@ class FedGC(Strategy):
             model = self._model(connected)
             job = replace(self._job(model, sink, name, arrays, evaluate_fn), gateway=gateway)
             driver = Driver(job, time.monotonic, LOG, connected.events.queue)
+            connected.grid_loop.has_begun = lambda: driver.has_gathered
             release_memory()  # of the module that gave the first vector
             end = driver.drive(connected.links)
             connected.end = self._explained(end, connected.grid_loop, begun=driver.begun)
@@ -390,7 +392,7 @@ class FedGC(Strategy):
             message_server = MessageServer(run, numbers, links.heard("messages"), around)
             links.add({"messages": message_server})
         ttl_s = 2 * config.session_lease_s + SLACK_S
-        return links, Ways(listener, message_server, ttl_s, config.min_clients)
+        return links, Ways(listener, message_server, ttl_s, config.min_clients, fleet_size(os.environ))
 
     def summary(self) -> None:
         """Log the settings that are not the defaults."""

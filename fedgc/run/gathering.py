@@ -1,5 +1,6 @@
 """The wait for clients before a round: how many it needs, and until when they are awaited."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from fedgc.config import RunConfig
@@ -10,6 +11,8 @@ from fedgc.run.clients import Clients
 from fedgc.run.outputs import RunState
 from fedgc.run.returns import Returns
 from fedgc.run.rows import chunkless, too_few
+
+NO_CHUNK: Final = "it announced no chunk"
 
 
 class Gathering:
@@ -47,6 +50,15 @@ class Gathering:
         clients, able = self._clients, set(self._clients.able)
         known = clients.holdings.amounts.by_client.keys() | clients.present.keys() | self._returns.missing
         return Waiting(frozenset(known - able), self.until, max(0, self.wanted - len(able)))
+
+    @property
+    def idle(self) -> Mapping[str, str]:
+        """The clients without a chunk, and why, once enough clients for a round are there."""
+        if len(self._clients.present) < self.wanted:
+            return {}
+        holdings = self._clients.holdings
+        refused, present = holdings.refused, holdings.present
+        return {client: refused.get(client, NO_CHUNK) for client, held in present.items() if not held}
 
     def joined(self, client: str) -> None:
         """Note that a client is back."""

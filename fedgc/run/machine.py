@@ -172,6 +172,11 @@ class Run:
         return self._gathering.waiting if self.round is None else self.round.waiting
 
     @property
+    def idle(self) -> Mapping[str, str]:
+        """The clients without a chunk, and why, while a round waits for others."""
+        return self._gathering.idle if self.round is None else {}
+
+    @property
     def amounts(self) -> Amounts:
         """How much data the clients have."""
         return self._clients.holdings.amounts

@@ -207,6 +207,13 @@ def test_skipped_checkpoint_is_noted(tmp_path: Path):
     assert Warned(Log(path)).notes() == [said]
 
 
+def test_client_that_does_not_take_part_is_noted(tmp_path: Path):
+    path = tmp_path / "run.log"
+    said = "client south: no data: it does not take part (its app failed with Flower's code 2)"
+    path.write_text(f"WARNING :   {said}\nWARNING :   refused by its site: site.toml: no\n")
+    assert Warned(Log(path)).notes() == [said, "refused by its site: site.toml: no"]
+
+
 def test_other_source_is_used_while_run_is_not_in_store(store: Store):
     asked, left = [], iter([True, True, True, False])
 

@@ -143,6 +143,29 @@ def test_run_of_killed_server_reports_how_to_resume(folder: Path):
     assert "crashed: the server process is gone in round" in status.stdout
 
 
+def test_client_that_fails_at_its_start_ends_run_that_needs_it(folder: Path):
+    (folder / "ward.py").write_text(
+        "import fedgc\nfrom fedgc.training.tasks import named\n\n"
+        "def task(config, client):\n"
+        "    if 'data' in client:\n"
+        "        raise FileNotFoundError(client['data'])\n"
+        "    return named('digits', config)\n"
+    )
+    words = ["run", "--task", "ward:task", "--clients", "2", "--client", "south:data=missing.pt"]
+    ended = subprocess.run(
+        [*COMMAND, *words, "--set", "timing.start-timeout-s=3600"],
+        cwd=folder,
+        env={**os.environ, "XDG_STATE_HOME": str(folder / "state")},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+    cause = "client south: task ward:task: the function raised FileNotFoundError: missing.pt"
+    assert f"\n{cause}: it does not take part (its app failed with Flower's code 2)\n" in ended.stdout
+    said = f"fedgc: the run did not complete: {cause}; 1 of 2 clients are left, needed min-clients, 2\n"
+    assert (ended.returncode, ended.stderr) == (1, said)
+
+
 def test_open_ports_of_running_federation_are_reported_correctly(folder: Path):
     here = {
         "cwd": folder,

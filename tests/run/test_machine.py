@@ -576,6 +576,18 @@ def test_run_waiting_for_clients_with_refused_data_reports_it():
     assert last.reason.endswith(said)
 
 
+def test_clients_that_cannot_work_are_known_while_others_are_awaited():
+    driver = Driver(min_clients=3)
+    driver.join("a", "b")
+    driver.join("c", holds=[])
+    assert driver.run.idle == {"c": "it announced no chunk"}
+    driver.join("d", holds=[Held("chunk 0", 11, "same")])
+    refused = "chunk chunk 0: saw 11 samples, others have 10"
+    assert driver.run.idle == {"c": "it announced no chunk", "d": refused}
+    driver.join("e")
+    assert not driver.run.idle
+
+
 def test_differing_replicas_are_reported_with_both_clients():
     driver = Driver(rounds=1)
     driver.join("a", "b", holds=[Held("chunk 0", 10, "same"), Held("chunk 1", 10, "same")])

@@ -69,6 +69,7 @@ class Ways:
     message_server: MessageServer | None
     ttl_s: float  # of an invitation
     least: int = 1  # clients that a run needs
+    fleet: int | None = None  # clients that there are in all, if that is known
 
     @property
     def falls_back(self) -> bool:
@@ -91,6 +92,7 @@ class GridLoop:
         self._nodes: dict[int, _NodeState] = {}
         self._failures: dict[int, str] = {}  # the last failure of each node's app
         self._hopeless: set[int] = set()  # nodes whose app fails in the same way each time
+        self.has_begun: Callable[[], bool] = lambda: False  # whether the first round has
         self._looked = -POLL_S
         self._over = threading.Event()
         self._wake = ways.message_server.wanted if ways.message_server else threading.Event()
@@ -118,12 +120,21 @@ class GridLoop:
             reasons.append(f"{silent} connected and did not answer: a SuperNode serves one run at a time")
         return "; ".join(reasons)
 
-    def all_failed(self) -> bool:
-        """Return whether the app of every connected node failed, in a way that no retry mends."""
-        nodes = self._nodes
-        if len(nodes) < self._ways.least or not nodes.keys() <= self._hopeless:
-            return False
-        return not any(map(self._has_session, nodes.values()))
+    def too_few_left(self) -> str:
+        """Return why too few clients are left for a run; empty if there may be enough.
+
+        The app of every connected node failed, in a way that no retry mends. Or so many of a fleet of known
+        size failed that the run cannot begin.
+        """
+        nodes, least, fleet = self._nodes, self._ways.least, self._ways.fleet
+        sessions = {node for node, each in nodes.items() if self._has_session(each)}
+        failed = nodes.keys() & self._hopeless - sessions
+        if failed == nodes.keys() and len(nodes) >= max(1, least):
+            return "every client failed"
+        if not failed or fleet is None or self.has_begun():
+            return ""
+        left = max(fleet, len(nodes)) - len(failed)
+        return f"{left} of {fleet} clients are left, needed min-clients, {least}" if left < least else ""
 
     def _is_silent(self, node_state: _NodeState) -> bool:
         """Whether a node has answered nothing so far, and opened no session."""
@@ -141,8 +152,8 @@ class GridLoop:
         while not self._over.is_set():
             try:
                 self._turn()
-                if self._nodes and self.all_failed():
-                    ended("every client failed")
+                if why := self.too_few_left():
+                    ended(why)
                     return
             except Exception as error:  # the edge to Flower: a stopped run, a SuperLink that is gone
                 if not self._over.is_set():
@@ -325,7 +336,8 @@ class GridLoop:
             return
         if code in NOT_LOADED or kind in AT_ONCE:
             self._hopeless.add(node)
-        self._log.log(WARNING, "%s (its app failed with Flower's code %d)", reason, code)
+        follows = "it does not take part" if node in self._hopeless else "it is asked again"
+        self._log.log(WARNING, "%s: %s (its app failed with Flower's code %d)", reason, follows, code)
 
     def _hear(self, message_server: MessageServer, node: int, reply: Message) -> None:
         message_server.answered(node, lambda packet: read_answer(reply.content, packet, self._clock()))

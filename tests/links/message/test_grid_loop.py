@@ -58,18 +58,20 @@ class PlayedGrid:
 class House:
     """A grid loop with its own clock; the test calls its turns."""
 
-    def __init__(self, link, listener=None, message_server: bool = True, run: str = "run@1") -> None:
+    def __init__(
+        self, link, listener=None, message_server: bool = True, run: str = "run@1", **fleet: int
+    ) -> None:
         self.now = 100.0
         self.grid = PlayedGrid()
         self.events: list[object] = []
         around = Surroundings(lambda: self.now, os.urandom, lambda: 0.0, logging.getLogger("test"))
         self.message_server = MessageServer(run, 10, self.events.append, around) if message_server else None
         self.who = link.identity()
-        ways = Ways(listener, self.message_server, 1000.0)
+        self.ways = Ways(listener, self.message_server, 1000.0, **fleet)
         self.audits: list[tuple[str, str, str]] = []
         self.grid_loop = GridLoop(
             self.grid,
-            ways,
+            self.ways,
             lambda: self.now,
             logging.getLogger("test"),
             lambda *each: self.audits.append(each),
@@ -176,11 +178,11 @@ def test_site_that_refuses_is_named_and_invited_once_it_may(link) -> None:
     assert house.turn() == []
     assert house.audits == [("policy", "north", "site.toml, line 2 (hours.open): not now")]
     assert house.turn(7190.0) == []
-    assert not house.grid_loop.all_failed()
+    assert not house.grid_loop.too_few_left()
     (invitation,) = house.turn(20.0)
     house.refuses(invitation, math.inf)
     house.turn()
-    assert house.grid_loop.all_failed(), "for good"
+    assert house.grid_loop.too_few_left(), "for good"
     assert house.grid_loop.explained() == "site.toml, line 2 (hours.open): not now"
 
 
@@ -355,11 +357,38 @@ def test_run_ends_once_every_app_fails_for_good(link, reason: str, ends: bool) -
     first, second = house.turn()
     house.fails(first, 2, LASTING)
     house.turn()
-    assert not house.grid_loop.all_failed()
+    assert not house.grid_loop.too_few_left()
     house.fails(second, 2, reason)
     house.turn()
-    assert house.grid_loop.all_failed() == ends
+    assert house.grid_loop.too_few_left() == ("every client failed" if ends else "")
     assert house.grid_loop.explained().startswith("client north: task: chunks() raised OSError: no data; ")
+
+
+@pytest.mark.parametrize(("least", "fleet", "ends"), [(2, 2, True), (1, 2, False), (2, 3, False)])
+def test_client_that_fails_for_good_ends_run_that_needs_it(link, caplog, least, fleet, ends) -> None:
+    house = House(link, link.listener, least=least, fleet=fleet)
+    house.grid.nodes = [1, 2]
+    first, second = house.turn()
+    assert not house.grid_loop.too_few_left()
+    house.fails(first, 2, LASTING)
+    house.turn()
+    said = f"1 of {fleet} clients are left, needed min-clients, {least}" if ends else ""
+    assert house.grid_loop.too_few_left() == said
+    assert "no data: it does not take part (its app failed with Flower's code 2)" in caplog.text
+    house.fails(second, 2, PASSING)
+    house.turn()
+    assert "the disk is full: it is asked again (its app failed with Flower's code 2)" in caplog.text
+
+
+def test_run_that_has_begun_outlives_client_that_fails(link) -> None:
+    house = House(link, link.listener, least=2, fleet=2)
+    house.grid.nodes = [1, 2]
+    sent, _ = house.turn()
+    house.fails(sent, 2, LASTING)
+    house.turn()
+    assert house.grid_loop.too_few_left()
+    house.grid_loop.has_begun = lambda: True
+    assert not house.grid_loop.too_few_left()
 
 
 def test_run_goes_on_while_node_that_failed_has_session(link) -> None:
@@ -367,12 +396,12 @@ def test_run_goes_on_while_node_that_failed_has_session(link) -> None:
     (sent,) = house.turn()
     house.fails(sent, 2, LASTING)
     house.turn()
-    assert house.grid_loop.all_failed()
+    assert house.grid_loop.too_few_left()
     (sent,) = house.turn(10.0)
     session = link.open(Session(invited(sent.content), link.identity(), link.terms()))
     session.send(JOINED)
     link.event(Joined)
-    assert not house.grid_loop.all_failed()
+    assert not house.grid_loop.too_few_left()
 
 
 def test_node_with_open_session_needs_no_explanation(link) -> None:
