@@ -124,14 +124,14 @@ class GridLoop:
         """Return why too few clients are left for a run; empty if there may be enough.
 
         The app of every connected node failed, in a way that no retry mends. Or so many of a fleet of known
-        size failed that the run cannot begin.
+        size failed that the run cannot begin, and all others have answered, so that every failure is named.
         """
         nodes, least, fleet = self._nodes, self._ways.least, self._ways.fleet
         sessions = {node for node, each in nodes.items() if self._has_session(each)}
         failed = nodes.keys() & self._hopeless - sessions
         if failed == nodes.keys() and len(nodes) >= max(1, least):
             return "every client failed"
-        if not failed or fleet is None or self.has_begun():
+        if not failed or fleet is None or self.has_begun() or any(map(self._is_silent, nodes.values())):
             return ""
         left = max(fleet, len(nodes)) - len(failed)
         return f"{left} of {fleet} clients are left, needed min-clients, {least}" if left < least else ""
