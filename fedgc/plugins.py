@@ -16,6 +16,22 @@ from fedgc.errors import BadSetting, nearest
 OWN = "fedgc"
 
 
+def returned(value: object) -> str:
+    """Return in words what an extension has returned, for a message that says what was needed.
+
+    >>> import numpy as np
+    >>> returned(None), returned(1.5), returned((1, "a")), returned(np.zeros(3, np.uint8))
+    ('None', 'a float', '(int, str)', 'uint8 of shape (3,)')
+    """
+    if value is None:
+        return "None"
+    if isinstance(value, tuple):
+        return f"({', '.join(type(each).__name__ for each in value)})"
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{value.dtype} of shape {value.shape}"
+    return f"a {type(value).__name__}"
+
+
 def load(group: str, name: str, asked: str) -> object:
     """Return the object that this group has under this name.
 

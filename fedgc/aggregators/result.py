@@ -5,6 +5,7 @@ import numpy as np
 from fedgc.aggregators.rule import AggregationRule, Vector
 from fedgc.errors import ExtensionFailed
 from fedgc.guards import guarded
+from fedgc.plugins import returned
 
 
 def result_of(rule: AggregationRule, name: str, round_: int, size: int, updates: int) -> Vector | None:
@@ -21,10 +22,6 @@ def result_of(rule: AggregationRule, name: str, round_: int, size: int, updates:
         return None
     if isinstance(mean, np.ndarray) and mean.dtype == np.float32 and mean.shape == (size,):
         return np.require(mean, requirements=("C", "W"))  # the server's optimizer writes to it
-    raise ExtensionFailed(f"{where}: saw {_seen(mean)} as its mean update, needed float32 of shape ({size},)")
-
-
-def _seen(mean: object) -> str:
-    if mean is None:
-        return "nothing"
-    return f"{mean.dtype} of shape {mean.shape}" if isinstance(mean, np.ndarray) else type(mean).__name__
+    raise ExtensionFailed(
+        f"{where}: saw {returned(mean)} as its mean update, needed float32 of shape ({size},)"
+    )

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from fedgc.codecs.codec import Bytes, Codec
 from fedgc.errors import BadVector
 from fedgc.guards import guarded
+from fedgc.plugins import returned
 
 
 @contextmanager
@@ -47,8 +48,7 @@ def encoded(codec: Codec, vector: NDArray[np.float32], rng: np.random.Generator)
     """Return the bytes of a vector; raise BadVector if they are not as many as `largest` says."""
     data = codec.encode(vector, rng)
     if not (isinstance(data, np.ndarray) and data.dtype == np.uint8 and data.ndim == 1):
-        seen = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
-        raise BadVector(f"encode returned {seen}, needed a one-dimensional array of uint8")
+        raise BadVector(f"encode returned {returned(data)}, needed a one-dimensional array of uint8")
     sizes = sizes_of(codec, vector.size)
     if data.size not in sizes:
         seen = f"encode returned {data.size} bytes for {vector.size} numbers"
@@ -61,8 +61,7 @@ def tiles_of(codec: Codec, data: Bytes, size: int) -> Iterator[tuple[int, NDArra
     reached = 0
     for first, tile in codec.tiles(data, size):
         if not (isinstance(tile, np.ndarray) and tile.dtype == np.float32 and tile.ndim == 1):
-            seen = f"{tile.dtype} {tile.shape}" if isinstance(tile, np.ndarray) else type(tile).__name__
-            raise BadVector(f"decode returned {seen}, needed float32 ({size},)")
+            raise BadVector(f"decode returned {returned(tile)}, needed float32 of shape ({size},)")
         reached += tile.size
         if first != reached - tile.size or reached > size:
             break

@@ -35,7 +35,7 @@ def make_gate(name: str, settings: GateSettings, options: str = "") -> Gate[Any]
     with guarded(f"{owner}: make", error=BadSetting):
         made: object = kind.make(settings, **own)
     if not isinstance(made, Gate):
-        seen = "None" if made is None else f"a {type(made).__name__}"
+        seen = plugins.returned(made)
         raise BadSetting(f"{owner}: make returned {seen}, needed a gate (make is a classmethod)")
     return made
 

@@ -10,6 +10,7 @@ from fedgc.errors import BadSetting, ExtensionFailed
 from fedgc.fragments import largest_fragment
 from fedgc.gates import Decision, Reports
 from fedgc.guards import guarded
+from fedgc.plugins import returned
 from fedgc.round.plan import UNKNOWN_LINE, Plan
 
 CHECK_BYTES: Final = 300  # of a client's report and of the Continue command, as lines of a session
@@ -32,17 +33,15 @@ class RunGate:
         """Decide whether a round is exchanged, at this local step of the run; the last round always is."""
         if self._config.is_private:  # a decision would tell what it is made from
             reports = replace(reports, items=())
-        where, priced = (
-            f"gate.name {self._config.chosen_gate}, round {round_}",
-            self._priced(reports, plan, step),
-        )
+        where = f"gate.name {self._config.chosen_gate}, round {round_}"
+        priced = self._priced(reports, plan, step)
         with guarded(where, error=ExtensionFailed):
             answer: object = self._gate.step(self._state, priced)
         match answer:
             case (state, Decision() as decision):
                 self._next = state
             case _:
-                raise ExtensionFailed(f"{where}: step returned {_seen(answer)}, needed (state, Decision)")
+                raise ExtensionFailed(f"{where}: step returned {returned(answer)}, needed (state, Decision)")
         return Decision(sync=True, reason="the last round") if round_ == self._config.rounds else decision
 
     def keep(self) -> None:
@@ -85,9 +84,3 @@ class RunGate:
         waves = -(-clients // self._config.upload_slots)
         known_s = max(plan.upload_s)
         return clients * one_bytes, waves * (known_s or one_bytes / UNKNOWN_LINE)
-
-
-def _seen(answer: object) -> str:
-    if isinstance(answer, tuple):
-        return f"({', '.join(type(each).__name__ for each in answer)})"
-    return "None" if answer is None else f"a {type(answer).__name__}"

@@ -106,8 +106,8 @@ def test_refused_mean_leaves_model_unchanged(outside):
         ("raises", "saw ValueError: boom"),
         ("short", "saw float32 of shape (4,) as its mean update, needed float32 of shape (12,)"),
         ("wide", "saw float64 of shape (12,) as its mean update, needed float32 of shape (12,)"),
-        ("nothing", "saw nothing as its mean update, needed float32 of shape (12,)"),
-        ("list", "saw list as its mean update, needed float32 of shape (12,)"),
+        ("nothing", "saw None as its mean update, needed float32 of shape (12,)"),
+        ("list", "saw a list as its mean update, needed float32 of shape (12,)"),
     ],
 )
 def test_broken_rule_ends_run_and_is_named(outside, how, says):

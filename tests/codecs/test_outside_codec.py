@@ -151,8 +151,8 @@ BROKEN = [
     ("raises", "saw ValueError: boom"),
     ("short", "decode returned 4 numbers, needed 12"),
     ("long", "decode returned 13 numbers, needed 12"),
-    ("wide", "decode returned float64 (12,), needed float32 (12,)"),
-    ("list", "encode returned list, needed a one-dimensional array of uint8"),
+    ("wide", "decode returned float64 of shape (12,), needed float32 of shape (12,)"),
+    ("list", "encode returned a list, needed a one-dimensional array of uint8"),
     ("small", "encode returned 48 bytes for 12 numbers, needed 24, as `largest` says"),
     ("varies", "encode returned 48 bytes for 12 numbers, needed 1 to 24, as `largest` says"),
 ]
