@@ -10,7 +10,6 @@ Another plan must be clearly better, including the time to load the chunks that 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Final
 
 import numpy as np
@@ -245,22 +244,15 @@ def _screened(
         moving_s = _moving_s(question, here.plan, plan) if here else 0.0
         found.append(Trial(setting, speeds, plan, bound_s, moving_s))
     found.sort(key=lambda trial: trial.bound_s + trial.moving_s)
-    plainest = [trial for trial in found if trial.setting.replicas == 1]  # always one without redundancy
     finalists = found[:FINALISTS]
     if expects_late(upload_s(question, speeds).tolist(), late_s(question.config)):
         finalists = found[: FINALISTS // 2]  # the bound knows no late uploads: more kinds are replayed
-        kinds = [list(each) for _, each in groupby(sorted(found, key=_kind), key=_kind)]
-        plainest += [trial for each in kinds for trial in (each[0], max(each, key=_replicas))]
-    finalists += [trial for at, trial in enumerate(plainest) if trial not in [*finalists, *plainest[:at]]]
-    return ((here,) if here else ()) + tuple(finalists)
-
-
-def _kind(trial: Trial) -> int:
-    return trial.setting.blocks or 0
-
-
-def _replicas(trial: Trial) -> int:
-    return trial.setting.replicas
+        for blocks in dict.fromkeys(trial.setting.blocks for trial in found):
+            kind = [trial for trial in found if trial.setting.blocks == blocks]
+            finalists += [kind[0], max(kind, key=lambda trial: trial.setting.replicas)]
+    finalists += [trial for trial in found if trial.setting.replicas == 1]  # always one without redundancy
+    kept = {trial.setting: trial for trial in finalists}
+    return ((here,) if here else ()) + tuple(kept.values())
 
 
 def _present(question: Question, futures: Futures, present: Choice | None) -> Trial | None:
