@@ -6,9 +6,8 @@ needs a database.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from statistics import stdev
 from types import MappingProxyType
 from typing import Final
 
@@ -157,16 +156,6 @@ class PastRound:
         return abs(self.predicted_s / took_s - 1.0) if self.predicted_s and took_s > 0 else None
 
 
-def log_spread(rates: Sequence[float]) -> float:
-    """Return the standard deviation of the logarithms of these rates, 0 for fewer than two.
-
-    >>> log_spread([1.0, math.e, 0.0, math.inf]) == math.sqrt(0.5), log_spread([3.0])
-    (True, 0.0)
-    """
-    logs = [math.log(rate) for rate in rates if 0 < rate < math.inf]
-    return stdev(logs) if len(logs) > 1 else 0.0
-
-
 @value
 class Speed:
     """The measured speed of one client; what it fetches is known of the present run alone."""
@@ -180,10 +169,9 @@ class Speed:
     rounds: int = 1
     fetch_bytes_s: float | None = None  # of chunks, from the store of its site
     chunk_bytes: float | None = None  # of each of them
-    up_spread: float = 0.0  # log_spread of its last uplinks
 
     def __post_init__(self) -> None:
-        for name in ("step_s", "spread_s", "failures", "up_spread"):
+        for name in ("step_s", "spread_s", "failures"):
             seen = getattr(self, name)
             if not (math.isfinite(seen) and seen >= 0):
                 raise BadMessage(

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from fedgc.history import Speed, Speeds, log_spread
+from fedgc.history import Speed, Speeds
 from fedgc.messages import Codeword, Fetched, Loaded
 from fedgc.round.machine import Round
 from fedgc.round.plan import Plan
@@ -24,7 +24,7 @@ from fedgc.round.scheduler import WorkSummary
 RECENT_ROUNDS: Final = 5
 REPLAN_RATIO: Final = 1.5  # a client this much faster or slower than planned triggers a new plan
 LEAST_STEP_S: Final = 1e-9  # a clock may not have advanced
-FEW: Final = 3  # of fewer clients, or of fewer uploads, the spread is meaningless
+FEW: Final = 3  # with fewer clients their spread is meaningless
 
 
 class MeasuredSpeeds:
@@ -109,10 +109,6 @@ class MeasuredSpeeds:
         before = self._history.known.get(client)
         return _middle(self._uplinks.get(client, ()), before.up_bytes_s if before else None)
 
-    def _up_spread(self, client: str, before: float) -> float:
-        rates = self._uplinks.get(client, ())
-        return log_spread(rates) if len(rates) >= FEW else before
-
     def speeds(self) -> Speeds:
         """Return the history, overlaid with the measurements of this run."""
         known: dict[str, Speed] = dict(self._history.known)
@@ -122,7 +118,6 @@ class MeasuredSpeeds:
                 before,
                 step_s=step_s,
                 up_bytes_s=self.up_bytes_s(client),
-                up_spread=self._up_spread(client, before.up_spread),
                 down_bytes_s=self.down_bytes_s(client),
                 fetch_bytes_s=_middle([rate for rate, _ in self._fetches.get(client, ())], None),
                 chunk_bytes=_middle([size for _, size in self._fetches.get(client, ())], None),

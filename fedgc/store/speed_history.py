@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from sqlalchemy import Connection, func, select
 
-from fedgc.history import WINDOW, Speed, Speeds, log_spread
+from fedgc.history import WINDOW, Speed, Speeds
 from fedgc.store import reading, tables
 from fedgc.store.plausible import FASTEST_LINK
 from fedgc.store.tables import ClientRound, Recent, Run, Summary, Task, Track
@@ -82,32 +82,28 @@ def speed_of(samples: Sequence[Sample]) -> Speed | None:
     >>> speed = speed_of([quick, quick._replace(step_s=50.0, failed=True), quick, quick])
     >>> speed.step_s, speed.spread_s, speed.failures, speed.up_bytes_s, speed.down_bytes_s, speed.rounds
     (0.1, 0.0, 0.25, 500.0, None, 4)
-    >>> round(speed_of([quick, quick._replace(upload_s=4.0)]).up_spread, 2)
-    0.49
     """
     steps = [sample.step_s for sample in samples if sample.step_s is not None]
     if not steps:
         return None
     middle = median(steps)
     between = MAD_TO_DEVIATION * median(abs(step - middle) for step in steps)
-    uplinks = _rates([(sample.up_bytes, sample.upload_s) for sample in samples])
-    downlinks = _rates([(sample.down_bytes, sample.download_s) for sample in samples])
     within = [sample.spread_s for sample in samples if sample.spread_s is not None]
     return Speed(
         client="",
         step_s=middle,
         spread_s=math.hypot(between, median(within) if within else 0.0),
         failures=sum(sample.failed for sample in samples) / len(samples),
-        up_bytes_s=median(uplinks) if uplinks else None,
-        down_bytes_s=median(downlinks) if downlinks else None,
+        up_bytes_s=_rate([(sample.up_bytes, sample.upload_s) for sample in samples]),
+        down_bytes_s=_rate([(sample.down_bytes, sample.download_s) for sample in samples]),
         rounds=len(steps),
-        up_spread=log_spread(uplinks),
     )
 
 
-def _rates(transfers: Sequence[tuple[int, float]]) -> list[float]:
+def _rate(transfers: Sequence[tuple[int, float]]) -> float | None:
     rates = [size / seconds for size, seconds in transfers if size > 0 and seconds > 0]
-    return [rate for rate in rates if rate <= FASTEST_LINK]
+    credible = [rate for rate in rates if rate <= FASTEST_LINK]
+    return median(credible) if credible else None
 
 
 def _task(connection: Connection, task: str | None) -> int | None:

@@ -26,7 +26,6 @@ from fedgc.tuner.trial import (
     Futures,
     Question,
     Setting,
-    drawn_upload_s,
     fluid_s,
     known_speeds,
     replayed_s,
@@ -131,9 +130,9 @@ def mean_round_s(question: Question, choice: Choice, futures: Futures) -> float:
     setting = choice.setting
     replicas = min(setting.replicas, len(question.clients))
     fits = Setting(replicas, setting.blocks and min(setting.blocks, replicas))
-    plan = question.planned(fits, choice.speeds)
-    upload_s_bw = drawn_upload_s(question, choice.speeds, len(futures.step_bw))
-    seconds = replayed_s(question, plan, futures, upload_s_bw)
+    seconds = replayed_s(
+        question, question.planned(fits, choice.speeds), futures, upload_s(question, choice.speeds)
+    )
     return float(seconds.mean())
 
 

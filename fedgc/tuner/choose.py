@@ -29,7 +29,6 @@ from fedgc.tuner.trial import (
     Question,
     Setting,
     cover_s,
-    drawn_upload_s,
     fluid_s,
     known_speeds,
     replayed_s,
@@ -297,10 +296,10 @@ def _confirmed(
     few, kept = thinned(question, held[0].step_w, trials[-1].speeds, 2 * max(COPIES))
     sample = _representative(trials[-1].plan, futures)
     part = Futures(sample.step_bw[:, list(kept)], sample.dies_bw[:, list(kept)])
-    upload_s_bw = drawn_upload_s(question, trials[-1].speeds, len(sample.step_bw))[:, list(kept)]
+    up_s_w = upload_s(question, trials[-1].speeds)[list(kept)]
     played = []
     for trial in trials:
-        seconds = replayed_s(few, few.planned(trial.setting, trial.speeds), part, upload_s_bw)
+        seconds = replayed_s(few, few.planned(trial.setting, trial.speeds), part, up_s_w)
         played.append(_with_all(trial, seconds, few.planned(trial.setting, trial.speeds), sample, part))
     times_tb = np.stack(played)
     risk_s = _risk_s(question, held[0], sample)

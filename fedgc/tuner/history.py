@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgc.errors import BadSetting
-from fedgc.history import WINDOW, ClientRow, PastRound, RoundRow, Speed, Speeds, log_spread
+from fedgc.history import WINDOW, ClientRow, PastRound, RoundRow, Speed, Speeds
 from fedgc.sim.clock import NEVER, Scenario
 
 Float = NDArray[np.float64]
@@ -141,9 +141,7 @@ def remember(scenario: Scenario, *, pieces: int = 1, update_bytes: int = 0) -> t
     links = {}
     for client, up_s_r in zip(clients, np.stack([each.up_s_w for each in recent]).T.tolist(), strict=True):
         rates = [update_bytes / up_s for up_s in up_s_r if update_bytes and 0 < up_s < NEVER]
-        links[client] = Speed(
-            client, 1.0, up_bytes_s=median(rates) if rates else None, up_spread=log_spread(rates)
-        )
+        links[client] = Speed(client, 1.0, up_bytes_s=median(rates) if rates else None)
     return history, robust(history, Speeds(links))
 
 
@@ -172,6 +170,5 @@ def robust(history: ClientHistory, before: Speeds) -> Speeds:
             up_bytes_s=old.up_bytes_s if old else None,
             down_bytes_s=old.down_bytes_s if old else None,
             rounds=seen.size,
-            up_spread=old.up_spread if old else 0.0,
         )
     return Speeds(known)

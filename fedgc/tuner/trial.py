@@ -16,7 +16,6 @@ Shape letters: b futures, w clients, c chunks, k replicas.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
-from zlib import crc32
 
 import numpy as np
 
@@ -32,7 +31,6 @@ from fedgc.tuner.history import FLOAT_BYTES, Float
 MOST_REPLAYED: Final = 160  # chunks of a fleet that is replayed without thinning
 MOST_MERGED: Final = 400  # chunks of a fleet whose chunks are merged
 MERGED: Final = 4  # at least so many chunks are left for each client
-FEWEST_SPREADS: Final = 3  # clients whose uploads have a known spread
 REPEAT: Final = 2.0  # a round that lacks data costs as much as repeating it
 PATIENT_S: Final = 1e9  # no timeout, since the duration is measured
 
@@ -129,24 +127,6 @@ def upload_s(question: Question, speeds: Speeds) -> Float:
     return np.asarray([size_bytes / s.up_bytes_s if s and s.up_bytes_s else 0.0 for s in known])
 
 
-def drawn_upload_s(question: Question, speeds: Speeds, futures: int) -> Float:
-    """Return the seconds of a whole update in each future, around each client's median.
-
-    All deviate alike, by the root mean square of the clients' spreads. The largest tenth, at least one, is
-    left out: a few clients do not decide for others.
-    """
-    known = [speeds.known[client].up_spread for client in question.clients if client in speeds.known]
-    seen = sorted(spread for spread in known if spread > 0)
-    upload_s_bw: Float = np.tile(upload_s(question, speeds), (futures, 1))
-    if len(seen) < FEWEST_SPREADS:
-        return upload_s_bw
-    spread = float(np.sqrt(np.mean(np.square(seen[: -max(1, len(seen) // 10)]))))
-    seeds = ([question.config.seed, crc32(client.encode())] for client in question.clients)  # as in any fleet
-    normal_bw = np.stack([np.random.default_rng(seed).normal(size=futures) for seed in seeds], axis=1)
-    drawn_bw: Float = upload_s_bw * np.exp(spread * normal_bw)
-    return drawn_bw
-
-
 def fluid_s(question: Question, futures: Futures, blocks: int = 1) -> Float:
     """Return the fluid bound, all work over all speeds, for each future."""
     work = len(question.fleet.chunks) * question.steps * blocks
@@ -185,10 +165,10 @@ def uncoded_s(question: Question, speeds: Speeds, futures: Futures) -> Float:
     return slowest
 
 
-def replayed_s(question: Question, plan: Plan, futures: Futures, upload_s_bw: Float) -> Float:
+def replayed_s(question: Question, plan: Plan, futures: Futures, up_s_w: Float) -> Float:
     """Return the time of a round in each future; a round that lacks data counts twice."""
     rounds = range(len(futures.step_bw))
-    return np.asarray([_play(question, plan, futures, future, upload_s_bw[future]) for future in rounds])
+    return np.asarray([_play(question, plan, futures, future, up_s_w) for future in rounds])
 
 
 def _play(question: Question, plan: Plan, futures: Futures, future: int, up_s_w: Float) -> float:

@@ -68,19 +68,6 @@ def test_measurements_of_this_run_override_history():
     assert known["z"].step_s == 3.0
 
 
-def test_spread_of_uplinks_is_that_of_last_rounds():
-    pace = MeasuredSpeeds(Speeds({"a": Speed("a", 1.0, up_bytes_s=7.0, up_spread=0.3)}))
-    for client, seconds in (
-        *[("a", 1.0), ("a", 9.0)],
-        *[("b", 1.0), ("b", math.e**2)] * 2,
-        *[("c", 3.0)] * 3,
-    ):
-        pace.worked(client, 1.0)
-        pace.sent(client, 100, seconds)
-    spread = {client: speed.up_spread for client, speed in pace.speeds().known.items()}
-    assert spread == {"a": 0.3, "b": pytest.approx(math.sqrt(4 / 3)), "c": 0.0}
-
-
 def test_abandoned_upload_bounds_uplink_speed():
     pace = MeasuredSpeeds(Speeds({"b": Speed("b", 1.0, up_bytes_s=5.0)}))
     pace.delayed("a", 100, 10.0)

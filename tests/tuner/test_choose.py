@@ -33,7 +33,6 @@ from fedgc.tuner.history import FLOAT_BYTES
 from fedgc.tuner.trial import (
     Futures,
     cover_s,
-    drawn_upload_s,
     fluid_s,
     replayed_s,
     thinned,
@@ -98,7 +97,7 @@ def predicted(seed: int) -> tuple[Choice, np.ndarray]:
     plan = question(12, 4).planned(choice.setting, choice.speeds)
     paces = np.stack([each.pace_wk[:, 0] / 4 for each in scenario[20:]])
     none_dies = np.full(paces.shape, np.inf)
-    return choice, replayed_s(question(12, 4), plan, Futures(paces, none_dies), np.zeros(paces.shape))
+    return choice, replayed_s(question(12, 4), plan, Futures(paces, none_dies), np.zeros(12))
 
 
 def test_first_predictions_cover_following_rounds() -> None:
@@ -179,7 +178,7 @@ def test_bound_without_steering_equals_slow_reference() -> None:
 def test_replay_is_between_fluid_bound_and_unsteered_bound() -> None:
     asked = question(4, 5)
     plan = asked.planned(Setting(2, 1), Speeds())
-    seconds = replayed_s(asked, plan, STEADY, np.zeros((1, 4)))
+    seconds = replayed_s(asked, plan, STEADY, np.zeros(4))
     longest = 4.0  # orders turn every round, and the last chunk of the slowest may have been begun
     assert fluid_s(asked, STEADY)[0] <= seconds[0] <= cover_s(plan, STEADY)[0, 0] + longest
 
@@ -191,10 +190,10 @@ def test_large_fleet_is_thinned_to_same_mix_of_speeds() -> None:
     assert np.mean(step_w[list(kept)]) == pytest.approx(step_w.mean(), rel=0.1)
 
 
-def linked(asked: Question, upload_s: Sequence[float], spread: float = 0.0) -> Speeds:
+def linked(asked: Question, upload_s: Sequence[float]) -> Speeds:
     size = FLOAT_BYTES * asked.fleet.size
     known = zip(asked.clients, upload_s, strict=True)
-    return Speeds({c: Speed(c, 1.0, up_bytes_s=size / s, up_spread=spread) for c, s in known})
+    return Speeds({c: Speed(c, 1.0, up_bytes_s=size / s) for c, s in known})
 
 
 def test_fleet_with_uneven_uplinks_keeps_clients_in_larger_chunks() -> None:
@@ -218,19 +217,6 @@ def test_fleets_of_any_size_are_merged_if_uplinks_are_uneven() -> None:
         assert len(kept) == clients
         sizes.append((len(few.fleet.chunks), few.steps))
     assert sizes == [(300, 2), (320, 2), (340, 2), (400, 2)]
-
-
-def test_uploads_are_drawn_with_measured_spread_for_any_fleet() -> None:
-    asked = question(400, 1)
-    steady, noisy = linked(asked, [5.0] * 400), linked(asked, [5.0] * 400, spread=0.5)
-    assert (drawn_upload_s(asked, steady, 3) == 5.0).all()
-    drawn = np.log(drawn_upload_s(asked, noisy, 8) / 5.0)
-    assert drawn.std() == pytest.approx(0.5, rel=0.1)
-    assert drawn.mean() == pytest.approx(0.0, abs=0.05)
-    fewer = replace(asked, fleet=replace(asked.fleet, holds=dict(list(asked.fleet.holds.items())[7:])))
-    wild = Speeds({**steady.known, "client 0": replace(steady.known["client 0"], up_spread=5.0)})
-    assert (drawn_upload_s(asked, wild, 3) == 5.0).all(), "one client does not decide for all"
-    assert (drawn_upload_s(fewer, noisy, 8) == drawn_upload_s(asked, noisy, 8)[:, 7:]).all()
 
 
 def test_finalists_have_every_number_of_blocks_if_uplinks_are_known() -> None:
@@ -400,8 +386,7 @@ def test_replay_takes_chunk_numbers_with_gaps(first: int) -> None:
     plans = [each.planned(Setting(1, 1), Speeds()) for each in (dense, gaps)]
     told = Futures(np.array([[1.0, 2.0]]), np.full((1, 2), np.inf))
     seconds = [
-        replayed_s(each, plan, told, np.zeros((1, 2)))
-        for each, plan in zip((dense, gaps), plans, strict=True)
+        replayed_s(each, plan, told, np.zeros(2)) for each, plan in zip((dense, gaps), plans, strict=True)
     ]
     assert seconds[0].tolist() == seconds[1].tolist() == [4.0]
 
