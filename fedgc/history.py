@@ -7,7 +7,7 @@ needs a database.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -107,6 +107,12 @@ class RoundRow:
     def discarded(self) -> int:
         """Finished replicas of chunks, or local steps, that are in no sum; continued work is not included."""
         return 0 if self.outcome == "skipped" else sum(row.finished - row.counted for row in self.clients)
+
+    def without_update(self, why: str) -> "RoundRow":
+        """Return the row of a round whose update the server has left out: nothing counts."""
+        reason = "; ".join(filter(None, (self.reason, f"its update is left out: {why}")))
+        clients = tuple(replace(each, counted=0) for each in self.clients)
+        return replace(self, outcome="empty", counted_samples=0, reason=reason, clients=clients)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from logging import INFO, WARNING, Logger
 from typing import Final
 
 from fedgc.codecs.model_change import ModelChange
-from fedgc.errors import NotRecoverable, Refused
+from fedgc.errors import FedgcError, NotRecoverable, Refused
 from fedgc.flower.announced_hours import AnnouncedHours
 from fedgc.flower.background import BackgroundQueue
 from fedgc.flower.checkpoint_writer import CheckpointWriter
@@ -109,15 +109,15 @@ class Driver:
         )
         self._ring: RingSum | None = None  # masked sum of the present round
         self._mean: Vector | None = None  # unmasked mean of a masked round
+        self._left_out = ""  # why the update of the present round is not used
         self._sum = RoundSum(job.config, self.common.size)
         self._privacy = PrivacyAccount(self._sum.private, job.federation, self.common, job.resume)
         self._background = BackgroundQueue(partial(log.log, WARNING, "%s"), self.model.nbytes)
-        self._checkpoints = CheckpointWriter(job, self._background, log)
+        self._checkpoints, self._warn_once = CheckpointWriter(job, self._background, log), WarnOnce(log)
         self._shown, self._trimmed, self._live = 0.0, self._started, LiveState(job.config, self._started)
-        self._warn_once = WarnOnce(log)
         self._faults, self._waits, self._hours = ClientFaults(), FruitlessWaits(), AnnouncedHours(job.sink)
         self.guard: Final = EventGuard(log, lambda: self._run.number)
-        self._skipped = self._over = 0  # rounds
+        self._skipped, self._over = 0, 0  # rounds
         self.events: Final[queue.SimpleQueue[LinkEvent]] = events or queue.SimpleQueue()
         self._announcements = Initialization(job.model.layout)
         self._claims: Mapping[str, AlikeData | SampleShares] = {
@@ -348,7 +348,7 @@ class Driver:
         try:
             self._mean, _ = ring.mean()
         except NotRecoverable as error:  # a site used masks of another exchange: the sum is noise
-            self._log.log(WARNING, "round %d: its update is left out: %s", uncover.round, error)
+            self._leave_out(uncover.round, error)
 
     # ---- a round's end
 
@@ -376,8 +376,12 @@ class Driver:
             self._name_outliers(apply.round)
             return None if mean is None else self._optimizer.apply(self.model, mean, apply.version - 1)
         except Refused as error:
-            self._log.log(WARNING, "round %d: its update is left out: %s", apply.round, error)
+            self._leave_out(apply.round, error)
             return None
+
+    def _leave_out(self, round_: int, error: FedgcError) -> None:
+        self._left_out = str(error)
+        self._log.log(WARNING, "round %d: its update is left out: %s", round_, error)
 
     def _name_outliers(self, round_: int) -> None:
         for client, part in self._sum.outliers.items():
@@ -415,11 +419,12 @@ class Driver:
         clients = tuple(with_traffic(client, link, refused[client.client]) for client in row.clients)
         reason, left_out = (self._by_name(text, link) for text in (row.reason, row.left_out))
         row = replace(row, clients=clients, reason=reason, left_out=left_out)
-        self._log.log(INFO, "%s", line_of(row))
+        kept, self._left_out = row.without_update(self._left_out) if self._left_out else row, ""
+        self._log.log(INFO, "%s", line_of(kept))
         self._over += 1
         self._skipped += row.outcome == "skipped"
-        self._job.sink.append(row)
-        self._rollback.counted(row)
+        self._job.sink.append(kept)
+        self._rollback.counted(kept)
         if self._over == 1 and (warning := self._pins.unused(link.clients())):
             self._warn_once("pins", row.round, warning)
         for client in row.clients:

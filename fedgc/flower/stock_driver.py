@@ -281,6 +281,7 @@ class StockDriver:
                 if mean is not None:
                     self._model = self._optimizer.apply(self._model, mean)
             except Refused as error:
+                row = row.without_update(str(error))
                 self._log.log(WARNING, "round %d: its update is left out: %s", round_, error)
             self._models[closed.version] = self._model
             self.result.train_metrics_clientapp[round_] = MetricRecord(dict(_mean(self._train_metrics)))

@@ -37,12 +37,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Key = tuple[Any, ...]  # of JSON's own types
 Part = tuple[Key, bytes | memoryview]
+Made = tuple[Mapping[str, float], str]  # a model's figures, and why its round's update is left out
 ABOUT: Final = "about"  # the last part of the archive; the names of the others are keys as JSON
 FINDINGS, MODEL, OPTIMIZER, RULE = "findings", "model", "optimizer", "rule"  # what keys begin with
 SPARED: Final = 20  # times as long as a checkpoint takes, until the next one is written
 KINDS: Final[Mapping[str, type]] = MappingProxyType(
     {
-        "turns": int, "rounds": int, "now": float, "of": dict, "options": dict, "evaluated": list,
+        "turns": int, "rounds": int, "now": float, "of": dict, "options": dict, "made": list,
         "noise": dict, "privacy": str, "parts": list,
     }
 )  # fmt: skip
@@ -57,7 +58,7 @@ class About:
     now: float
     of: Mapping[str, object]  # the description of the simulation
     options: Mapping[str, Any]
-    evaluated: Sequence[Mapping[str, float]]  # by version of the model, from 1
+    made: Sequence[Made]  # by version of the model, from 1
     noise: Mapping[str, Any]
     privacy: str
     parts: Sequence[str] = ()  # the names of all others, in order
@@ -66,8 +67,10 @@ class About:
         for each in fields(self):
             if not isinstance(seen := getattr(self, each.name), KINDS[each.name] | tuple):
                 raise TypeError(f"{each.name} as {type(seen).__name__}, not {KINDS[each.name].__name__}")
-        if not all(isinstance(value, float) for found in self.evaluated for value in found.values()):
+        if not all(isinstance(value, float) for figures, _ in self.made for value in figures.values()):
             raise TypeError("a figure that is no number")
+        if not all(isinstance(left_out, str) for _, left_out in self.made):
+            raise TypeError("a reason that is no text")
 
     @classmethod
     def of_archive(cls, archive: ZipFile, size_bytes: int) -> "About":
@@ -255,7 +258,7 @@ class Keeper:
         """`of` describes the simulation; the checkpoint of another one is refused."""
         self._checkpoint, self._of, self._numbers = checkpoint, of, numbers
         self._turns, self._rounds, self._due, self._next_s = 0, 0, False, 0.0
-        self._evaluated: list[Mapping[str, float]] = []
+        self._made: list[Made] = []
         self._findings = numbers.trainers.findings = Findings(checkpoint)
         self._about = checkpoint.about()
         if self._about is None:
@@ -276,14 +279,14 @@ class Keeper:
         """The newest common model."""
         return self._numbers.trainers.models[max(self._numbers.trainers.models)]
 
-    def evaluated(self, evaluate: Callable[[], Mapping[str, float]]) -> Mapping[str, float]:
-        """Make a new model and return its figures, or return those of then."""
-        at, kept = len(self._evaluated), self._about.evaluated if self.replays and self._about else None
+    def made(self, make: Callable[[], Made]) -> Made:
+        """Make a new model and return what is known of it, or return what was."""
+        at, kept = len(self._made), self._about.made if self.replays and self._about else None
         if kept is not None and at == len(kept):
             raise self._checkpoint.other_course(self._findings.round, "one more model", "none")
-        found = evaluate() if kept is None else kept[at]
-        self._evaluated.append({name: float(value) for name, value in found.items()})
-        return found
+        figures, left_out = make() if kept is None else kept[at]
+        self._made.append(({name: float(value) for name, value in figures.items()}, left_out))
+        return figures, left_out
 
     def ended(self, rounds: int, *, due: bool) -> None:
         """So many rounds are over; after this one a checkpoint may be written."""
@@ -314,7 +317,7 @@ class Keeper:
         for what, then, seen in (
             ("the clock at", about.now, now),
             ("ended rounds:", about.rounds, self._rounds),
-            ("models:", len(about.evaluated), len(self._evaluated)),
+            ("models:", len(about.made), len(self._made)),
             ("numbers of training left:", 0, self._findings.left),
         ):
             if then != seen:
@@ -322,8 +325,8 @@ class Keeper:
         began = time.monotonic()
         with reading(self._checkpoint.path):
             self._numbers.restore(self._checkpoint.parts())
-            if max(self._numbers.trainers.models) != len(about.evaluated):
-                raise ValueError(f"no model of version {len(about.evaluated)}")
+            if max(self._numbers.trainers.models) != len(about.made):
+                raise ValueError(f"no model of version {len(about.made)}")
             self._numbers.noise.bit_generator.state = about.noise
             if self._numbers.sum.private is not None:
                 self._numbers.sum.private.restore(about.privacy)
@@ -333,7 +336,7 @@ class Keeper:
     def _write(self, now: float) -> None:
         began, private = time.monotonic(), self._numbers.sum.private
         about = About(
-            self._turns, self._rounds, now, self._of, self._checkpoint.options, self._evaluated,
+            self._turns, self._rounds, now, self._of, self._checkpoint.options, self._made,
             self._numbers.noise.bit_generator.state, "" if private is None else private.text(),
         )  # fmt: skip
         findings: Part = (FINDINGS,), memoryview(self._findings.values)

@@ -48,7 +48,7 @@ from fedgc.messages import (
 from fedgc.run.machine import Append, Apply, Run, RunParts
 from fedgc.run.planner import Planner
 from fedgc.run.sample_pins import SamplePins
-from fedgc.sim.checkpoint import Checkpoint, Findings, Keeper, Numbers, Part
+from fedgc.sim.checkpoint import Checkpoint, Findings, Keeper, Made, Numbers, Part
 from fedgc.sim.clock import UNCONTENDED, ArrayClientModel, Finding, Line, Scenario, Terms, VirtualClock
 from fedgc.sim.exclusion import Exclusion
 from fedgc.sim.fleet import Fleet
@@ -309,6 +309,7 @@ class _Training:
             self._keeper = Keeper(checkpoint, job.description(self._common), numbers)
         self._load(0)
         self._metrics: Mapping[str, float] = {}
+        self._left_out = ""  # why the update of the present round is not used
         self.points: list[Point] = []
         self._clock = self._made(job.task.sizes())
         if isinstance(self._fleet, Fleet):
@@ -370,7 +371,9 @@ class _Training:
             self._apply(output)
         elif isinstance(output, Append):
             self._sum.clear()
-            self._append(Point(self._clock.now, output.row, self._clock.uploads.sent, self._metrics))
+            why, self._left_out = self._left_out, ""
+            row = output.row.without_update(why) if why else output.row
+            self._append(Point(self._clock.now, row, self._clock.uploads.sent, self._metrics))
             for client, pause_s in self._exclusion.after(output, self._clock.now):
                 self._clock.exclude(client, pause_s)
 
@@ -393,20 +396,22 @@ class _Training:
 
     def _apply(self, apply: Apply) -> None:
         keeper = self._keeper
-        made = partial(self._applied, apply)
-        self._metrics = made() if keeper is None else keeper.evaluated(made)
+        make = partial(self._applied, apply)
+        self._metrics, self._left_out = make() if keeper is None else keeper.made(make)
 
-    def _applied(self, apply: Apply) -> Mapping[str, float]:
+    def _applied(self, apply: Apply) -> Made:
+        left_out = ""
         try:
             mean = self._sum.mean(apply.weight, apply.round)
             if mean is not None:
                 self.model = self._optimizer.apply(self.model, mean)
         except Refused as error:  # as on a server
-            LOG.warning("round %d: its update is left out: %s", apply.round, error)
+            left_out = str(error)
+            LOG.warning("round %d: its update is left out: %s", apply.round, left_out)
         self._load(apply.version)
         every = self._job.config.evaluate_every
         due = every and apply.round % every == 0
-        return self._common.evaluate(self.average) if due else {}
+        return self._common.evaluate(self.average) if due else {}, left_out
 
 
 def train(

@@ -177,6 +177,14 @@ def test_invalid_answer_is_left_out_and_others_count(client: Client, reason: str
     np.testing.assert_allclose(driver.result.arrays.to_numpy_ndarrays()[0], FIRST[0] + 2.0)
 
 
+def test_round_whose_update_is_left_out_is_empty() -> None:
+    driver, over, _, sink, _ = run(adds(1.0), rounds=1, aggregator="krum", aggregator_options="f=1")
+    assert over.complete
+    assert sink.rows[0].outcome == "empty"
+    assert "its update is left out: aggregator krum: saw 2 updates" in sink.rows[0].reason
+    np.testing.assert_array_equal(driver.result.arrays.to_numpy_ndarrays()[0], FIRST[0])
+
+
 def test_resumed_run_equals_uninterrupted_run() -> None:
     momentum = {"server_momentum": 0.9, "evaluate_every": 0}
     whole, _, _, _, _ = run(adds(1.0), rounds=3, **momentum)
