@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from fedgc.cli.clients import ClientSettings, words_of
+from fedgc.cli.clients import ClientSettings
 from fedgc.deploy.app_folder import Setting
 from fedgc.errors import EdgeFailed, FedgcError
 from fedgc.processes import supervision
@@ -71,7 +71,9 @@ class Served:
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start `fedgc serve`."""
-        words = [sys.executable, "-m", "fedgc.cli", "serve", *words_of(self.clients)]
+        settings = [f"{name}:{key}={each}" for name, own in self.clients.items() for key, each in own.items()]
+        words = [sys.executable, "-m", "fedgc.cli", "serve"]
+        words += [word for setting in settings for word in ("--client", setting)]
         words += [word for name, value in self.settings.items() for word in ("--set", f"{name}={value}")]
         state = {"FEDGC_DB": str(self.folder / "fedgc.db"), "XDG_STATE_HOME": str(self.folder / "state")}
         with (self.folder / "serve.out").open("ab") as out:

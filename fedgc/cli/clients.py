@@ -50,16 +50,6 @@ def parse_clients(words: Iterable[str]) -> ClientSettings:
     return found
 
 
-def words_of(own: ClientSettings) -> list[str]:
-    """Return the options that `parse_clients` reads.
-
-    >>> words_of({"north": {"beds": 12}})
-    ['--client', 'north:beds=12']
-    """
-    options = [f"{name}:{key}={value}" for name, each in own.items() for key, value in each.items()]
-    return [word for option in options for word in ("--client", option)]
-
-
 def nodes_of(clients: int | None, own: ClientSettings, first: int = 0) -> tuple[Node, ...]:
     """Return the clients to start: the named ones, and more up to `clients`, which count from `first`.
 

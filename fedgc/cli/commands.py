@@ -234,15 +234,16 @@ def evaluate(  # noqa: PLR0913, PLR0917  one for each option
 ) -> None:
     """Have the clients of a run score one of its models on their data; the run does not change.
 
-    If the run was started with --client, repeat these options: they tell each client its data.
+    By default they are those of the run: on its SuperLink, or on this machine with the same settings.
 
     Example: fedgc evaluate run-20260101-120000-1 --best
     """
     from fedgc.cli import evaluate as evaluation
     from fedgc.cli.clients import parse_clients
+    from fedgc.cli.run_place import RunPlace
 
-    own = parse_clients(client or [])
-    evaluation.evaluate(evaluation.Asked(run, version, best, clients, superlink, own), as_json=as_json)
+    place = RunPlace(clients, superlink, parse_clients(client or []))
+    evaluation.evaluate(evaluation.Asked(run, version, best, place), as_json=as_json)
 
 
 @app.command()

@@ -14,11 +14,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedgc.cli import view
-from fedgc.cli.clients import NONE, ClientSettings
 from fedgc.cli.follow import POLL_S, Log, Seen, why_incomplete
 from fedgc.cli.history import must_be_over
 from fedgc.cli.model import chosen_version
 from fedgc.cli.run import STOP_S, Wanted, app_with, host_of
+from fedgc.cli.run_place import RunPlace, place_of
 from fedgc.cli.signals import like_ctrl_c
 from fedgc.config import RunConfig, known
 from fedgc.deploy.app_folder import app_in
@@ -32,14 +32,12 @@ from fedgc.store.views import Run
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Which model to score, and where: on so many local clients, or on a SuperLink."""
+    """Which model to score, and where: by default where the run was."""
 
     run: str
     version: int | None = None  # the newest
     best: bool = False
-    clients: int | None = None
-    superlink: str | None = None
-    own: ClientSettings = field(default_factory=lambda: NONE)  # the clients' own settings, by name
+    place: RunPlace = field(default_factory=RunPlace)
 
 
 def evaluate(asked: Asked, *, as_json: bool) -> None:
@@ -48,11 +46,12 @@ def evaluate(asked: Asked, *, as_json: bool) -> None:
     with like_ctrl_c(), Store.open(reads_only=True) as store:
         found = store.run(asked.run)
         must_be_over(found)
-        clients = asked.clients or len(asked.own) or None
+        place = asked.place or place_of(found.run)
+        clients = place.clients or len(place.own) or None
         config = _config(found, chosen_version(store, found, asked.version, best=asked.best), clients)
-        here = asked.clients if asked.own else config.min_clients
-        started = None if asked.superlink else here
-        wanted = Wanted(started, {}, asked.superlink, found.run, asked.own)
+        here = place.clients if place.own else config.min_clients
+        started = None if place.superlink else here
+        wanted = Wanted(started, {}, place.superlink, found.run, place.own)
         said = _scored(wanted, config)
     result = json.loads(said)
     if as_json:

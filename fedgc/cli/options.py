@@ -56,7 +56,11 @@ OnSuperlink = Annotated[
     typer.Option(help="Train on this SuperLink: a name in Flower's configuration, or up for `fedgc up`."),
 ]
 Resume = Annotated[
-    str | None, typer.Option(help="Resume this run from its last checkpoint.", autocompletion=runs_like)
+    str | None,
+    typer.Option(
+        help="Resume this run from its last checkpoint, where it was unless another place is given.",
+        autocompletion=runs_like,
+    ),
 ]
 RunName = Annotated[
     str | None,

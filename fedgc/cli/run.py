@@ -5,7 +5,6 @@ It runs the app in the current folder, if there is one, else fedgc's own with th
 
 import os
 import re
-import shlex
 import shutil
 import tempfile
 import time
@@ -20,7 +19,7 @@ import click
 from rich.console import Console
 
 from fedgc.cli import up, view
-from fedgc.cli.clients import NONE, ClientSettings, nodes_of, with_keys, words_of
+from fedgc.cli.clients import NONE, ClientSettings, nodes_of, with_keys
 from fedgc.cli.follow import (
     Follower,
     Log,
@@ -34,6 +33,7 @@ from fedgc.cli.follow import (
     why_incomplete,
 )
 from fedgc.cli.history import must_be_over
+from fedgc.cli.run_place import RunPlace, folder_of, keep_place, place_of
 from fedgc.cli.script import placed_script, travels
 from fedgc.cli.settings import GIVEN, Layer, settle
 from fedgc.cli.signals import Terminated, like_ctrl_c
@@ -93,17 +93,17 @@ class Wanted:
         """The number of clients to start."""
         return len(self.nodes)
 
-    def again(self, run: str, command: str = "run") -> str:
-        """Return the command that resumes this run where it was.
+    @property
+    def place(self) -> RunPlace:
+        """Where it runs, as far as it is said."""
+        return RunPlace(self.clients, self.superlink, self.own)
 
-        >>> Wanted(None, {}, superlink="hospital").again("ward")
-        'fedgc run --superlink hospital --resume ward'
-        >>> Wanted(2, {}).again("ward")
-        'fedgc run --clients 2 --resume ward'
-        """
-        where = ["--superlink", self.superlink] if self.superlink is not None else []
-        count = ["--clients", str(self.clients)] if self.clients is not None else []
-        return shlex.join(["fedgc", command, *where, *count, *words_of(self.own), "--resume", run])
+    def where_it_was(self, store: Store) -> "Wanted":
+        """Return this with the place that a resumed run had, unless another one is given."""
+        if self.resume is None or self.place:
+            return self
+        had = place_of(store.run(self.resume).run)
+        return replace(self, clients=had.clients, superlink=had.superlink, own=had.own)
 
 
 def trained(task: str | None, script: str | None) -> dict[str, Setting]:
@@ -160,16 +160,18 @@ def run(wanted: Wanted) -> None:
     """
     console = view.terminal()
     app = app_in(wanted.folder)
-    must_be_known(wanted)
     with like_ctrl_c(), Store.open() as store:
+        wanted = wanted.where_it_was(store)
+        must_be_known(wanted)
         config = ready(store, wanted, app)
         name = config.resume or config.run
         console.print(f"run {name}, store {store.name}", soft_wrap=True, markup=False)
         began = time.monotonic()
+        keep_place(name, wanted.place)
         with host_of(wanted, console, name) as host:
             over = started(Place(wanted, app, store, host, console), config)
         print_tables(console, over.seen, time.monotonic() - began, resumed=bool(config.resume))
-    goes_on = f"; `{wanted.again(name)}` goes on" if over.resumable else ""
+    goes_on = f"; `fedgc run --resume {name}` goes on" if over.resumable else ""
     if over.stopped:
         console.print(f"stopped after round {over.seen.last}{goes_on}", soft_wrap=True, markup=False)
         raise click.Abort
@@ -345,7 +347,7 @@ def host_of(wanted: Wanted, console: Console, run: str = "") -> Iterator[Host]:
     if wanted.superlink is None:
         count = view.numbered(wanted.here, "client")
         console.print(f"starting the server and {count}: this takes up to a minute", highlight=False)
-        nodes = with_keys(wanted.nodes, keys_folder(run)) if run else wanted.nodes
+        nodes = with_keys(wanted.nodes, folder_of(run) / "keys") if run else wanted.nodes
         with local.LocalFederation(nodes) as federation:
             console.print(local.exposure(federation.address), soft_wrap=True, markup=False, highlight=False)
             yield Host(federation.superlink, federation.leave, federation.restart_ended)
@@ -356,11 +358,6 @@ def host_of(wanted: Wanted, console: Console, run: str = "") -> Iterator[Host]:
             yield Host(found)
         finally:
             found.close()
-
-
-def keys_folder(run: str) -> Path:
-    """Return the folder of the keys of the clients that are started here for a run."""
-    return runs_folder("", os.environ) / run / "keys"
 
 
 def named(name: str, folder: Path) -> Superlink:

@@ -35,6 +35,7 @@ from fedgc.cli.run import (
     settings_of,
     started,
 )
+from fedgc.cli.run_place import keep_place
 from fedgc.cli.signals import like_ctrl_c
 from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import App, app_in
@@ -104,7 +105,7 @@ def _serve(wanted: Wanted, most: int) -> None:
     console = view.terminal()
     must_be_known(wanted)
     with like_ctrl_c(), Store.open() as store:
-        over = keep(wanted, most, store, console, lambda run: host_of(wanted, console, run))
+        over = keep(wanted, most, store, console, lambda found, run: host_of(found, console, run))
     if over is not None and over.stopped:
         raise click.Abort
 
@@ -114,7 +115,7 @@ def keep(
     most: int,
     store: Store,
     console: Console,
-    on: Callable[[str], AbstractContextManager[Host]],
+    on: Callable[[Wanted, str], AbstractContextManager[Host]],
 ) -> Over | None:
     """Keep a run alive until it is complete or stopped; give up after `most` restarts without a round.
 
@@ -123,7 +124,7 @@ def keep(
         most: So many restarts in a row without a new round are allowed.
         store: The store of the run.
         console: Where the run is shown.
-        on: Enters where the run of this name takes place; called only if there is something to run.
+        on: Enters where a run of a name takes place; called only if there is something to run.
 
     Returns:
         How the last start of the run ended; None if it was complete before.
@@ -139,13 +140,15 @@ def keep(
     if known is not None and known.state == "completed" and not _wants_more(store, wanted, app, known):
         say(console, f"run {known.run} is complete")
         return None
+    must_be_known(wanted)
     config = ready(store, wanted, app)
     name = config.resume or config.run
     if not config.keep_checkpoints:
         raise Unusable("fedgc serve: saw history.keep-checkpoints = 0, needed 1 or more to resume from")
     say(console, f"run {name}, store {store.name}")
     began = time.monotonic()
-    with on(name) as host:
+    keep_place(name, wanted.place)
+    with on(wanted, name) as host:
         over = _Server(Place(wanted, app, store, host, console)).keep(config, Restarts(most))
     print_tables(console, over.seen, time.monotonic() - began, resumed=bool(config.resume))
     if over.reason is not None:
@@ -156,13 +159,13 @@ def keep(
 def _under_its_name(store: Store, wanted: Wanted, app: App | None) -> tuple[Wanted, Run | None]:
     """Return a run that the store knows by the given name, and what resumes it if it has a checkpoint."""
     if wanted.resume is not None:
-        return wanted, store.run(wanted.resume)
+        return wanted.where_it_was(store), store.run(wanted.resume)
     given = str(wanted.settings.get("run", "") or (app.settings.get("run", "") if app else ""))
     known = Follower(store, given).run() if given else None
     if known is None or not _has_checkpoint(settings_of(store, wanted, app)):
         return wanted, known
     own = {name: value for name, value in wanted.settings.items() if name != "run"}
-    return replace(wanted, resume=given, settings=own), known
+    return replace(wanted, resume=given, settings=own).where_it_was(store), known
 
 
 def _has_checkpoint(config: RunConfig) -> bool:

@@ -31,6 +31,7 @@ def serve_queue(wanted: Wanted, most: int) -> None:
     """Serve the queue until a signal; each run may be restarted `most` times in a row without a new round."""
     console = view.terminal()
     must_be_known(wanted)
+    wanted = replace(wanted, clients=wanted.here or None)  # also of runs that were elsewhere before
     with like_ctrl_c(), Store.open() as store, host_of(wanted, console) as host:
         say(console, f"queue of store {store.name}, until Ctrl-C")
         while True:
@@ -49,7 +50,7 @@ def _run(
     try:
         with guarded("the queue", f"entry {entry.id}", EdgeFailed):
             given = replace(wanted, settings=entry.settings, folder=_folder(entry))
-            over = keep(given, most, store, console, lambda _: nullcontext(host))
+            over = keep(given, most, store, console, lambda *_: nullcontext(host))
     except FedgcError as error:
         return "failed", str(error)
     if over is not None and over.stopped:

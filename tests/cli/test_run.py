@@ -191,7 +191,7 @@ def test_failed_run_reports_reason_and_how_to_resume(stand):
         store.write(Ended(1002.0, name, "failed", "no client came"))
 
     stand(fail)
-    with pytest.raises(EdgeFailed, match="no client came; `fedgc run --superlink ward --resume run-"):
+    with pytest.raises(EdgeFailed, match="no client came; `fedgc run --resume run-"):
         running.run(Wanted(None, {}, superlink="ward"))
 
 
@@ -209,7 +209,7 @@ def test_ctrl_c_and_signals_stop_run_and_print_how_to_resume(stand, capsys, numb
     assert made.stopped
     said = capsys.readouterr().out
     assert "stopping the run" in said
-    again = f"fedgc run --superlink ward --resume {made.settings['run']}"
+    again = f"fedgc run --resume {made.settings['run']}"
     assert f"stopped after round 1; `{again}` goes on" in said
 
 

@@ -106,11 +106,11 @@ def test_run_is_shown_stopped_by_ctrl_c_and_resumed(folder: Path):
     with Store.open() as store:
         run = store.run()
     assert run.state == "stopped"
-    assert f"fedgc run --clients 2 --resume {run.run}" in " ".join(terminal.text.split())
+    assert f"fedgc run --resume {run.run}" in " ".join(terminal.text.split())
     assert "Traceback" not in terminal.text
     further = ["--set", f"rounds={run.last_round + 2}"]
     resumed = subprocess.run(
-        [*COMMAND, "run", "--clients", "2", "--resume", run.run, *further],
+        [*COMMAND, "run", "--resume", run.run, *further],
         cwd=folder,
         env={**os.environ, "XDG_STATE_HOME": str(folder / "state")},
         capture_output=True,
@@ -137,7 +137,7 @@ def test_run_of_killed_server_reports_how_to_resume(folder: Path):
     assert "Traceback" not in said
     with Store.open() as store:
         run = store.run()
-    assert f"`fedgc run --clients 2 --resume {run.run}` goes on" in said
+    assert f"`fedgc run --resume {run.run}` goes on" in said
     assert run.state == "running", "it could not say that it ended"
     status = subprocess.run([*COMMAND, "status"], cwd=folder, capture_output=True, text=True, timeout=WAIT_S)
     assert "crashed: the server process is gone in round" in status.stdout
