@@ -33,7 +33,7 @@ from fedgc.cli.follow import (
     why_incomplete,
 )
 from fedgc.cli.history import must_be_over
-from fedgc.cli.run_place import RunPlace, folder_of, keep_place, place_of
+from fedgc.cli.run_place import RunPlace, keep_place, keys_of, place_of
 from fedgc.cli.script import placed_script, travels
 from fedgc.cli.settings import GIVEN, Layer, settle
 from fedgc.cli.signals import Terminated, like_ctrl_c
@@ -168,7 +168,7 @@ def run(wanted: Wanted) -> None:
         console.print(f"run {name}, store {store.name}", soft_wrap=True, markup=False)
         began = time.monotonic()
         keep_place(name, wanted.place)
-        with host_of(wanted, console, name) as host:
+        with host_of(wanted, console, keys_of(name)) as host:
             over = started(Place(wanted, app, store, host, console), config)
         print_tables(console, over.seen, time.monotonic() - began, resumed=bool(config.resume))
     goes_on = f"; `fedgc run --resume {name}` goes on" if over.resumable else ""
@@ -339,16 +339,15 @@ def _nothing() -> None:
 
 
 @contextmanager
-def host_of(wanted: Wanted, console: Console, run: str = "") -> Iterator[Host]:
+def host_of(wanted: Wanted, console: Console, keys: Path) -> Iterator[Host]:
     """Yield where the run takes place: a federation started for it, or an existing SuperLink.
 
-    The keys of the clients started for a named run are kept, so that a resume has the same clients.
+    The clients that are started keep their keys in this folder, so that they are the same ones the next time.
     """
     if wanted.superlink is None:
         count = view.numbered(wanted.here, "client")
         console.print(f"starting the server and {count}: this takes up to a minute", highlight=False)
-        nodes = with_keys(wanted.nodes, folder_of(run) / "keys") if run else wanted.nodes
-        with local.LocalFederation(nodes) as federation:
+        with local.LocalFederation(with_keys(wanted.nodes, keys)) as federation:
             console.print(local.exposure(federation.address), soft_wrap=True, markup=False, highlight=False)
             yield Host(federation.superlink, federation.leave, federation.restart_ended)
         return

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from fedgc.cli.clients import NONE, ClientSettings
 from fedgc.errors import EdgeFailed
-from fedgc.store.engine import runs_folder
+from fedgc.store.engine import default_path, runs_folder
 
 FILE: Final = "place.json"
 SETTINGS: Final = (str, int, float)  # what the value of a client's setting may be
@@ -48,6 +48,16 @@ class RunPlace:
 def folder_of(run: str) -> Path:
     """Return the folder of what is kept here of a run, other than checkpoints."""
     return runs_folder("", os.environ) / run
+
+
+def keys_of(run: str) -> Path:
+    """Return the folder of the keys of the clients that are started here for a run."""
+    return folder_of(run) / "keys"
+
+
+def keys_of_queue() -> Path:
+    """Return the folder of the keys of the clients that are started here for the runs of a queue."""
+    return default_path(os.environ).parent / "queue" / "keys"
 
 
 def keep_place(run: str, place: RunPlace) -> None:

@@ -35,7 +35,7 @@ from fedgc.cli.run import (
     settings_of,
     started,
 )
-from fedgc.cli.run_place import keep_place
+from fedgc.cli.run_place import keep_place, keys_of
 from fedgc.cli.signals import like_ctrl_c
 from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import App, app_in
@@ -105,7 +105,7 @@ def _serve(wanted: Wanted, most: int) -> None:
     console = view.terminal()
     must_be_known(wanted)
     with like_ctrl_c(), Store.open() as store:
-        over = keep(wanted, most, store, console, lambda found, run: host_of(found, console, run))
+        over = keep(wanted, most, store, console, lambda found, run: host_of(found, console, keys_of(run)))
     if over is not None and over.stopped:
         raise click.Abort
 

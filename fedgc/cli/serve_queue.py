@@ -16,6 +16,7 @@ from rich.console import Console
 
 from fedgc.cli import view
 from fedgc.cli.run import Host, Over, Wanted, host_of, must_be_known
+from fedgc.cli.run_place import keys_of_queue
 from fedgc.cli.serve import keep, restart_ended, say
 from fedgc.cli.signals import like_ctrl_c
 from fedgc.errors import EdgeFailed, FedgcError, Unusable
@@ -32,7 +33,7 @@ def serve_queue(wanted: Wanted, most: int) -> None:
     console = view.terminal()
     must_be_known(wanted)
     wanted = replace(wanted, clients=wanted.here or None)  # also of runs that were elsewhere before
-    with like_ctrl_c(), Store.open() as store, host_of(wanted, console) as host:
+    with like_ctrl_c(), Store.open() as store, host_of(wanted, console, keys_of_queue()) as host:
         say(console, f"queue of store {store.name}, until Ctrl-C")
         while True:
             entry = _next(store, host, console)

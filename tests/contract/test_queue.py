@@ -81,4 +81,5 @@ def test_queue_goes_on_after_failed_run_and_killed_server(
     with Store.open(str(tmp_path / "fedgc.db"), reads_only=True) as store:
         assert [each.row.round for each in store.rounds("good")] == list(range(1, ROUNDS + 1))
         assert "resumed" in {each.kind for each in store.audited("good")}
+        assert sorted(each.name for each in store.clients()) == ["client-0", "client-1"], "the keys stay"
     assert "Traceback" not in log.read_text()
