@@ -109,10 +109,10 @@ class RoundRow:
         return 0 if self.outcome == "skipped" else sum(row.finished - row.counted for row in self.clients)
 
     def without_update(self, why: str) -> "RoundRow":
-        """Return the row of a round whose update the server has left out: nothing counts."""
+        """Return the row of an exchange whose update the server has left out: nothing counts."""
         reason = "; ".join(filter(None, (self.reason, f"its update is left out: {why}")))
         clients = tuple(replace(each, counted=0) for each in self.clients)
-        return replace(self, outcome="empty", counted_samples=0, reason=reason, clients=clients)
+        return replace(self, outcome="approximate", counted_samples=0, reason=reason, clients=clients)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from fedgc.cli.follow import POLL_S, Log, Seen, why_incomplete
 from fedgc.cli.history import must_be_over
 from fedgc.cli.model import chosen_version
 from fedgc.cli.run import STOP_S, Wanted, app_with, host_of
-from fedgc.cli.run_place import RunPlace, keys_of, place_of
+from fedgc.cli.run_place import RunPlace, place_of
 from fedgc.cli.signals import like_ctrl_c
 from fedgc.config import RunConfig, known
 from fedgc.deploy.app_folder import app_in
@@ -51,7 +51,7 @@ def evaluate(asked: Asked, *, as_json: bool) -> None:
         config = _config(found, chosen_version(store, found, asked.version, best=asked.best), clients)
         here = place.clients if place.own else config.min_clients
         started = None if place.superlink else here
-        wanted = Wanted(started, {}, place.superlink, found.run, place.own)
+        wanted = Wanted(started, {}, place.superlink, found.run, place.own, keys=place.keys)
         said = _scored(wanted, config)
     result = json.loads(said)
     if as_json:
@@ -72,7 +72,7 @@ def _scored(wanted: Wanted, config: RunConfig) -> str:
     """Return the result as it stands in the server's log."""
     console = view.terminal(stderr=True)
     with (
-        host_of(wanted, console, keys_of(config.resume)) as host,
+        host_of(wanted, console, config.resume) as host,
         tempfile.TemporaryDirectory(prefix="fedgc-") as folder,
     ):
         superlink = host.superlink

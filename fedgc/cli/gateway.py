@@ -22,7 +22,6 @@ import click
 
 from fedgc.cli import view
 from fedgc.cli.run import Place, Wanted, host_of, must_be_known, started
-from fedgc.cli.run_place import keys_of
 from fedgc.cli.settings import parse
 from fedgc.cli.signals import like_ctrl_c
 from fedgc.config import RunConfig
@@ -76,7 +75,7 @@ def serve_site(app: Path | None, consortium: int) -> None:
         _await_end(store, config.run)
         if checkpoint.versions(runs_folder(config.checkpoint_dir, os.environ) / config.run):
             config = RunConfig.read({**settings, "resume": config.run})
-        with host_of(wanted, console, keys_of(config.resume or config.run)) as host:
+        with host_of(wanted, console, config.run) as host:
             _must_be_another(host.superlink, consortium)
             over = started(Place(wanted, App(app, {}) if app else None, store, host, console), config)
     if over.stopped:

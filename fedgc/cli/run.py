@@ -66,6 +66,7 @@ class Wanted:
     resume: str | None = None
     own: ClientSettings = field(default_factory=lambda: NONE)  # the clients' own settings, by name
     folder: Path = field(default_factory=Path.cwd)  # of the app, the script and relative paths
+    keys: str = ""  # the folder of the keys of its clients; by default the run's
 
     @property
     def elsewhere(self) -> bool:
@@ -95,15 +96,15 @@ class Wanted:
 
     @property
     def place(self) -> RunPlace:
-        """Where it runs, as far as it is said."""
-        return RunPlace(self.clients, self.superlink, self.own)
+        """Where it runs."""
+        return RunPlace(self.here or None, self.superlink, self.own, str(Path.cwd()), self.keys)
 
-    def where_it_was(self, store: Store) -> "Wanted":
-        """Return this with the place that a resumed run had, unless another one is given."""
-        if self.resume is None or self.place:
+    def where_it_was(self, run: str) -> "Wanted":
+        """Return this with the place that a known run had, unless another one is given."""
+        if RunPlace(self.clients, self.superlink, self.own):
             return self
-        had = place_of(store.run(self.resume).run)
-        return replace(self, clients=had.clients, superlink=had.superlink, own=had.own)
+        had = place_of(run)
+        return replace(self, clients=had.clients, superlink=had.superlink, own=had.own, keys=had.keys)
 
 
 def trained(task: str | None, script: str | None) -> dict[str, Setting]:
@@ -161,14 +162,15 @@ def run(wanted: Wanted) -> None:
     console = view.terminal()
     app = app_in(wanted.folder)
     with like_ctrl_c(), Store.open() as store:
-        wanted = wanted.where_it_was(store)
+        if wanted.resume is not None:
+            wanted = wanted.where_it_was(store.run(wanted.resume).run)
         must_be_known(wanted)
         config = ready(store, wanted, app)
         name = config.resume or config.run
         console.print(f"run {name}, store {store.name}", soft_wrap=True, markup=False)
         began = time.monotonic()
-        keep_place(name, wanted.place)
-        with host_of(wanted, console, keys_of(name)) as host:
+        with host_of(wanted, console, name) as host:
+            keep_place(name, wanted.place)
             over = started(Place(wanted, app, store, host, console), config)
         print_tables(console, over.seen, time.monotonic() - began, resumed=bool(config.resume))
     goes_on = f"; `fedgc run --resume {name}` goes on" if over.resumable else ""
@@ -339,15 +341,16 @@ def _nothing() -> None:
 
 
 @contextmanager
-def host_of(wanted: Wanted, console: Console, keys: Path) -> Iterator[Host]:
+def host_of(wanted: Wanted, console: Console, run: str) -> Iterator[Host]:
     """Yield where the run takes place: a federation started for it, or an existing SuperLink.
 
-    The clients that are started keep their keys in this folder, so that they are the same ones the next time.
+    The clients that are started keep their keys, so that they are the same ones the next time.
     """
     if wanted.superlink is None:
         count = view.numbered(wanted.here, "client")
         console.print(f"starting the server and {count}: this takes up to a minute", highlight=False)
-        with local.LocalFederation(with_keys(wanted.nodes, keys)) as federation:
+        nodes = with_keys(wanted.nodes, Path(wanted.keys) if wanted.keys else keys_of(run))
+        with local.LocalFederation(nodes) as federation:
             console.print(local.exposure(federation.address), soft_wrap=True, markup=False, highlight=False)
             yield Host(federation.superlink, federation.leave, federation.restart_ended)
         return

@@ -3,6 +3,7 @@
 It is kept in the run's folder, beside the keys of its clients, so that a resume needs no options for it.
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -12,24 +13,28 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedgc.cli.clients import NONE, ClientSettings
-from fedgc.errors import EdgeFailed
+from fedgc.errors import EdgeFailed, Unusable
+from fedgc.store import owned
 from fedgc.store.engine import default_path, runs_folder
 
 FILE: Final = "place.json"
-SETTINGS: Final = (str, int, float)  # what the value of a client's setting may be
 
 
 @dataclass(frozen=True, slots=True)
 class RunPlace:
-    """So many local clients, some with settings of their own, or a SuperLink; by default nothing is said."""
+    """So many local clients, some with settings of their own, or a SuperLink; false if nothing is said.
+
+    The clients read relative paths from `folder`. Their keys are in the folder `keys`, by default the run's.
+    """
 
     clients: int | None = None
     superlink: str | None = None
     own: ClientSettings = field(default_factory=lambda: NONE)  # the clients' own settings, by name
+    folder: str = ""
+    keys: str = ""
 
     def __bool__(self) -> bool:
-        """Whether anything is said."""
-        return self != RunPlace()
+        return self.clients is not None or self.superlink is not None or bool(self.own)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "RunPlace":
@@ -39,10 +44,17 @@ class RunPlace:
         if not (
             isinstance(found.clients, int | None)
             and isinstance(found.superlink, str | None)
-            and all(isinstance(each, SETTINGS) for each in settings)
+            and all(isinstance(each, str) for each in (found.folder, found.keys))
+            and all(isinstance(each, str | int | float) for each in settings)
         ):
             raise TypeError("of another type")
         return found
+
+    @property
+    def has_paths(self) -> bool:
+        """Whether a setting of a client may be a relative path."""
+        settings = [each for own in self.own.values() for each in own.values()]
+        return any(isinstance(each, str) and not Path(each).is_absolute() for each in settings)
 
 
 def folder_of(run: str) -> Path:
@@ -55,20 +67,24 @@ def keys_of(run: str) -> Path:
     return folder_of(run) / "keys"
 
 
-def keys_of_queue() -> Path:
-    """Return the folder of the keys of the clients that are started here for the runs of a queue."""
-    return default_path(os.environ).parent / "queue" / "keys"
+def keys_of_queue(store: str) -> Path:
+    """Return the folder of the keys of the clients that are started here for the queue of a store."""
+    return default_path(os.environ).parent / "queues" / hashlib.sha256(store.encode()).hexdigest()[:16]
 
 
 def keep_place(run: str, place: RunPlace) -> None:
     """Keep where a run takes place; where that cannot be written, a resume needs the options again."""
     path = folder_of(run) / FILE
     own = {name: dict(settings) for name, settings in place.own.items()}
-    values = {"clients": place.clients, "superlink": place.superlink, "own": own}
+    values = {
+        "clients": place.clients, "superlink": place.superlink, "own": own, "folder": place.folder,
+        "keys": place.keys,
+    }  # fmt: skip
+    part = path.with_suffix(".part")
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps(values))
+        owned.make_folder(path.parent)
+        with open(part, "w", opener=owned.opener) as file:
+            json.dump(values, file)
         part.replace(path)
 
 
@@ -77,10 +93,11 @@ def place_of(run: str) -> RunPlace:
 
     Raises:
         EdgeFailed: The file is damaged.
+        Unusable: Settings of its clients may be paths, and this is another folder.
     """
     path = folder_of(run) / FILE
     try:
-        return RunPlace.of(json.loads(path.read_text()))
+        found = RunPlace.of(json.loads(path.read_text()))
     except FileNotFoundError:
         return RunPlace()
     except (OSError, ValueError, TypeError, AttributeError) as error:
@@ -88,3 +105,9 @@ def place_of(run: str) -> RunPlace:
             f"{path}: saw {type(error).__name__}, needed the place of run {run}; give --clients, --client or "
             "--superlink"
         ) from error
+    if found.has_paths and found.folder != str(Path.cwd()):
+        raise Unusable(
+            f"run {run}: saw folder {Path.cwd()}, needed {found.folder}, from which its clients read their "
+            "settings; or give --client again"
+        )
+    return found

@@ -35,7 +35,7 @@ from fedgc.cli.run import (
     settings_of,
     started,
 )
-from fedgc.cli.run_place import keep_place, keys_of
+from fedgc.cli.run_place import keep_place
 from fedgc.cli.signals import like_ctrl_c
 from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import App, app_in
@@ -105,7 +105,7 @@ def _serve(wanted: Wanted, most: int) -> None:
     console = view.terminal()
     must_be_known(wanted)
     with like_ctrl_c(), Store.open() as store:
-        over = keep(wanted, most, store, console, lambda found, run: host_of(found, console, keys_of(run)))
+        over = keep(wanted, most, store, console, lambda found, run: host_of(found, console, run))
     if over is not None and over.stopped:
         raise click.Abort
 
@@ -147,8 +147,8 @@ def keep(
         raise Unusable("fedgc serve: saw history.keep-checkpoints = 0, needed 1 or more to resume from")
     say(console, f"run {name}, store {store.name}")
     began = time.monotonic()
-    keep_place(name, wanted.place)
     with on(wanted, name) as host:
+        keep_place(name, wanted.place)
         over = _Server(Place(wanted, app, store, host, console)).keep(config, Restarts(most))
     print_tables(console, over.seen, time.monotonic() - began, resumed=bool(config.resume))
     if over.reason is not None:
@@ -159,13 +159,17 @@ def keep(
 def _under_its_name(store: Store, wanted: Wanted, app: App | None) -> tuple[Wanted, Run | None]:
     """Return a run that the store knows by the given name, and what resumes it if it has a checkpoint."""
     if wanted.resume is not None:
-        return wanted.where_it_was(store), store.run(wanted.resume)
+        known = store.run(wanted.resume)
+        return wanted.where_it_was(known.run), known
     given = str(wanted.settings.get("run", "") or (app.settings.get("run", "") if app else ""))
-    known = Follower(store, given).run() if given else None
-    if known is None or not _has_checkpoint(settings_of(store, wanted, app)):
-        return wanted, known
+    found = Follower(store, given).run() if given else None
+    if found is None:
+        return wanted, None
+    wanted = wanted.where_it_was(found.run)
+    if not _has_checkpoint(settings_of(store, wanted, app)):
+        return wanted, found
     own = {name: value for name, value in wanted.settings.items() if name != "run"}
-    return replace(wanted, resume=given, settings=own).where_it_was(store), known
+    return replace(wanted, resume=given, settings=own), found
 
 
 def _has_checkpoint(config: RunConfig) -> bool:

@@ -32,15 +32,17 @@ def serve_queue(wanted: Wanted, most: int) -> None:
     """Serve the queue until a signal; each run may be restarted `most` times in a row without a new round."""
     console = view.terminal()
     must_be_known(wanted)
-    wanted = replace(wanted, clients=wanted.here or None)  # also of runs that were elsewhere before
-    with like_ctrl_c(), Store.open() as store, host_of(wanted, console, keys_of_queue()) as host:
-        say(console, f"queue of store {store.name}, until Ctrl-C")
-        while True:
-            entry = _next(store, host, console)
-            say(console, f"entry {entry.id}, priority {entry.priority}: run {entry.run}")
-            state, reason = _run(entry, wanted, most, store, host, console)
-            store.queue.finish(entry.id, state, reason, time.time())
-            say(console, f"entry {entry.id}: run {entry.run} {state}{f': {reason}' if reason else ''}")
+    with like_ctrl_c(), Store.open() as store:
+        # also for runs that were elsewhere before
+        wanted = replace(wanted, clients=wanted.here or None, keys=str(keys_of_queue(store.name)))
+        with host_of(wanted, console, "") as host:
+            say(console, f"queue of store {store.name}, until Ctrl-C")
+            while True:
+                entry = _next(store, host, console)
+                say(console, f"entry {entry.id}, priority {entry.priority}: run {entry.run}")
+                state, reason = _run(entry, wanted, most, store, host, console)
+                store.queue.finish(entry.id, state, reason, time.time())
+                say(console, f"entry {entry.id}: run {entry.run} {state}{f': {reason}' if reason else ''}")
 
 
 def _run(

@@ -76,13 +76,17 @@ def test_simulation_names_refusals_of_run(site: Path, tmp_path: Path, monkeypatc
                 ClientRow("aa", finished=8, counted=8, up_bytes=60),
                 ClientRow("bb", finished=8, counted=8, up_bytes=30),
             )
-            store.write(Appended(NOON, "ward", row(number, "synced", rows, started=NOON + number)))
+            made = row(number, "synced", rows, started=NOON + number)
+            store.write(Appended(NOON, "ward", made.without_update("NaN") if number == 2 else made))
         store.write(Scored(NOON, "ward", 1, "bb", 9, {"accuracy": 0.5}))
     site.write_text(site.read_text() + "[metrics]\nsmallest-group = 10\n")
     found = json.loads(fedgc("policy", "simulate", "ward", "--policy", site, "--json").stdout)["refused"]
     assert [(each["client"], each["rule"], each["first_round"], each["times"]) for each in found] == [
         ("north", "limits.bytes-per-day", 2, 2), ("south", "metrics.smallest-group", 1, 1),
     ]  # fmt: skip
+    site.write_text("[limits]\nexchanges-per-day = 2\n")
+    found = json.loads(fedgc("policy", "simulate", "ward", "--policy", site, "--json").stdout)["refused"]
+    assert [(each["client"], each["first_round"]) for each in found] == [("north", 3), ("south", 3)]
     site.write_text('[secrecy]\nleast = "masked"\n')
     said = fedgc("policy", "simulate", "ward", "--policy", site, "--client", "north").stdout
     assert said == "north, at joining: site.toml, line 2 (secrecy.least): saw secrecy = open, needed masked\n"

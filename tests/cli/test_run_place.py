@@ -1,14 +1,17 @@
-"""Test that a run is resumed where it was."""
+"""Test that a run is resumed and evaluated where it was."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from fedgc.cli import evaluate as evaluation
 from fedgc.cli import run as running
 from fedgc.cli.clients import ClientSettings
 from fedgc.cli.run import Wanted
-from fedgc.cli.run_place import FILE, RunPlace, folder_of, keep_place, place_of
+from fedgc.cli.run_place import FILE, RunPlace, folder_of, keep_place, keys_of_queue, place_of
+from fedgc.cli.serve import serve
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.store.database import Store
@@ -20,52 +23,119 @@ OWN: ClientSettings = {
 }
 
 
+class Started(Exception):
+    """A run would start here."""
+
+
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("FEDGC_DB", str(tmp_path / "fedgc.db"))
+    monkeypatch.chdir(tmp_path)
+    with Store.open() as store:
+        for run in ("ward", "other"):
+            store.write(Begun(1.0, run, RunConfig(work="coded", min_clients=2, chunks=4).table()))
+            store.write(Ended(2.0, run, "stopped"))
     return tmp_path
 
 
 @pytest.fixture
-def store() -> Iterator[Store]:
-    with Store.open() as opened:
-        opened.write(Begun(1.0, "ward", RunConfig(work="coded").table()))
-        opened.write(Ended(2.0, "ward", "stopped"))
-        yield opened
+def hosts(monkeypatch: pytest.MonkeyPatch) -> list[Wanted]:
+    """Where runs would start, in place of a federation."""
+    found: list[Wanted] = []
+
+    @contextmanager
+    def host_of(wanted: Wanted, *_: object) -> Iterator[object]:
+        found.append(wanted)
+        raise Started
+        yield
+
+    for module in ("fedgc.cli.run", "fedgc.cli.serve", "fedgc.cli.evaluate"):
+        monkeypatch.setattr(f"{module}.host_of", host_of)
+    monkeypatch.setattr(running, "_must_begin", lambda *_: None)
+    monkeypatch.setattr(evaluation, "chosen_version", lambda *_, **__: 1)
+    return found
 
 
 @pytest.mark.parametrize(
-    "place",
-    [RunPlace(), RunPlace(3), RunPlace(superlink="hospital"), RunPlace(own=OWN), RunPlace(5, None, OWN)],
+    ("place", "says"),
+    [
+        (RunPlace(), False),
+        (RunPlace(3), True),
+        (RunPlace(superlink="hospital"), True),
+        (RunPlace(own=OWN, folder="/work"), True),
+        (RunPlace(5, None, OWN, "/work", "/keys"), True),
+    ],
 )
-def test_place_is_kept(place: RunPlace) -> None:
+def test_place_is_kept_for_its_owner(place: RunPlace, says: bool) -> None:
     assert place_of("ward") == RunPlace()
     keep_place("ward", RunPlace(9))
     keep_place("ward", place)
     assert place_of("ward") == place
-    assert bool(place) == (place != RunPlace())
-
-
-@pytest.mark.parametrize("resume", ["ward", "latest"])
-def test_run_is_resumed_where_it_was(store: Store, resume: str) -> None:
-    keep_place("ward", RunPlace(own=OWN))
-    again = Wanted(None, {}, resume=resume).where_it_was(store)
-    assert [(node.name, dict(node.config)) for node in again.nodes] == list(OWN.items())
+    assert bool(place) is says
+    kept = folder_of("ward") / FILE
+    assert [each.stat().st_mode & 0o077 for each in (kept, kept.parent)] == [0, 0]
 
 
 @pytest.mark.parametrize(
-    "given", [Wanted(2, {}, resume="ward"), Wanted(None, {}, "up", "ward"), Wanted(None, {"run": "ward"})]
+    "command",
+    [
+        lambda: running.run(Wanted(None, {}, resume="ward")),
+        lambda: serve(Wanted(None, {"run": "ward"}), most=0),
+        lambda: evaluation.evaluate(evaluation.Asked("ward"), as_json=True),
+    ],
+    ids=["run", "serve", "evaluate"],
 )
-def test_place_that_is_given_counts_and_new_run_has_none(store: Store, given: Wanted) -> None:
+def test_clients_are_those_of_run(hosts: list[Wanted], command: Callable[[], None]) -> None:
+    keep_place("ward", RunPlace(3, None, OWN, keys="/keys"))
+    with pytest.raises(Started):
+        command()
+    (wanted,) = hosts
+    assert wanted.keys == "/keys"
+    assert {node.name: dict(node.config) for node in wanted.nodes} == {"client-0": {}, **OWN}
+    assert place_of("ward").keys == "/keys", "a start that fails changes nothing"
+
+
+def test_newest_run_is_resumed_where_it_was(hosts: list[Wanted]) -> None:
+    keep_place("other", RunPlace(5))
+    with pytest.raises(Started):
+        running.run(Wanted(None, {}, resume="latest"))
+    assert hosts[0].here == 5
+
+
+def test_number_of_default_clients_is_kept() -> None:
+    assert Wanted(None, {}).place.clients == 4
+    assert Wanted(None, {}, superlink="up").place.clients is None
+
+
+@pytest.mark.parametrize("given", [Wanted(2, {}), Wanted(None, {}, "up"), Wanted(None, {}, own={"east": {}})])
+def test_place_that_is_given_counts(given: Wanted) -> None:
     keep_place("ward", RunPlace(own=OWN))
-    assert given.where_it_was(store) == given
+    assert given.where_it_was("ward") == given
 
 
-def test_unknown_superlink_of_resumed_run_is_named(store: Store) -> None:
+def test_serve_finds_superlink_of_run_with_many_clients(
+    hosts: list[Wanted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedgc.cli.serve.must_be_known", lambda _: None)
+    keep_place("ward", RunPlace(superlink="hospital"))
+    with pytest.raises(Started):
+        serve(Wanted(None, {"run": "ward", "min-clients": 6}), most=0)
+    assert hosts[0].superlink == "hospital"
+
+
+def test_unknown_superlink_of_resumed_run_is_named() -> None:
     keep_place("ward", RunPlace(superlink="gone"))
     with pytest.raises(Unusable, match="gone"):
         running.run(Wanted(None, {}, resume="ward"))
+
+
+def test_relative_paths_of_clients_need_their_folder(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_place("ward", RunPlace(own={"north": {"data": "north.pt"}}, folder=str(state)))
+    assert place_of("ward").own == {"north": {"data": "north.pt"}}
+    monkeypatch.chdir("/")
+    with pytest.raises(Unusable, match=f"run ward: saw folder /, needed {state}, from which its clients"):
+        place_of("ward")
 
 
 @pytest.mark.parametrize(
@@ -77,19 +147,22 @@ def test_unknown_superlink_of_resumed_run_is_named(store: Store) -> None:
         '{"clients": "two"}',
         '{"own": {"north": 3}}',
         '{"own": {"north": {"data": [1]}}}',
+        '{"keys": 1}',
         '{"more": 1}',
     ],
 )
 def test_damaged_place_is_refused_in_one_line(text: str) -> None:
     keep_place("ward", RunPlace(2))
     (folder_of("ward") / FILE).write_text(text)
-    with pytest.raises(
-        EdgeFailed, match=r"place.json: saw \w+, needed the place of run ward; give --clients"
-    ):
+    with pytest.raises(EdgeFailed, match=r"place.json: saw \w+, needed the place of run ward; give --c"):
         place_of("ward")
 
 
-def test_folder_that_cannot_be_written_ends_no_run(state: Path) -> None:
+def test_folder_that_cannot_be_written_ends_no_run() -> None:
     folder_of("ward").parent.mkdir(parents=True)
     folder_of("ward").write_text("a file in its place")
     keep_place("ward", RunPlace(2))
+
+
+def test_queues_of_two_stores_share_no_keys() -> None:
+    assert keys_of_queue("sqlite:////a/fedgc.db") != keys_of_queue("sqlite:////b/fedgc.db")

@@ -104,6 +104,20 @@ def test_local_steps_are_lost_if_client_fails_before_exchange(empty):
     assert (made.counted, made.lost_work) == (57, 9)
 
 
+def test_steps_of_update_that_is_left_out_are_lost(empty):
+    empty.write(Begun(START, "local", RunConfig(work="local").table()))
+    for number, outcome in enumerate(["skipped", "synced", "synced"], start=1):
+        counted = {1: 0, 2: 20, 3: 10}[number]
+        row = round_of(number, outcome, [ClientRow(name, 10, counted, 10) for name in ("aa", "bb")])
+        row = row.without_update("it is not finite") if number == 2 else row
+        empty.write(Appended(START + number, "local", row))
+    made = report_of(empty, empty.run("local"), NOW)
+    assert {(each.name, each.first, each.amount) for each in made.lost} == {("aa", 2, 20), ("bb", 2, 20)}
+    assert all("its update is left out: it is not finite" in each.why for each in made.lost)
+    assert (made.counted, made.lost_work) == (20, 40)
+    assert "in 2 exchanges" in shown(empty, "local").text
+
+
 def test_slowest_counted_client_is_waited_for(told):
     waited = {each.name: each.waited for each in report_of(told, told.run(), NOW).clients}
     assert waited == {"slow": 9, "quick": 0, "steady": 0, "dead": 0}
