@@ -7,8 +7,15 @@ from fedgc.tuner import Tuner
 
 
 def tuned_run(
-    config: RunConfig, *, speeds: Speeds | None = None, key_agreement=None, site=None, **more: object
+    config: RunConfig,
+    *,
+    speeds: Speeds | None = None,
+    key_agreement=None,
+    site=None,
+    fleet: int | None = None,
+    **more: object,
 ) -> Run:
     """Return a run whose planner is the tuner, with the same history."""
     told = speeds.recent if speeds else ()
-    return Run(config, speeds=speeds, parts=RunParts(Tuner(config, told), key_agreement, site=site), **more)
+    parts = RunParts(Tuner(config, told), key_agreement, site=site, fleet=fleet)
+    return Run(config, speeds=speeds, parts=parts, **more)

@@ -105,7 +105,9 @@ class Driver:
             size=self.common.size,
             speeds=job.speeds,
             resume=state,
-            parts=RunParts(Tuner(job.config, job.speeds.recent), key_agreement, self._pins, self._site_steps),
+            parts=RunParts(
+                Tuner(job.config, job.speeds.recent), key_agreement, self._pins, self._site_steps, job.fleet
+            ),
         )
         self._ring: RingSum | None = None  # masked sum of the present round
         self._mean: Vector | None = None  # unmasked mean of a masked round

@@ -37,3 +37,4 @@ class Job:
     best: BestModel | None = None  # before a resume
     gateway: GatewayLine | None = None  # of a site
     scratch: Scratch | None = None  # where a masked sum is
+    fleet: int | None = None  # clients that there are in all, if that is known

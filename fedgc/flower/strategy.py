@@ -365,6 +365,7 @@ class FedGC(Strategy):
             pin=past.pin,
             best=past.best,
             scratch=self._scratch(),
+            fleet=fleet_size(os.environ),
         )
 
     def _federation(self) -> Federation | None:

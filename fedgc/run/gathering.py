@@ -10,7 +10,7 @@ from fedgc.round.waiting import Waiting
 from fedgc.run.clients import Clients
 from fedgc.run.outputs import RunState
 from fedgc.run.returns import Returns
-from fedgc.run.rows import chunkless, too_few
+from fedgc.run.rows import chunkless, fewer_would_do, too_few
 
 NO_CHUNK: Final = "it announced no chunk"
 
@@ -29,6 +29,7 @@ class Gathering:
         *,
         keys: KeyAgreement | None,
         resume: RunState | None,
+        fleet: int | None = None,
     ) -> None:
         """Wait from now on; after a resume also for the clients of the last exchange."""
         quorum = keys.federation.quorum if keys else 1
@@ -37,6 +38,7 @@ class Gathering:
         self._quorum: Final = quorum
         self._timeout_s: Final = config.start_timeout_s
         self._returns: Final = Returns(resume.clients if resume else ())
+        self._fleet = fleet  # clients that there are, if that is known, until a round has begun
         self._end = now + config.start_timeout_s
 
     @property
@@ -60,6 +62,12 @@ class Gathering:
         refused, present = holdings.refused, holdings.present
         return {client: refused.get(client, NO_CHUNK) for client, held in present.items() if not held}
 
+    @property
+    def lacks_data(self) -> bool:
+        """Whether all clients that there are have come, and those with a chunk are too few."""
+        fleet, present = self._fleet, len(self._clients.present)
+        return fleet is not None and present >= fleet and present - len(self.idle) < self.wanted
+
     def joined(self, client: str) -> None:
         """Note that a client is back."""
         self._returns.missing.discard(client)
@@ -79,10 +87,15 @@ class Gathering:
 
     def begun(self) -> None:
         """Note that a round has begun: later ones may have fewer clients."""
-        self.wanted = self._quorum
+        self.wanted, self._fleet = self._quorum, None
 
     def too_few(self, able: int) -> str:
         """Return why no round begins with so many clients that are able to work."""
         holdings = self._clients.holdings
         without = chunkless(holdings.present, holdings.refused)
+        if self.lacks_data:
+            seen = (
+                f"saw {able} of {len(holdings.present)} clients that can work, needed {self.wanted}{without}"
+            )
+            return seen + fewer_would_do(able, self._quorum, self.wanted)
         return too_few(self._timeout_s, self._quorum, self.wanted, able, without)

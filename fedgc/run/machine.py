@@ -99,7 +99,9 @@ class Run:
         self._clients = Clients(config, size, parts.key_agreement, resume)
         self._plans = Plans(config, self.speeds, parts.planner, masked=parts.key_agreement is not None)
         self._gate = RunGate(config, size)
-        self._gathering = Gathering(config, self._clients, now, keys=parts.key_agreement, resume=resume)
+        self._gathering = Gathering(
+            config, self._clients, now, keys=parts.key_agreement, resume=resume, fleet=parts.fleet
+        )
         self._opened = False  # a key set-up whose end was not yet handled
         self._carried = Carried()
         self._orders: Mapping[str, tuple[int, ...]] = {}  # of clients that continue
@@ -198,7 +200,7 @@ class Run:
         if keys is not None and keys.knows(self.version) and keys.is_spent:
             return self._finish(f"round {self.number - 1}: {SPENT}", complete=False)
         gathering = self._gathering
-        is_over = gathering.is_over(event)
+        is_over = gathering.is_over(event) or gathering.lacks_data
         if gathering.awaits(event.now) and not is_over:  # looking at every client takes as long as a join
             return []
         able = len(self._clients.able)

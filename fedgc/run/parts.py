@@ -12,10 +12,12 @@ from fedgc.run.site_steps import SiteSteps
 class RunParts:
     """Parts of a run: a planner if the settings leave the code open, a key agreement if masked.
 
-    `site` holds what a consortium asks for, if this is the run of a site.
+    `site` holds what a consortium asks for, if this is the run of a site. `fleet` is the number of clients in
+    all, if it is known.
     """
 
     planner: Planner | None = None
     key_agreement: KeyAgreement | None = None
     pins: SamplePins = field(default_factory=SamplePins)
     site: SiteSteps | None = None
+    fleet: int | None = None

@@ -40,11 +40,11 @@ SHARED = tuple(Held(f"chunk {number}", 10, "same") for number in range(4))
 class Driver:
     """Execute the run's outputs, with reference clients that finish a chunk on request."""
 
-    def __init__(self, resume: RunState | None = None, **settings: object) -> None:
+    def __init__(self, resume: RunState | None = None, fleet: int | None = None, **settings: object) -> None:
         self.config = config_of(
             {"work": "coded", "rounds": 3, "replicas": 2, "blocks": 1, "min_clients": 2, **settings}
         )
-        self.run = tuned_run(self.config, now=0.0, size=100, resume=resume)
+        self.run = tuned_run(self.config, now=0.0, size=100, resume=resume, fleet=fleet)
         self.now = 0.0
         self.log: list[Output] = []
         self.clients: dict[str, ReferenceClient] = {}
@@ -574,6 +574,29 @@ def test_run_waiting_for_clients_with_refused_data_reports_it():
         "1 that hold no chunk (1 client was refused data: b: chunk chunk 0: saw 11 samples, others have 10)"
     )
     assert last.reason.endswith(said)
+
+
+def test_run_ends_once_too_few_of_all_clients_have_data():
+    driver = Driver(min_clients=2, fleet=3)
+    driver.join("a")
+    driver.join("b", holds=[])
+    assert not driver.run.finished, "c may have data"
+    driver.join("c", holds=[])
+    last = driver.log[-1]
+    assert isinstance(last, Finished)
+    assert last.reason == (
+        "saw 1 of 3 clients that can work, needed 2, and 2 that hold no chunk; "
+        "min-clients = 1 begins with them"
+    )
+
+
+def test_client_that_loses_its_data_later_does_not_end_run():
+    driver = Driver(min_clients=2, fleet=2)
+    driver.join("a", "b")
+    assert driver.run.round is not None
+    driver.say(Lost(1.0, "b"))
+    driver.join("b", holds=[])
+    assert not driver.run.finished
 
 
 def test_clients_that_cannot_work_are_known_while_others_are_awaited():
