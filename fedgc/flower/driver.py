@@ -15,13 +15,14 @@ from logging import INFO, WARNING, Logger
 from typing import Final
 
 from fedgc.codecs.model_change import ModelChange
-from fedgc.errors import FedgcError, NotRecoverable, Refused
+from fedgc.errors import NotRecoverable, Refused
 from fedgc.flower.announced_hours import AnnouncedHours
 from fedgc.flower.background import BackgroundQueue
 from fedgc.flower.checkpoint_writer import CheckpointWriter
 from fedgc.flower.evaluations import Evaluations
 from fedgc.flower.event_guard import EventGuard
 from fedgc.flower.job import Job
+from fedgc.flower.left_out import LeftOut
 from fedgc.flower.live import LiveState
 from fedgc.flower.privacy_account import PrivacyAccount
 from fedgc.flower.rollback import Rollback
@@ -111,7 +112,7 @@ class Driver:
         )
         self._ring: RingSum | None = None  # masked sum of the present round
         self._mean: Vector | None = None  # unmasked mean of a masked round
-        self._left_out = ""  # why the update of the present round is not used
+        self._left_out = LeftOut(log)
         self._sum = RoundSum(job.config, self.common.size)
         self._privacy = PrivacyAccount(self._sum.private, job.federation, self.common, job.resume)
         self._background = BackgroundQueue(partial(log.log, WARNING, "%s"), self.model.nbytes)
@@ -350,7 +351,7 @@ class Driver:
         try:
             self._mean, _ = ring.mean()
         except NotRecoverable as error:  # a site used masks of another exchange: the sum is noise
-            self._leave_out(uncover.round, error)
+            self._left_out.note(uncover.round, error)
 
     # ---- a round's end
 
@@ -378,12 +379,8 @@ class Driver:
             self._name_outliers(apply.round)
             return None if mean is None else self._optimizer.apply(self.model, mean, apply.version - 1)
         except Refused as error:
-            self._leave_out(apply.round, error)
+            self._left_out.note(apply.round, error)
             return None
-
-    def _leave_out(self, round_: int, error: FedgcError) -> None:
-        self._left_out = str(error)
-        self._log.log(WARNING, "round %d: its update is left out: %s", round_, error)
 
     def _name_outliers(self, round_: int) -> None:
         for client, part in self._sum.outliers.items():
@@ -421,7 +418,7 @@ class Driver:
         clients = tuple(with_traffic(client, link, refused[client.client]) for client in row.clients)
         reason, left_out = (self._by_name(text, link) for text in (row.reason, row.left_out))
         row = replace(row, clients=clients, reason=reason, left_out=left_out)
-        kept, self._left_out = row.without_update(self._left_out) if self._left_out else row, ""
+        kept = self._left_out.row(row)
         self._log.log(INFO, "%s", line_of(kept))
         self._over += 1
         self._skipped += row.outcome == "skipped"

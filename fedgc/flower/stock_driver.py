@@ -28,6 +28,7 @@ from fedgc.errors import (
     TaskFailed,
     printable,
 )
+from fedgc.flower.left_out import LeftOut
 from fedgc.flower.sink import Live, LiveClient, Sink
 from fedgc.flower.stock_layout import Layout, Vector
 from fedgc.flower.stock_rounds import (
@@ -93,6 +94,7 @@ class StockDriver:
         self._models: dict[int, Vector] = {self._machine.version: self._model}
         self._rule = job.config.new_rule()
         self._updates = 0  # that the rule has taken in this round
+        self._left_out = LeftOut(log)
         self._out: dict[str, tuple[str, int, int]] = {}  # message id -> kind, node, round
         self._answers: dict[int, Vector] = {}
         self._down: dict[str, int] = {}
@@ -281,13 +283,13 @@ class StockDriver:
                 if mean is not None:
                     self._model = self._optimizer.apply(self._model, mean)
             except Refused as error:
-                row = row.without_update(str(error))
-                self._log.log(WARNING, "round %d: its update is left out: %s", round_, error)
+                self._left_out.note(round_, error)
             self._models[closed.version] = self._model
             self.result.train_metrics_clientapp[round_] = MetricRecord(dict(_mean(self._train_metrics)))
         self._rule.clear()
         self._updates = 0
         self._train_metrics = []
+        row = self._left_out.row(row)
         self._log.log(INFO, "%s", line_of(row))
         self._job.sink.append(row)
         if closed.weight > 0:

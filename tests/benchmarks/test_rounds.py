@@ -6,6 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from benchmarks import policies
 from benchmarks.cells import UPLOADS
 from benchmarks.coded_policies import BlockCoordinate
 from benchmarks.deadline import errors_at_deadline, ratios
@@ -28,6 +29,14 @@ from fedgc.sim.clock import MODELS, UNCONTENDED
 
 TINY = Size(clients=8, rounds=2, seeds=1, blocks=(1, 2), claim_rounds=3)
 rows_of = cache(measure)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_chunks():
+    """Forty chunks for each client take ten times as long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(policies, "FINE", 12)
+        yield
 
 
 @pytest.mark.parametrize(
@@ -60,7 +69,7 @@ def test_job_measures_every_family_without_practice_rounds():
     uncoded = next(each for each in rows if each.policy == "uncoded")
     scenario = Job(Modelled("bimodal"), 3, TINY).make()[LEARNED:]
     assert {each.upload for each in rows} == {None}
-    assert [each.policy for each in rows if each.coarse] == [f"work queue of {n}, 4 bits" for n in (10, 40)]
+    assert [each.policy for each in rows if each.coarse] == [f"work queue of {n}, 4 bits" for n in (10, 12)]
     assert uncoded.median_s == np.median([each.mean_pace_w.max() for each in scenario[PRACTICE:]])
 
 
