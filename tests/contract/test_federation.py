@@ -91,7 +91,7 @@ def reason_of(federation: Federation, run: str) -> str:
 def test_missing_package_names_client_and_package(tmp_path: Path) -> None:
     environment = {"FEDGC_DB": str(tmp_path / "fedgc.db"), "XDG_STATE_HOME": str(tmp_path)}
     with Federation(1, folder=tmp_path / "processes", environment=environment) as federation:
-        settings = {"task": "tests.contract.lacking:digits", "min_clients": 1, "start_timeout_s": 20.0}
+        settings = {"task": "tests.contract.lacking:digits", "min_clients": 1, "start_timeout_s": 120.0}
         run = federation.submit(settings | {"run": "lacking"})
         assert federation.wait(run, WAIT_S) == "finished:failed"
         reason = reason_of(federation, "lacking")

@@ -100,6 +100,7 @@ def test_client_settings_and_relative_paths_reach_script(folder: Path) -> None:
     assert " south " in done.stdout
 
 
+@pytest.mark.slow  # quick tests give settings to a script, and to a task that fails
 def test_client_settings_reach_task_and_not_server(folder: Path) -> None:
     (folder / "ward.py").write_text(TASK)
     done = fedgc(folder, "run", "--task", "ward:task", "--set", "rounds=2", *own())

@@ -159,6 +159,7 @@ def test_best_model_is_kept_exported_and_scored_again(sites: Federation, script:
         assert len(store.rounds(run)) == rounds
 
 
+@pytest.mark.slow  # quick tests warn of bad validations without processes
 def test_failed_validation_of_one_site_is_one_warning(sites: Federation, script: str, tmp_path: Path) -> None:
     settings = {**SETTINGS, "script": f"{script} --broken site-1", "run": "broken", "rounds": 2}
     number = sites.submit({**settings, "checkpoint_dir": str(tmp_path / "runs")})
