@@ -17,6 +17,7 @@ from fedgc.values import value
 
 BY_SITE: Final = "policy"  # kind of an audit entry: the policy of a client's site refuses the run
 WINDOW: Final = 20  # past rounds used to plan the next ones
+LEFT_OUT: Final = "its update is left out"
 
 
 @value
@@ -108,9 +109,14 @@ class RoundRow:
         """Finished replicas of chunks, or local steps, that are in no sum; continued work is not included."""
         return 0 if self.outcome == "skipped" else sum(row.finished - row.counted for row in self.clients)
 
+    @property
+    def is_left_out(self) -> bool:
+        """Whether there was an exchange, and the server has left out its update."""
+        return LEFT_OUT in self.reason
+
     def without_update(self, why: str) -> "RoundRow":
         """Return the row of an exchange whose update the server has left out: nothing counts."""
-        reason = "; ".join(filter(None, (self.reason, f"its update is left out: {why}")))
+        reason = "; ".join(filter(None, (self.reason, f"{LEFT_OUT}: {why}")))
         clients = tuple(replace(each, counted=0) for each in self.clients)
         return replace(self, outcome="approximate", counted_samples=0, reason=reason, clients=clients)
 

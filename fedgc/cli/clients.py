@@ -50,8 +50,8 @@ def parse_clients(words: Iterable[str]) -> ClientSettings:
     return found
 
 
-def nodes_of(clients: int | None, own: ClientSettings, first: int = 0) -> tuple[Node, ...]:
-    """Return the clients to start: the named ones, and more up to `clients`, which count from `first`.
+def nodes_of(clients: int | None, own: ClientSettings) -> tuple[Node, ...]:
+    """Return the clients to start: the named ones, and more up to `clients`, which count from 0.
 
     >>> [node.name for node in nodes_of(None, {"north": {}, "south": {}})]
     ['north', 'south']
@@ -63,7 +63,7 @@ def nodes_of(clients: int | None, own: ClientSettings, first: int = 0) -> tuple[
         raise BadSetting(f"--clients: saw {wanted}, needed at least 1")
     if wanted < len(own):
         raise BadSetting(f"--clients: saw {wanted}, needed at least {len(own)}: --client names {_all(own)}")
-    names = [f"client-{number}" for number in range(first, first + wanted)]
+    names = [f"client-{number}" for number in range(wanted)]
     others = [name for name in own if name not in names]
     free = [name for name in names if name not in own]
     left_out = set(free[len(free) - len(others) :]) if others else set()

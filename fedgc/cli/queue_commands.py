@@ -33,6 +33,7 @@ def add(
     Example: fedgc queue add ward --priority 5 --set rounds=50
     """
     from fedgc.cli.run import Wanted, settings_of, trained  # here, since help must not wait for numpy
+    from fedgc.cli.script import placed_script
     from fedgc.cli.settings import parse
     from fedgc.deploy.app_folder import app_in
     from fedgc.store.database import Store
@@ -40,6 +41,9 @@ def add(
     if not folder.is_dir():
         raise Unusable(f"folder {folder}: saw none, needed the folder of an app")
     table, app = {**parse(settings or []), **trained(task, script)}, app_in(folder)
+    if app is None and folder != Path() and not (task or script):
+        raise Unusable(f"folder {folder}: saw no app, needed a pyproject.toml with [tool.flwr.app]")
+    placed_script(script or "", folder, app, here=True)
     with Store.open() as store:
         # No clients of its own: those of `fedgc serve` are not known here.
         run = settings_of(store, Wanted(None, table, superlink=""), app).run

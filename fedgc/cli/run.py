@@ -43,7 +43,7 @@ from fedgc.deploy import local_federation as local
 from fedgc.deploy.app_folder import MANIFEST, App, Setting, app_in
 from fedgc.deploy.local_federation import Node
 from fedgc.deploy.superlink import Superlink, connection
-from fedgc.errors import EdgeFailed, Unusable
+from fedgc.errors import BadSetting, EdgeFailed, Unusable
 from fedgc.flower import preconditions as beginning
 from fedgc.policy.digests import STATEMENT
 from fedgc.store.database import Store
@@ -173,7 +173,8 @@ def run(wanted: Wanted) -> None:
             keep_place(name, wanted.place)
             over = started(Place(wanted, app, store, host, console), config)
         print_tables(console, over.seen, time.monotonic() - began, resumed=bool(config.resume))
-    goes_on = f"; `fedgc run --resume {name}` goes on" if over.resumable else ""
+    without = "" if over.seen.has_model else "; it has no model to go on from"
+    goes_on = f"; `fedgc run --resume {name}` goes on" if over.resumable else without
     if over.stopped:
         console.print(f"stopped after round {over.seen.last}{goes_on}", soft_wrap=True, markup=False)
         raise click.Abort
@@ -408,9 +409,21 @@ def settings_of(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
     config = settle([*layers, ("the run", had), (GIVEN, wanted.settings)]).config
     if "task" in wanted.settings:
         check_name(config.task)
+    _must_be_private(wanted.settings, config)
     if wanted.here and config.min_clients > wanted.here:
         raise Unusable(f"--clients: saw {wanted.here}, needed min-clients, {config.min_clients}")
     return config
+
+
+def _must_be_private(given: Mapping[str, Setting], config: RunConfig) -> None:
+    """Refuse settings of differential privacy for a run that has none."""
+    if config.is_private or config.protects_records:
+        return
+    for key in ("privacy.clip", "privacy.clip-quantile", "privacy.delta"):
+        if key in given:
+            raise BadSetting(
+                f"setting {key}: saw it without noise, needed privacy.epsilon or privacy.noise with it"
+            )
 
 
 def ready(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
@@ -443,5 +456,6 @@ def _must_begin(store: Store, wanted: Wanted, config: RunConfig) -> None:
         if not wanted.elsewhere:
             beginning.must_go_on(config, beginning.reached(runs / config.resume))
             beginning.must_have_rounds_left(config, store)
+            beginning.must_have_model(config.resume, runs)
     if not wanted.elsewhere:
         beginning.must_be_kept(config, runs)

@@ -64,7 +64,7 @@ def up(clients: int | None, own: Sequence[str] = (), *, foreground: bool) -> Non
 
     `own` are the clients' own settings, as NAME:key=value.
     """
-    nodes = nodes_of(clients, parse_clients(own), first=1)
+    nodes = nodes_of(clients, parse_clients(own))
     running = running_federation()
     if running is not None:
         raise Unusable(

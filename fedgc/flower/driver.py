@@ -310,7 +310,8 @@ class Driver:
                 self._job.sink.chose(output.round, output.basis, output.reason)
             case Finished():
                 refusal = self._announcements.last_refusal if output.lacks_clients else ""
-                self.finished = replace(output, reason=self._by_name(caused(refusal, output.reason), link))
+                ended = output if self._job.resume else self._left_out.ended(output)
+                self.finished = replace(ended, reason=self._by_name(caused(refusal, ended.reason), link))
             case Refuse(client, round_, reason):
                 self._job.sink.audited("refused", client, f"round {round_}: {reason}")
                 link.send(output)

@@ -1,9 +1,11 @@
 """The update of a round that the server leaves out: the rule refused it, or it is not finite."""
 
+from dataclasses import replace
 from logging import WARNING, Logger
 
 from fedgc.errors import FedgcError
-from fedgc.history import RoundRow
+from fedgc.history import LEFT_OUT, RoundRow
+from fedgc.run.outputs import Finished
 
 
 class LeftOut:
@@ -11,13 +13,24 @@ class LeftOut:
 
     def __init__(self, log: Logger) -> None:
         self._log, self._why = log, ""
+        self._always = ""  # why no update was used so far; empty if one was
+        self._is_used = False
 
     def note(self, round_: int, error: FedgcError) -> None:
         """Leave out the update of this round."""
         self._why = str(error)
-        self._log.log(WARNING, "round %d: its update is left out: %s", round_, error)
+        self._log.log(WARNING, "round %d: %s: %s", round_, LEFT_OUT, error)
 
     def row(self, row: RoundRow) -> RoundRow:
         """Return the row of the round as it is kept, and forget the round."""
         why, self._why = self._why, ""
+        self._is_used = self._is_used or (row.outcome in ("synced", "approximate") and not why)
+        self._always = "" if self._is_used else why or self._always
         return row.without_update(why) if why else row
+
+    def ended(self, finished: Finished) -> Finished:
+        """Return how a new run ended: not complete if no update was ever used."""
+        if not (finished.complete and self._always):
+            return finished
+        reason = f"{self._always}; {finished.reason}, and every update was left out"
+        return replace(finished, reason=reason, complete=False)

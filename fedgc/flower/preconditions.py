@@ -37,6 +37,15 @@ def must_go_on(config: RunConfig, reached: int) -> None:
         raise BadSetting(f"setting rounds: saw {config.rounds}, the run is at {reached}, needed more")
 
 
+def must_have_model(run: str, runs: Path) -> None:
+    """Refuse to resume a run without a checkpoint: its rounds were all skipped, or gave nothing."""
+    if not checkpoint.versions(runs / run):
+        raise Unusable(
+            f"run {run}: saw no checkpoint in {runs / run}, needed one to go on from: start it again with "
+            f"--set run={run}"
+        )
+
+
 def rounds_done(rounds: Sequence[Round]) -> int:
     """Return the newest round of these that was not stopped before its end, 0 if there is none."""
     return max((each.row.round for each in rounds if each.row.outcome != "stopped"), default=0)

@@ -33,7 +33,7 @@ from fedgc.codecs import EXACT
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed, Refused
 from fedgc.guards import LOG
-from fedgc.history import RoundRow
+from fedgc.history import LEFT_OUT, RoundRow
 from fedgc.messages import (
     Add,
     Continue,
@@ -407,7 +407,7 @@ class _Training:
                 self.model = self._optimizer.apply(self.model, mean)
         except Refused as error:  # as on a server
             left_out = str(error)
-            LOG.warning("round %d: its update is left out: %s", apply.round, left_out)
+            LOG.warning("round %d: %s: %s", apply.round, LEFT_OUT, left_out)
         self._load(apply.version)
         every = self._job.config.evaluate_every
         due = every and apply.round % every == 0

@@ -121,11 +121,12 @@ def _resume(known: _Known) -> Iterator[str]:
     if state_of(run) == CRASHED and (advice := advice_for(run)):
         yield f"to do: {advice}"
     elif run.state == "stopped":
-        yield f"to do: nothing; `fedgc run --resume {run.run}` goes on" if run.rounds else "to do: nothing"
-    elif run.rounds:
+        goes_on = f"`fedgc run --resume {run.run}` goes on" if run.models else "it has no model to go on from"
+        yield f"to do: nothing; {goes_on}"
+    elif run.models:
         yield f"to do: remove the cause, then `fedgc run --resume {run.run}` goes on"
     else:
-        yield "to do: remove the cause, and start the run again; it has no round to go on from"
+        yield "to do: remove the cause, and start the run again; it has no model to go on from"
 
 
 # ---- a run under way
@@ -255,7 +256,8 @@ def _why_so(row: RoundRow) -> str:
     if row.outcome == "empty":
         return row.reason or "nothing was finished in time, or no update came"
     if row.outcome == "approximate":
-        return f"{len(row.short)} of {row.chunks} chunks are not in the sum"
+        missing = f"{len(row.short)} of {row.chunks} chunks are not in the sum"
+        return row.reason if row.is_left_out else missing
     return row.reason if row.outcome in ("aborted", "stopped") else ""
 
 

@@ -89,8 +89,8 @@ def reason_of(run: Run) -> str:
 
 
 def advice_for(run: Run) -> str:
-    """Return how to resume a run whose server is gone; empty for others."""
-    return f"`fedgc run --resume {run.run}` goes on" if run.rounds and lost(run) else ""
+    """Return how to resume a run whose server is gone; empty for others, and without a model."""
+    return f"`fedgc run --resume {run.run}` goes on" if run.models and lost(run) else ""
 
 
 def _in_round(run: Run) -> str:

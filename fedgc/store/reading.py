@@ -260,6 +260,10 @@ def _runs() -> Select[Any]:
     counts = (
         select(func.count(tables.Round.id)).where(of_run).scalar_subquery().label("rounds"),
         select(func.max(tables.Round.round)).where(of_run).scalar_subquery().label("last_round"),
+        select(func.count(tables.Round.id))
+        .where(of_run, tables.Round.outcome.in_(("synced", "approximate")))
+        .scalar_subquery()
+        .label("models"),
     )
     columns = (tables.Run.__table__, tables.Task.name.label("task"))
     return select(*columns, *counts).join(tables.Task, tables.Task.id == tables.Run.task_id)
@@ -274,7 +278,7 @@ def _run(line: RowMapping) -> Run:
         initial_metrics=metrics_in(line["initial_metrics"]),
         **{
             name: line[name]
-            for name in ("task", "state", "reason", "started", "ended", "rounds", "last_round")
+            for name in ("task", "state", "reason", "started", "ended", "rounds", "last_round", "models")
         },
     )
 

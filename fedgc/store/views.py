@@ -9,7 +9,10 @@ from fedgc.history import RoundRow, Speed
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run; `heard` is the time of its last record, which tells a dead run from a long round."""
+    """A run; `heard` is the time of its last record, which tells a dead run from a long round.
+
+    `models` of its rounds have made a model.
+    """
 
     run: str
     task: str
@@ -23,6 +26,7 @@ class Run:
     present: Mapping[str, Any]
     heard: float
     initial_metrics: Mapping[str, float] = field(default_factory=dict)  # of the model before round 1
+    models: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from fedgc.cli.new_app import write_new
 from fedgc.cli.run import Wanted
 from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import app_in
-from fedgc.errors import BadTask, EdgeFailed, Unusable
+from fedgc.errors import BadSetting, BadTask, EdgeFailed, Unusable
 from fedgc.flower import preconditions as beginning
 from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Checkpoint
@@ -291,7 +291,8 @@ def test_run_is_not_resumed_with_fewer_rounds_than_done(apart):
 
 
 @pytest.mark.parametrize("more", [{}, {"rounds": 1}])
-def test_complete_run_is_resumed_only_with_more_rounds(stand, monkeypatch, more):
+def test_complete_run_is_resumed_only_with_more_rounds(stand, apart, monkeypatch, more):
+    saved(apart / "fedgc" / "runs" / "over")
     monkeypatch.setattr(running.up, "NAME", "ward")
 
     def go_on(store: Store, name: str) -> None:
@@ -311,6 +312,23 @@ def test_complete_run_is_resumed_only_with_more_rounds(stand, monkeypatch, more)
         assert store.run("over") == before
     running.run(Wanted(None, {"rounds": 2}, superlink="ward", resume="over"))
     assert made.settings["rounds"] == 2
+
+
+def test_run_without_model_is_not_resumed(stand, apart, monkeypatch):
+    monkeypatch.setattr(running.up, "NAME", "ward")
+    with Store.open() as store:
+        store.write(Begun(1000.0, "early", RunConfig(rounds=9).table()))
+        store.write(Ended(1001.0, "early", "stopped"))
+    made = stand()
+    with pytest.raises(Unusable, match=r"run early: saw no checkpoint in .*: start it again"):
+        running.run(Wanted(None, {}, superlink="ward", resume="early"))
+    assert not made.settings, "nothing was submitted"
+
+
+@pytest.mark.parametrize("key", ["privacy.clip", "privacy.delta"])
+def test_settings_of_privacy_need_noise(apart, key):
+    with pytest.raises(BadSetting, match=f"setting {key}: saw it without noise, needed privacy.epsilon or"):
+        running.run(Wanted(2, {key: 1e-6}))
 
 
 def test_stopped_last_round_is_not_counted_as_done():

@@ -1,6 +1,7 @@
 """Test `fedgc queue` and `fedgc serve --queue`: which run is next, and what does not end the queue."""
 
 import json
+import shutil
 import time
 
 import click
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 
 from fedgc.cli import serve_queue as serving
 from fedgc.cli.commands import app
+from fedgc.cli.new_app import write_new
 from fedgc.cli.run import Wanted
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.store.database import Store
@@ -88,9 +90,9 @@ def test_run_stopped_by_user_is_recorded_and_queue_goes_on(starts, serve):
 
 
 def test_missing_folder_and_unforeseen_error_fail_only_their_run(starts, serve, apart):
-    (apart / "app").mkdir()
+    write_new(apart / "app")
     add("a", "app")
-    (apart / "app").rmdir()
+    shutil.rmtree(apart / "app")
     add("b")
     add("c")
 
@@ -189,6 +191,17 @@ def test_run_under_way_is_not_removed(apart):
         store.write(Ended(time.time(), "a", "failed"))
     assert cli("queue", "remove", "1") == "entry 1: run a is removed\n"
     assert entries() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [(["plain"], "folder plain: saw no app, needed a pyproject"), (["--script", "lost.py"], "saw lost.py")],
+)
+def test_folder_without_app_and_missing_script_are_not_queued(apart, words, says):
+    (apart / "plain").mkdir()
+    result = CliRunner().invoke(app, ["queue", "add", *words])
+    assert says in str(result.exception)
+    assert not list(apart.glob("*.db")), "nothing was queued"
 
 
 @pytest.mark.parametrize("words", [["--set", "rounds=3"], ["--stay"], ["--task", "digits"]])

@@ -39,7 +39,7 @@ def server() -> Iterator[tuple[subprocess.Popen[str], Run]]:
     ) as process:
         assert process.stdout is not None
         words = json.loads(process.stdout.readline())
-        yield process, replace(RUN, present={"round": 4, SERVER: words})
+        yield process, replace(RUN, present={"round": 4, SERVER: words}, models=3)
         process.kill()
 
 
@@ -63,7 +63,7 @@ def test_killed_server_is_reported_at_once_with_signal(server):
     assert advice_for(run) == "`fedgc run --resume r` goes on"
     process.wait()  # its exit status is no longer available
     assert reason_of(run).startswith("the server process is gone in round 4")
-    assert advice_for(replace(run, rounds=0)) == "", "there is nothing to go on from"
+    assert advice_for(replace(run, models=0)) == "", "there is nothing to go on from"
 
 
 def test_ended_server_is_reported_with_exit_code(server):
