@@ -131,17 +131,20 @@ def explain(path: Path, *, as_json: bool) -> None:
     descriptor = read_descriptor(path)
     federation = descriptor.federation
     signed = [federation.members[number].name for number, _ in descriptor.endorsements]
+    unsigned = [each.name for each in federation.members if each.name not in signed]
     promised, silent = guarantees(federation), limits(federation)
     if as_json:
         summary = {
             "descriptor": federation.fid.hex(),
             "signed": signed,
+            "unsigned": unsigned,
             "promises": promised,
             "silent": silent,
         }
         sys.stdout.write(json.dumps(summary) + "\n")
         return
-    sys.stdout.write(f"Descriptor {federation.fid.hex()}, signed by {', '.join(signed)}.\n")
+    missing = f", not yet by {', '.join(unsigned)}" if unsigned else ""
+    sys.stdout.write(f"Descriptor {federation.fid.hex()}, signed by {', '.join(signed)}{missing}.\n")
     sys.stdout.write("\nIt promises:\n" + "".join(f"- {each}\n" for each in promised))
     sys.stdout.write("\nIt does not promise more:\n" + "".join(f"- {each}\n" for each in silent))
 

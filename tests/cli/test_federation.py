@@ -95,7 +95,7 @@ def test_missing_secret_without_terminal_is_reported(sessions: SessionTable):
 def test_check_lists_promised_and_unpromised_properties(sessions: SessionTable, written: Path):
     said = sessions.fedgc("keys", "check", written.name).stdout
     assert "3 sites: a, b, c." in said
-    assert "signed by a." in said
+    assert "signed by a, not yet by b, c." in said
     promised, _, silent = said.partition("It does not promise more")
     assert "own program clips its values to +-0.5" in promised
     assert "by up to" in silent
