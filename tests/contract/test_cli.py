@@ -11,6 +11,7 @@ import sys
 import termios
 import threading
 import time
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from http.client import HTTPConnection
 from pathlib import Path
@@ -86,28 +87,43 @@ class Terminal:
 
 
 @pytest.fixture
+def terminal(folder: Path) -> Iterator[Callable[[list[str]], Terminal]]:
+    """Start programs on terminals; those that a failed test leaves are killed, and end what they started."""
+    started: list[Terminal] = []
+
+    def start(words: list[str]) -> Terminal:
+        started.append(Terminal(words, folder))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.program.kill()
+        each.program.wait(WAIT_S)
+
+
+@pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FEDGC_DB", str(tmp_path / "fedgc.db"))
     return tmp_path
 
 
-def test_run_is_shown_stopped_by_ctrl_c_and_resumed(folder: Path):
+def test_run_is_shown_stopped_by_ctrl_c_and_resumed(folder: Path, terminal: Callable[[list[str]], Terminal]):
     settings = ["--set", "rounds=100000", "--set", "gate.name=every", "--set", "client.threads=1"]
-    terminal = Terminal(["run", "--clients", "2", *settings], folder)
-    terminal.until(r"[3-9] of 100000, about \d+ (s|min) left")
-    terminal.until(r"client-1 .* of 16 steps, session")
-    below = supervision.descendants(terminal.program.pid)
+    shown = terminal(["run", "--clients", "2", *settings])
+    shown.until(r"[3-9] of 100000, about \d+ (s|min) left")
+    shown.until(r"client-1 .* of 16 steps, session")
+    below = supervision.descendants(shown.program.pid)
     assert below
-    terminal.press("\x03")
-    assert terminal.ended() == 130
-    assert "stopping the run" in terminal.text
-    assert "where Flower asks for no login" in terminal.text
+    shown.press("\x03")
+    assert shown.ended() == 130
+    assert "stopping the run" in shown.text
+    assert "where Flower asks for no login" in shown.text
     assert not set(supervision.descendants(1)) & set(below)
     with Store.open() as store:
         run = store.run()
     assert run.state == "stopped"
-    assert f"fedgc run --resume {run.run}" in " ".join(terminal.text.split())
-    assert "Traceback" not in terminal.text
+    assert f"fedgc run --resume {run.run}" in " ".join(shown.text.split())
+    assert "Traceback" not in shown.text
     further = ["--set", f"rounds={run.last_round + 2}"]
     resumed = subprocess.run(
         [*COMMAND, "run", "--resume", run.run, *further],
@@ -124,15 +140,15 @@ def test_run_is_shown_stopped_by_ctrl_c_and_resumed(folder: Path):
         assert sorted(each.name for each in store.clients()) == ["client-0", "client-1"]
 
 
-def test_run_of_killed_server_reports_how_to_resume(folder: Path):
+def test_run_of_killed_server_reports_how_to_resume(folder: Path, terminal: Callable[[list[str]], Terminal]):
     settings = ["--set", "rounds=100000", "--set", "gate.name=every", "--set", "client.threads=1"]
-    terminal = Terminal(["run", "--clients", "2", *settings], folder)
-    terminal.until(r"[3-9] of 100000, about \d+ (s|min) left")
-    below = supervision.descendants(terminal.program.pid)
+    shown = terminal(["run", "--clients", "2", *settings])
+    shown.until(r"[3-9] of 100000, about \d+ (s|min) left")
+    below = supervision.descendants(shown.program.pid)
     (server,) = (pid for pid in below if "flwr-serverapp" in command(pid))
     os.kill(server, signal.SIGKILL)
-    assert terminal.ended() == 1
-    said = " ".join(terminal.text.split())
+    assert shown.ended() == 1
+    said = " ".join(shown.text.split())
     assert "the run did not complete: the server process was killed by SIGKILL in round" in said
     assert "Traceback" not in said
     with Store.open() as store:
