@@ -173,14 +173,13 @@ def _refusals(policy: Policy, store: Store, run: Run, request: Request) -> Itera
     for round_ in store.rounds(run.run):
         row = round_.row
         at = row.started + row.working_s
-        rows = store.client_rows(run.run, row.round)
-        is_left_out = not any(each.counted for each in rows)  # by the server, which got all updates
-        for client in rows:
+        for client in store.client_rows(run.run, row.round):
             if client.client not in totals:
                 for refusal in check(policy, request, Totals(), row.started):
                     yield client.client, 0, refusal
             before = totals.get(client.client, Totals())
-            sums = row.outcome in SUMMED and (client.finished if is_left_out else client.counted) > 0
+            gave = client.finished if row.is_left_out else client.counted  # what is left out was sent
+            sums = row.outcome in SUMMED and gave > 0
             refusals, totals[client.client] = _spent(policy, request, client, before, at, sums=sums)
             for refusal in refusals:
                 yield client.client, row.round, refusal

@@ -346,15 +346,14 @@ class _Sums:
 
     def _add_round(self, over: Round, rows: Sequence[ClientRow]) -> None:
         self.seen[over.row.round] = len(rows)
-        counted = [row for row in rows if row.counted]
-        is_left_out = over.row.outcome in SUMMED and not counted
         for row in rows:
             self._totals.setdefault(row.client, _Total()).add(row)
-            ends = bool(row.failure) or is_left_out
+            ends = bool(row.failure) or over.row.is_left_out
             amount = self._lost_steps(row, ends=ends) if self._local else _lost_chunks(over, row)
             if row.failure or amount:
-                why = _short(row.failure) or _why_lost(over, is_left_out=is_left_out)
+                why = _short(row.failure) or _why_lost(over)
                 self._lost.setdefault((row.client, why), _Lost()).add(amount, over.row.round)
+        counted = [row for row in rows if row.counted]
         is_whole = len(rows) >= over.clients
         if over.row.outcome in SUMMED and counted and is_whole:
             slowest = max(counted, key=lambda row: row.download_s + row.busy_s + row.upload_s)
@@ -425,9 +424,9 @@ def _plain(total: _Total) -> dict[str, Any]:
     return {name: getattr(total, name) for name in _Total.__slots__}
 
 
-def _why_lost(over: Round, *, is_left_out: bool) -> str:
+def _why_lost(over: Round) -> str:
     row = over.row
-    if row.outcome in SUMMED and not is_left_out:
+    if row.outcome in SUMMED and not row.is_left_out:
         return OTHERS
     return _short(f"the round was {row.outcome}{f': {row.reason}' if row.reason else ''}")
 
