@@ -120,7 +120,7 @@ class Driver:
         self._shown, self._trimmed, self._live = 0.0, self._started, LiveState(job.config, self._started)
         self._faults, self._waits, self._hours = ClientFaults(), FruitlessWaits(), AnnouncedHours(job.sink)
         self.guard: Final = EventGuard(log, lambda: self._run.number)
-        self._skipped, self._over = 0, 0  # rounds
+        self._skipped = self._over = 0  # rounds
         self.events: Final[queue.SimpleQueue[LinkEvent]] = events or queue.SimpleQueue()
         self._announcements = Initialization(job.model.layout)
         self._claims: Mapping[str, AlikeData | SampleShares] = {

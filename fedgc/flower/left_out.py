@@ -4,6 +4,7 @@ from dataclasses import replace
 from logging import WARNING, Logger
 
 from fedgc.errors import FedgcError
+from fedgc.flower.preconditions import SUMMED
 from fedgc.history import LEFT_OUT, RoundRow
 from fedgc.run.outputs import Finished
 
@@ -24,7 +25,7 @@ class LeftOut:
     def row(self, row: RoundRow) -> RoundRow:
         """Return the row of the round as it is kept, and forget the round."""
         why, self._why = self._why, ""
-        self._is_used = self._is_used or (row.outcome in ("synced", "approximate") and not why)
+        self._is_used = self._is_used or (row.outcome in SUMMED and not why)
         self._always = "" if self._is_used else why or self._always
         return row.without_update(why) if why else row
 

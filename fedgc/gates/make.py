@@ -35,8 +35,9 @@ def make_gate(name: str, settings: GateSettings, options: str = "") -> Gate[Any]
     with guarded(f"{owner}: make", error=BadSetting):
         made: object = kind.make(settings, **own)
     if not isinstance(made, Gate):
-        seen = plugins.returned(made)
-        raise BadSetting(f"{owner}: make returned {seen}, needed a gate (make is a classmethod)")
+        raise BadSetting(
+            f"{owner}: make returned {plugins.returned(made)}, needed a gate (make is a classmethod)"
+        )
     return made
 
 
