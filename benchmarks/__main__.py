@@ -287,16 +287,20 @@ def bench_simulation(
     save: Save = False,
     flower_python: Annotated[Path, typer.Option(help="An interpreter with flwr and ray.")] = PYTHON,
     pfl_python: Annotated[Path, typer.Option(help="An interpreter with pfl and torch.")] = PYTHON,
+    device: Annotated[
+        str, typer.Option(help="Another device, such as cuda: fedgc alone, one by one and as a stack.")
+    ] = "cpu",
 ) -> None:
     """Clients a second of simulated training, beside Flower's engine and pfl-research; and its memory.
 
     Example: python -m benchmarks simulation --pfl-python pfl/bin/python --json
     """
     from benchmarks.printing import show
-    from benchmarks.simulation import QUICK, USUAL, text_lines
+    from benchmarks.simulation import QUICK, USUAL, bench_stack, text_lines
     from benchmarks.simulation import bench_simulation as measure
 
-    report = measure(QUICK if quick else USUAL, {"flower": str(flower_python), "pfl": str(pfl_python)})
+    size, pythons = QUICK if quick else USUAL, {"flower": str(flower_python), "pfl": str(pfl_python)}
+    report = measure(size, pythons) if device == "cpu" else bench_stack(size, device)
     show(report, as_json=as_json, save=save, lines=text_lines(report))
 
 

@@ -18,6 +18,10 @@ Figures:
     memory_10000_over_100       peak memory of all processes with 10,000 clients over that with 100, with one
                                 step of each client and a narrower network (the states of all clients of a
                                 round are on the disk); without mapped files, which the system can take back
+    stack_cpu                   fedgc's clients a second with all clients of a round as one batch of models,
+                                over those of one process for each core
+    stack_cpu_narrow            the same with the narrower network
+    stack_cuda, _narrow         the same on a GPU, which one process uses in both cases (`--device cuda`)
 """
 
 import json
@@ -93,22 +97,54 @@ class Ran:
 def bench_simulation(size: Size, pythons: Mapping[str, str]) -> Report:
     """Run all simulators; `pythons` has the interpreter of each other one."""
     rows: list[Mapping[str, Value]] = []
-    own = _timed(Program("fedgc", _words(size.clients, size.rounds, CORES, SAMPLES, WIDTH)), size, rows)
+    own = _timed(_own(size, CORES), size, rows)
     flower = []
     for cpus in (1, 2):
         words, threads = _words(size.clients, size.rounds, cpus), {"OMP_NUM_THREADS": str(cpus)}
         flower.append(_timed(Program("flower", words, pythons["flower"], threads), size, rows))
     pfl = _timed(Program("pfl", _words(size.clients, size.rounds), pythons["pfl"]), size, rows)
     few, many = (
-        _timed(Program("fedgc", _words(clients, 2, CORES, BATCH, NARROW)), Size(clients, 2, 0), rows)
-        for clients in (size.clients, size.many)
+        _timed(_own(alone, CORES, samples=BATCH, width=NARROW), alone, rows)
+        for alone in (Size(size.clients, 2, 0), Size(size.many, 2, 0))
     )
     figures = {
+        **_stacks(size, "cpu", own, rows),
         "clients_per_s_over_flower": _ratio(min(filter(None, flower), key=_round_s, default=None), own),
         "clients_per_s_over_pfl": _ratio(pfl, own),
         "memory_10000_over_100": many.peak_bytes / few.peak_bytes if many and few else None,
     }
     return Report(figures, rows, machine(), [0])
+
+
+def bench_stack(size: Size, device: str) -> Report:
+    """Run fedgc alone on a device: clients one by one, and as one batch of models."""
+    rows: list[Mapping[str, Value]] = []
+    own = _timed(_own(size, 1, device=device), size, rows)
+    return Report(_stacks(size, device, own, rows), rows, machine(), [0])
+
+
+def _stacks(
+    size: Size, device: str, own: Ran | None, rows: list[Mapping[str, Value]]
+) -> dict[str, float | None]:
+    """Train all clients of a round as one batch of models; return the figures of that."""
+    processes = CORES if device == "cpu" else 1
+    narrow = _timed(_own(size, processes, width=NARROW, device=device), size, rows)
+    stack = _timed(_own(size, 1, stack=size.clients, device=device), size, rows)
+    narrow_stack = _timed(_own(size, 1, width=NARROW, stack=size.clients, device=device), size, rows)
+    return {f"stack_{device}": _ratio(own, stack), f"stack_{device}_narrow": _ratio(narrow, narrow_stack)}
+
+
+def _own(
+    size: Size,
+    processes: int,
+    *,
+    samples: int = SAMPLES,
+    width: int = WIDTH,
+    stack: int = 1,
+    device: str = "cpu",
+) -> Program:
+    words = _words(size.clients, size.rounds, processes, samples, width, stack)
+    return Program("fedgc", [*words, device])
 
 
 def _round_s(ran: Ran) -> float:

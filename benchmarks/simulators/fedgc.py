@@ -1,4 +1,4 @@
-"""fedgc's simulated training: `fedgc.py CLIENTS ROUNDS PROCESSES SAMPLES WIDTH`.
+"""fedgc's simulated training: `fedgc.py CLIENTS ROUNDS PROCESSES SAMPLES WIDTH STACK DEVICE`.
 
 All clients are alike and do one local epoch, and the round waits for all: the same work as the others'.
 """
@@ -25,7 +25,9 @@ def _load(count: int, chunk: str) -> object:
     return samples(int(chunk.split()[1]), count)
 
 
-def main(clients: int, rounds: int, processes: int, count: int, width: int) -> None:
+def main(  # noqa: PLR0913, PLR0917  one for each argument
+    device: str, clients: int, rounds: int, processes: int, count: int, width: int, stack: int
+) -> None:
     """Train, and print the moments."""
     config = RunConfig(
         rounds=rounds,
@@ -39,8 +41,8 @@ def main(clients: int, rounds: int, processes: int, count: int, width: int) -> N
         shared_momentum="off",
         aggregator="weighted-mean",
         evaluate_every=0,
-        device="cpu",
-        threads=1,
+        device=device,
+        threads=1 if stack == 1 else 0,
     )
     make = partial(task, clients, count, width)
     scenario = (working([[1.0]] * clients),) * rounds
@@ -51,10 +53,12 @@ def main(clients: int, rounds: int, processes: int, count: int, width: int) -> N
             raise SystemExit(f"round {point.row.round}: saw {point.row.outcome}, needed all clients")
         moments.append(time.monotonic())
 
-    job = Job(make(), config, scenario, make=make, workers=processes, owned=True, keeps_clients=False)
+    job = Job(
+        make(), config, scenario, make=make, workers=processes, stack=stack, owned=True, keeps_clients=False
+    )
     train(job, heard)
     sys.stdout.write(json.dumps({"moments": moments}) + "\n")
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(sys.argv[-1], *map(int, sys.argv[1:-1]))

@@ -53,25 +53,30 @@ class Training:
     partition: str | None = None
     processes: int = 1
     ray: str = ""
+    stack: int = 1
 
     def __post_init__(self) -> None:
         if self.processes < 1:
             raise BadSetting(f"--processes: saw {self.processes}, needed at least 1")
+        if self.stack > 1 and (self.processes > 1 or self.ray):
+            seen = "--ray" if self.ray else f"--processes {self.processes}"
+            raise BadSetting(f"--stack {self.stack}: saw {seen} beside it, needed one process")
 
     def options(self) -> dict[str, object]:
         """Return what a checkpoint keeps of this, as JSON can hold it."""
         files = {name: getattr(self.request, name) for name in FILES}
         request = asdict(self.request) | {name: path and str(path.resolve()) for name, path in files.items()}
         kept = {"task": self.task, "settings": dict(self.settings), "partition": self.partition}
-        return {**kept, "request": request}
+        return {**kept, "stack": self.stack, "request": request}
 
     @classmethod
     def again(cls, options: Mapping[str, Any], processes: int, ray: str) -> "Training":
         """Return the training of a checkpoint, on other processes."""
         request = dict(options["request"])
         request |= {name: request[name] and Path(request[name]) for name in FILES}
-        made = Request(**request)
-        return cls(options["task"], made, options["settings"], options["partition"], processes, ray)
+        made, stack = Request(**request), int(options.get("stack", 1))
+        processes = 1 if stack > 1 else processes
+        return cls(options["task"], made, options["settings"], options["partition"], processes, ray, stack)
 
     def config(self, clients: int) -> RunConfig:
         """Return the settings of the run."""
@@ -83,7 +88,8 @@ class Training:
         mine |= {} if self.partition is None else {"data.partition": self.partition}
         for name in BY_OPTIONS & self.settings.keys():
             raise BadSetting(f"setting {name}: saw it with --train, needed {BY_OPTIONS[name]}")
-        table = {**mine, **self.settings, "task": self.task, "min-clients": clients, "client.threads": 1}
+        table = {**mine, **self.settings, "task": self.task, "min-clients": clients}
+        table |= {"client.threads": 1 if self.stack == 1 else 0}  # 0: all, as there is one process
         config = RunConfig.read(table)
         for name, needed in SIMULATED.items():
             if (seen := config.table()[name]) != needed:
@@ -116,7 +122,7 @@ class Training:
         processes = min(self.processes, clients) if config.work == "local" else 1
         job = Job(
             task, config, request.scenario(), request.line, make=make, workers=processes, owned=owned,
-            keeps_clients=False, ray=self.ray, grace_s=config.grace_s,
+            keeps_clients=False, ray=self.ray, grace_s=config.grace_s, stack=self.stack,
         )  # fmt: skip
         if masks is None:
             return job, request.model_mb

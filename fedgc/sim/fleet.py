@@ -4,7 +4,7 @@ A client's trajectory from a common model depends only on the model, its data an
 So a stretch of it can be trained before the virtual clock asks for the result: the clock forecasts the next
 reports, and the workers are always busy. A forecast that a command overtakes costs time and changes nothing,
 as a stretch always begins where the last one that the clock asked for has ended. The numbers are therefore
-the same for any number of workers.
+the same for any number of workers; a stack of clients gives them up to rounding.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ from fedgc.messages import Continue, Repair, Reveal, Work
 from fedgc.sim.checkpoint import Findings, Part
 from fedgc.sim.clock import Finding
 from fedgc.sim.ray_workers import RayWorkers
-from fedgc.sim.workers import Alone, Order, Workers
+from fedgc.sim.workers import Alone, Order, Stacked, Workers
 from fedgc.training import Vector
 from fedgc.training.client_file import Extent, Extents, mapped, write
 from fedgc.training.flat import check_shape
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 MODELS_KEPT: Final = 4  # common models from which a client with latency may begin
 ROOM: Final = 65_536  # bytes of a state beside its vector, before the first one is known
 SPARE: Final = 1024  # bytes by which a state may be longer than others
-MOST_AHEAD: Final = 64  # stretches
-SHARE_AHEAD: Final = 50  # one client in so many is trained ahead
 KEPT, REST = "kept", "rest"  # parts of a checkpoint
 
 
@@ -203,12 +201,8 @@ class Fleet:
 
     def _order_ahead(self) -> None:
         """Have the clients trained that report next."""
-        most = self._workers.ahead and min(
-            MOST_AHEAD, max(self._workers.ahead, len(self._trajectories) // SHARE_AHEAD)
-        )
-        if 2 * len(self._ahead) > most + self._workers.ahead:
-            return
-        for client, steps in self.forecast(most):
+        more = self._workers.more(len(self._ahead), len(self._trajectories))
+        for client, steps in self.forecast(more) if more else ():
             path = self._trajectories.get(client)
             if path is not None and path.ordered is None and path.reached < steps:
                 self._order(client, steps)
@@ -270,7 +264,9 @@ class Fleet:
         self._rests[client] = rest.stamp, extent
 
 
-def _workers(job: "Job", folder: Path) -> Alone | Workers | RayWorkers:
+def _workers(job: "Job", folder: Path) -> Alone | Stacked | Workers | RayWorkers:
+    if job.stack > 1:
+        return Stacked(job.task, job.config, folder, job.stack)
     if job.make is not None and job.ray:
         return RayWorkers(job.ray, job.make, job.config, folder, job.workers)
     if job.make is not None and job.workers > 1:

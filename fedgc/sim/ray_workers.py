@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadTask, EdgeFailed, Unusable
-from fedgc.sim.workers import Order
+from fedgc.sim.workers import Order, ahead
 from fedgc.training.simulated import ClientTrainer, Stretch, Trained
 from fedgc.training.tasks import Task
 
@@ -42,7 +42,7 @@ class RayWorkers:
         self, address: str, make: Callable[[], Task], config: RunConfig, folder: Path, count: int
     ) -> None:
         """`address` is that of the cluster, or `local`; `make` makes the task in each actor."""
-        self._ray, self.ahead = _ray(), 2 * count
+        self._ray, self._count = _ray(), count
         try:
             self._ray.init(address, log_to_driver=False, include_dashboard=False if address == HERE else None)
         except Exception as error:  # Ray raises what its connection does
@@ -57,6 +57,10 @@ class RayWorkers:
             self._ray.shutdown()
             raise BadTask(f"task: {_line(error)}, needed one that can be sent to Ray") from error
         self._actors: deque[Any] = deque(made)
+
+    def more(self, ordered: int, clients: int) -> int:
+        """Return how many stretches to order before they are needed, beside those that are ordered."""
+        return ahead(self._count, ordered, clients)
 
     def order(self, stretch: Stretch) -> Order:
         """Have a stretch trained; actors take turns."""

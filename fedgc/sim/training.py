@@ -3,10 +3,10 @@
 In coded work a chunk's update depends only on the model, the chunk and the seed, so every holder computes the
 same one. One engine therefore serves all clients: it trains a chunk when the first client has finished it,
 and mixes the codewords of all clients. In local work every client has a trajectory of its own, taken to as
-many steps as the clock allows, by a few models in worker processes (`fleet`); a client that dies without its
-work loses it. Both are bit-identical to an engine for each client. `Job.engines` replaces them, for example
-by one that trains all models as a batch. `partial` off simulates servers that discard the steps of unfinished
-clients, for comparison.
+many steps as the clock allows, by a few models in worker processes, or as one batch of models (`fleet`); a
+client that dies without its work loses it. Both are bit-identical to an engine for each client, but for a
+stack, which is equal to rounding. `Job.engines` replaces them. `partial` off simulates servers that discard
+the steps of unfinished clients, for comparison.
 
     trained = train(Job(task, config, scenario))
     [(point.seconds, point.metrics["accuracy"]) for point in trained.points]
@@ -79,6 +79,7 @@ class Job:
     planner: Planner | None = None
     make: Callable[[], Task] | None = None  # makes the task in worker processes
     workers: int = 1
+    stack: int = 1  # clients that are trained as one batch of models
     ray: str = ""  # the address of a Ray cluster that the processes are on; empty: this machine
     keeps_clients: bool = True  # the points of the result have the rows of clients
     owned: bool = False  # each client has an equal share of the chunks, and no other can load them
@@ -94,6 +95,11 @@ class Job:
         if (self.workers > 1 or self.ray) and self.make is None:
             raise BadSetting(
                 f"training: saw {self.workers} processes, needed a function that makes the task in each"
+            )
+        if self.stack > 1 and (self.config.work != "local" or self.workers > 1 or self.ray or self.engines):
+            seen = f"{self.config.work} work in {self.workers} processes{' on Ray' * bool(self.ray)}"
+            raise BadSetting(
+                f"training: saw a stack of {self.stack} clients for {seen}, needed local work in one process"
             )
         if len(self.scenario) < self.config.rounds:
             raise BadSetting(

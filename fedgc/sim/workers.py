@@ -1,4 +1,4 @@
-"""The processes that train simulated clients: this one alone, or several beside it."""
+"""What trains simulated clients: this process, one by one or as a stack, or several processes beside it."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -12,8 +12,11 @@ from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, FedgcError
 from fedgc.sim.owned import processes
 from fedgc.training.simulated import ClientTrainer, Stretch, Trained
+from fedgc.training.stacked import StackedTrainer
 from fedgc.training.tasks import Task
 
+MOST_AHEAD: Final = 64  # stretches
+SHARE_AHEAD: Final = 50  # one client in so many is trained ahead
 GIVE_UP_AFTER: Final = 3  # times that processes ended one after the other
 _TRAINERS: Final[list[ClientTrainer | EdgeFailed]] = []  # of a worker process: one, or why there is none
 
@@ -29,10 +32,12 @@ class Order:
 class Alone:
     """Trains in this process, at once."""
 
-    ahead = 0  # how many stretches are worth ordering before they are needed
-
     def __init__(self, task: Task, config: RunConfig, folder: Path) -> None:
         self._trainer = ClientTrainer(task, config, folder)
+
+    def more(self, ordered: int, clients: int) -> int:  # noqa: ARG002  the interface of all workers
+        """Return how many stretches to order before they are needed: none."""
+        return 0
 
     def order(self, stretch: Stretch) -> Order:
         """Train a stretch."""
@@ -51,15 +56,60 @@ class Alone:
         """Do nothing."""
 
 
+class Stacked:
+    """Trains in this process: a stretch that is needed, together with those that were ordered."""
+
+    def __init__(self, task: Task, config: RunConfig, folder: Path, count: int) -> None:
+        """`count` clients are trained at a time."""
+        self._trainer, self._count = StackedTrainer(task, config, folder), count
+        self._waiting: list[Order] = []
+
+    def more(self, ordered: int, clients: int) -> int:  # noqa: ARG002  the interface of all workers
+        """Return how many stretches to order: a stack, if one is about to be trained."""
+        return self._count if self._waiting else 0
+
+    def order(self, stretch: Stretch) -> Order:
+        """Have a stretch trained with the next stack."""
+        self._waiting.append(Order(stretch, Future()))
+        return self._waiting[-1]
+
+    def cancel(self, order: Order) -> None:
+        """Give up a stretch, unless it is done."""
+        if order in self._waiting:
+            self._waiting.remove(order)
+            order.future.cancel()
+
+    def result(self, order: Order) -> Trained:
+        """Return the result; train it first, with those that wait."""
+        if not order.future.done():
+            self._waiting.remove(order)
+            stack = [order, *self._waiting[: self._count - 1]]
+            del self._waiting[: self._count - 1]
+            for each, outcome in zip(
+                stack, self._trainer.train([each.stretch for each in stack]), strict=True
+            ):
+                if isinstance(outcome, Trained):
+                    each.future.set_result(outcome)
+                else:
+                    each.future.set_exception(outcome)
+        return order.future.result()
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 class Workers:
     """Trains in several processes. One that is killed is replaced, and its stretch done again."""
 
     def __init__(self, make: Callable[[], Task], config: RunConfig, folder: Path, count: int) -> None:
         """`make` makes the task in each process."""
-        self.ahead = 2 * count
         self._begin = partial(_prepare, make, config, folder)
         self._count, self._ended = count, 0
         self._pool = processes(count, self._begin)
+
+    def more(self, ordered: int, clients: int) -> int:
+        """Return how many stretches to order before they are needed, beside those that are ordered."""
+        return ahead(self._count, ordered, clients)
 
     def order(self, stretch: Stretch) -> Order:
         """Have a stretch trained."""
@@ -95,6 +145,16 @@ class Workers:
             )
         self._pool.shutdown(cancel_futures=True)
         self._pool = processes(self._count, self._begin)
+
+
+def ahead(processes: int, ordered: int, clients: int) -> int:
+    """Return how many stretches to order, so that these processes are always busy.
+
+    >>> ahead(2, 0, 100), ahead(2, 4, 100), ahead(2, 5, 100)
+    (4, 4, 0)
+    """
+    most = min(MOST_AHEAD, max(2 * processes, clients // SHARE_AHEAD))
+    return most if 2 * ordered <= most + 2 * processes else 0
 
 
 def _prepare(make: Callable[[], Task], config: RunConfig, folder: Path) -> None:

@@ -61,16 +61,18 @@ class FlatModel:
         self.private: Mapping[str, Tensor] = tensors.private
         self.optimized = (*self.trainable, *(each for each in self.private.values() if each.requires_grad))
         self.parameters = self.layout.parameter_size
-        self._tensors = {**tensors.parameters, **tensors.buffers}
+        self.exchanged: Mapping[str, Tensor] = {**tensors.parameters, **tensors.buffers}
         self._copies = Float32Copies()
         self.size = self.layout.size
         sent = {*tensors.buffers, *tensors.private}
-        self._unsent = tuple(each for name, each in module.named_buffers() if name not in sent)
+        self.unsent: Mapping[str, Tensor] = {
+            name: each for name, each in module.named_buffers() if name not in sent
+        }
 
     def read(self) -> Vector:
         """Return a copy of the vector."""
         read: Vector = np.empty(self.size, np.float32)  # numpy uses large pages: four times as fast
-        parts = [self._copies.read(name, tensor).reshape(-1) for name, tensor in self._tensors.items()]
+        parts = [self._copies.read(name, tensor).reshape(-1) for name, tensor in self.exchanged.items()]
         if parts[0].device.type == "cpu":
             torch.cat(parts, out=torch.from_numpy(read))
         else:
@@ -79,7 +81,7 @@ class FlatModel:
 
     def view(self) -> Readable:
         """Return the vector without a copy, if that is possible: it is read from the tensors as they are."""
-        tensors = tuple(self._tensors.values())
+        tensors = tuple(self.exchanged.values())
         in_place = all(
             each.dtype == torch.float32 and each.device.type == "cpu" and each.is_contiguous()
             for each in tensors
@@ -91,7 +93,7 @@ class FlatModel:
         (check_shape if is_finite else check_vector)(vector, self.size)
         first = 0
         with torch.no_grad():
-            for name, tensor in self._tensors.items():
+            for name, tensor in self.exchanged.items():
                 part = vector[first : first + tensor.numel()].reshape(tensor.shape)
                 if tensor.dtype in HALF:
                     self._copies.write(name, tensor, torch.tensor(part))
@@ -105,7 +107,7 @@ class FlatModel:
     def mix(self, vector: Vector, part: slice, own: float) -> None:
         """Move a part of the model to that of a vector, but for the share `own`."""
         first = 0
-        for name, tensor in self._tensors.items():
+        for name, tensor in self.exchanged.items():
             last = first + tensor.numel()
             begin, end = max(first, part.start), min(last, part.stop)
             if begin < end:
@@ -131,19 +133,19 @@ class FlatModel:
     @property
     def is_half(self) -> bool:
         """Whether some of its tensors have half precision."""
-        return any(each.dtype in HALF for each in (*self._tensors.values(), *self.private.values()))
+        return any(each.dtype in HALF for each in (*self.exchanged.values(), *self.private.values()))
 
     def stepping(self, optimizer: Steps) -> AbstractContextManager[None]:
         """Let an optimizer step on float32 copies of the parameters of half precision."""
         trained = {
-            name: each for name, each in {**self._tensors, **self.private}.items() if each.requires_grad
+            name: each for name, each in {**self.exchanged, **self.private}.items() if each.requires_grad
         }
         return self._copies.stepping(optimizer, trained)
 
     @torch.no_grad()
     def subtract(self, parts: Sequence[Tensor], share: float) -> None:
         """Subtract a share of these parts from the parameters."""
-        for (name, tensor), part in zip(self._tensors.items(), parts, strict=False):  # then come buffers
+        for (name, tensor), part in zip(self.exchanged.items(), parts, strict=False):  # then come buffers
             value = self._copies.read(name, tensor).sub_(part, alpha=share)
             if value.dtype != tensor.dtype:
                 tensor.copy_(value)
@@ -163,12 +165,12 @@ class FlatModel:
 
     def read_unsent(self) -> list[Tensor]:
         """Return CPU copies of the buffers that are not in the vector."""
-        return [tensor.detach().to("cpu", copy=True) for tensor in self._unsent]
+        return [tensor.detach().to("cpu", copy=True) for tensor in self.unsent.values()]
 
     def write_unsent(self, tensors: Sequence[Tensor]) -> None:
         """Set the buffers that are not in the vector."""
         with torch.no_grad():
-            for tensor, saved in zip(self._unsent, tensors, strict=True):
+            for tensor, saved in zip(self.unsent.values(), tensors, strict=True):
                 tensor.copy_(saved)
 
 

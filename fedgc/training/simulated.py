@@ -6,7 +6,8 @@ client is its model's vector, then its optimizer, the buffers outside the vector
 """
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,7 @@ from fedgc.errors import EdgeFailed, FedgcError
 from fedgc.messages import Work
 from fedgc.training.cache import Saved
 from fedgc.training.client_file import Extent, mapped, write
-from fedgc.training.flat import Vector
+from fedgc.training.flat import FlatModel, Vector
 from fedgc.training.local_loop import Begin
 from fedgc.training.pace import Pace
 from fedgc.training.randomness import restored
@@ -58,37 +59,75 @@ class Trained:
     spilled: bytes = b""
 
 
-class ClientTrainer:
-    """Trains stretches; common models and states are files in `folder`."""
+class ClientStates:
+    """The common models, and what clients keep: files in `folder`."""
 
-    def __init__(self, task: Task, config: RunConfig, folder: Path) -> None:
-        self._config, self._folder = config, folder
-        self._trainer = Trainer(task, config)
-        self._loop = TaskLoop(self._trainer, STILL)
-        self._own = self._trainer.flat.read_private()  # as every client makes them
+    def __init__(self, config: RunConfig, flat: FlatModel, folder: Path) -> None:
+        self._config, self._flat, self._folder = config, flat, folder
+        self._own = flat.read_private()  # as every client makes them
         self._models: dict[int, Vector] = {}
         self._lead: tuple[tuple[int, int, float], Vector | None] = (-1, 0, 0.0), None
 
+    def kept(self, stretch: Stretch) -> tuple[Saved | None, Mapping[str, Tensor]]:
+        """Return the trajectory so far, and the private tensors."""
+        if stretch.kept is None:
+            return None, self._own
+        state, ends = mapped(self._folder / STATES, stretch.kept), 4 * self._flat.size
+        unsent, optimizer, own = torch.load(io.BytesIO(state[ends:].tobytes()), weights_only=True)
+        vector = vector_in(state, self._flat.size)
+        return (Saved(vector, unsent, optimizer) if stretch.first else None), own
+
+    def written(
+        self, stretch: Stretch, end: Saved, private: Mapping[str, Tensor], trained: Trained
+    ) -> Trained:
+        """Write what the client keeps after a stretch, and return the result with its place."""
+        rest = io.BytesIO()
+        torch.save([end.unsent, dict(end.optimizer), dict(private)], rest)
+        parts = end.vector.data, rest.getbuffer()
+        if sum(part.nbytes for part in parts) > stretch.room.room:
+            return replace(trained, spilled=b"".join(parts))
+        return replace(trained, kept=write(self._folder / STATES, stretch.room, *parts))
+
+    def model(self, version: int) -> Vector:
+        """Return a common model, mapped from its file."""
+        if version not in self._models:
+            known = {old: model for old, model in self._models.items() if abs(old - version) == 1}
+            path = model_file(self._folder, version)
+            self._models = {**known, version: np.memmap(path, np.float32, "r")}
+        return self._models[version]
+
+    def lead_of(self, work: Work) -> Vector | None:
+        """Return the lead of shared momentum, which all clients of a version have in common."""
+        origin = work.version, work.first_step, work.common_steps
+        if self._lead[0] != origin:
+            self.model(work.version)
+            if work.common_steps and self._config.alpha < 1.0:
+                self.model(work.version - 1)
+            steps, parameters = (work.first_step, work.common_steps), self._flat.parameters
+            self._lead = origin, lead_of(self._config, self._models, work.version, parameters, steps)
+        return self._lead[1]
+
+
+class ClientTrainer:
+    """Trains stretches one after the other."""
+
+    def __init__(self, task: Task, config: RunConfig, folder: Path) -> None:
+        self._trainer = Trainer(task, config)
+        self._loop = TaskLoop(self._trainer, STILL)
+        self._states = ClientStates(config, self._trainer.flat, folder)
+
     def train(self, stretch: Stretch) -> Trained:
         """Do the steps; raise EdgeFailed if the task's code fails."""
-        try:
+        with failing(stretch.work):
             return self._trained(stretch)
-        except EdgeFailed:
-            raise
-        except Exception as error:  # the user's code may raise anything
-            text = str(error).strip().split("\n")[0]
-            what = text if isinstance(error, FedgcError) else f"{type(error).__name__}: {text}"
-            raise EdgeFailed(
-                f"training: {stretch.work.client}, round {stretch.work.round}: {what}"
-            ) from error
 
     def _trained(self, stretch: Stretch) -> Trained:
         work, reached, losses, led = stretch.work, stretch.first, stretch.losses, stretch.led
-        flat, model, lead = self._trainer.flat, self._model(work.version), self._lead_of(work)
-        saved, own = self._kept(stretch)
+        flat, model, lead = self._trainer.flat, self._states.model(work.version), self._states.lead_of(work)
+        saved, own = self._states.kept(stretch)
         if flat.private:
             flat.write_private(own)
-        chunks = tuple(name for _, name in sorted(work.names))
+        chunks = chunks_of(work)
         self._trainer.unload(LOADED)
         self._loop.begin(Begin(work, chunks, model, lead, saved, reached))
         with restored():  # not around `begin`: a task may draw the data of each client
@@ -97,44 +136,28 @@ class ClientTrainer:
                 if done is not None:
                     reached, losses, led = reached + done.steps, losses + done.losses, led + done.led
         end, squared_norm = self._loop.saved(), self._loop.squared_gradient
-        if self._config.measure != "gradient":
+        if self._trainer.config.measure != "gradient":
             squared_norm = squared_distance(model[: flat.parameters], end.vector, lead, led)
-        return self._written(stretch, end, Trained(losses, led, squared_norm, stretch.room))
+        trained = Trained(losses, led, squared_norm, stretch.room)
+        return self._states.written(stretch, end, flat.read_private(), trained)
 
-    def _written(self, stretch: Stretch, end: Saved, trained: Trained) -> Trained:
-        rest = io.BytesIO()
-        torch.save([end.unsent, dict(end.optimizer), self._trainer.flat.read_private()], rest)
-        parts = end.vector.data, rest.getbuffer()
-        if sum(part.nbytes for part in parts) > stretch.room.room:
-            return replace(trained, spilled=b"".join(parts))
-        return replace(trained, kept=write(self._folder / STATES, stretch.room, *parts))
 
-    def _kept(self, stretch: Stretch) -> tuple[Saved | None, Mapping[str, Tensor]]:
-        """Return the trajectory so far, and the private tensors."""
-        if stretch.kept is None:
-            return None, self._own
-        state, ends = mapped(self._folder / STATES, stretch.kept), 4 * self._trainer.flat.size
-        unsent, optimizer, own = torch.load(io.BytesIO(state[ends:].tobytes()), weights_only=True)
-        vector = vector_in(state, self._trainer.flat.size)
-        return (Saved(vector, unsent, optimizer) if stretch.first else None), own
+@contextmanager
+def failing(work: Work) -> Iterator[None]:
+    """Name the client and the round where the task's code fails."""
+    try:
+        yield
+    except EdgeFailed:
+        raise
+    except Exception as error:  # the user's code may raise anything
+        text = str(error).strip().split("\n")[0]
+        what = text if isinstance(error, FedgcError) else f"{type(error).__name__}: {text}"
+        raise EdgeFailed(f"training: {work.client}, round {work.round}: {what}") from error
 
-    def _model(self, version: int) -> Vector:
-        """Return a common model, mapped from its file."""
-        if version not in self._models:
-            known = {old: model for old, model in self._models.items() if abs(old - version) == 1}
-            path = model_file(self._folder, version)
-            self._models = {**known, version: np.memmap(path, np.float32, "r")}
-        return self._models[version]
 
-    def _lead_of(self, work: Work) -> Vector | None:
-        """Return the lead of shared momentum, which all clients of a version have in common."""
-        origin = work.version, work.first_step, work.common_steps
-        if self._lead[0] != origin:
-            if work.common_steps and self._config.alpha < 1.0:
-                self._model(work.version - 1)
-            steps, parameters = (work.first_step, work.common_steps), self._trainer.flat.parameters
-            self._lead = origin, lead_of(self._config, self._models, work.version, parameters, steps)
-        return self._lead[1]
+def chunks_of(work: Work) -> tuple[str, ...]:
+    """Return the names of a client's chunks, in the order of their numbers."""
+    return tuple(name for _, name in sorted(work.names))
 
 
 def model_file(folder: Path, version: int) -> Path:

@@ -77,12 +77,12 @@ class Trainer:
         self.flat = FlatModel(made.module.to(self.device), task.private)
         self._modules, self._weights = [*self.flat.module.modules()], [*self.flat.module.parameters()]
         self._trains = False  # whether `train()` of the module was called
-        self._first_unsent = self.flat.read_unsent()
-        self._optimizer = self._new_optimizer()
+        self.first_unsent = self.flat.read_unsent()
+        self._optimizer = self.new_optimizer(self.flat.optimized)
         self.sizes = task.sizes()
         self.squared_gradient = 0.0  # of the last step, if the gate uses it
-        self._wants_gradient = config.work == "local" and config.measure == "gradient"
-        self._rates = [config.alpha * float(group["lr"]) for group in self._optimizer.param_groups]
+        self.wants_gradient = config.work == "local" and config.measure == "gradient"
+        self.rates = [config.alpha * float(group["lr"]) for group in self._optimizer.param_groups]
         self._lead: Sequence[Tensor] | None = None
         self._loaded: dict[tuple[str, ...], Samples] = {}
         self._digests: dict[str, str] = {}
@@ -99,7 +99,7 @@ class Trainer:
                 "task: saw data that may move, whose records would spend the budgets of several clients; "
                 "needed each client's own (may_move = False) with privacy.unit = record"
             )
-        gradients = RecordGradients(self.flat.module, self._autocast_loss, self.config.privacy_clip)
+        gradients = RecordGradients(self.flat.module, self.autocast_loss, self.config.privacy_clip)
         if self.flat.size != self.flat.parameters or self.flat.is_half:
             raise BadTask(
                 "task: saw running statistics or half precision, needed a model of float32 parameters alone "
@@ -189,14 +189,14 @@ class Trainer:
     def begin(self, start: Vector) -> None:
         """Start a trajectory from the common model, which is finite."""
         self.flat.write(start, is_finite=True)
-        self.flat.write_unsent(self._first_unsent)
-        self._optimizer = self._new_optimizer()
+        self.flat.write_unsent(self.first_unsent)
+        self._optimizer = self.new_optimizer(self.flat.optimized)
 
     def resume(self, saved: Saved) -> None:
         """Continue a saved trajectory."""
         self.flat.write(saved.vector)
         self.flat.write_unsent(saved.unsent)
-        self._optimizer = self._new_optimizer()
+        self._optimizer = self.new_optimizer(self.flat.optimized)
         with self.flat.stepping(self._optimizer):
             self._optimizer.load_state_dict(dict(saved.optimizer))
 
@@ -209,7 +209,7 @@ class Trainer:
         module = self._training_module()
         with seeded(key(*local_step.stream, local_step.step)), deterministic_cudnn(self.device):
             if self.records is None:
-                samples, rows = self._batch_of(names, local_step)
+                samples, rows = self.batch_of(names, local_step)
                 with portable_dropout():  # includes backward, where checkpointing reruns forward
                     value = self._backward(module, samples.batch(rows))
             else:
@@ -229,7 +229,8 @@ class Trainer:
             each.grad = None
         return self.flat.module
 
-    def _batch_of(self, names: tuple[str, ...], local_step: LocalStep) -> tuple[Samples, Rows]:
+    def batch_of(self, names: tuple[str, ...], local_step: LocalStep) -> tuple[Samples, Rows]:
+        """Return the loaded samples of these chunks, and which of them this step uses."""
         size = self.config.batch_size
         if local_step.pool is None:
             samples = self._loaded[names]
@@ -244,32 +245,34 @@ class Trainer:
         return loss.item()  # waits for an asynchronous device, so that the step's time is measured
 
     def _loss(self, module: nn.Module, batch: Any) -> Tensor:  # noqa: ANN401  the same: a user's batch
-        loss = self._autocast_loss(module, batch)
+        loss = self.autocast_loss(module, batch)
         _check_loss(loss)
         return loss
 
-    def _autocast_loss(self, module: nn.Module, batch: Any) -> Tensor:  # noqa: ANN401  the same
+    def autocast_loss(self, module: nn.Module, batch: Any) -> Tensor:  # noqa: ANN401  the same
+        """Return the task's loss, in the precision of the settings."""
         with autocast(self.device, self.config):
             return self._task.loss(module, batch)
 
     def _update(self, share: float, led: float) -> None:
-        if self._wants_gradient:
+        if self.wants_gradient:
             gradients = (each.grad for each in self.flat.trainable)
             self.squared_gradient = sum(
                 float(each.float().square().sum()) for each in gradients if each is not None
             )
-        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+        for group, rate in zip(self._optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * share
         with self.flat.stepping(self._optimizer):
             self._optimizer.step()
         if self._lead is not None and led:
             self.flat.subtract(self._lead, led)
 
-    def _new_optimizer(self) -> torch.optim.Optimizer | PlainSGD:
+    def new_optimizer(self, parameters: Sequence[Tensor]) -> torch.optim.Optimizer | PlainSGD:
+        """Return the task's optimizer for these parameters."""
         chosen, rate = self._task.optimizer, self.config.learning_rate
         if chosen is None:
-            return PlainSGD(self.flat.optimized, rate)
-        made = _made("optimizer", lambda: chosen(self.flat.optimized, rate))
+            return PlainSGD(parameters, rate)
+        made = _made("optimizer", lambda: chosen(parameters, rate))
         if not isinstance(made, torch.optim.Optimizer):
             raise BadTask(f"task: optimizer() returned a {type(made).__name__}, needed a torch optimizer")
         return made

@@ -100,7 +100,7 @@ def test_numbers_do_not_depend_on_killed_processes(alone, monkeypatch):
 def test_client_keeps_its_private_layers(tmp_path):
     done = job()
     fleet = Fleet(done, tmp_path)
-    before = fleet._workers._trainer._own
+    before = fleet._workers._trainer._states._own
     train(replace(done, engines=lambda *_: fleet))
     kept = {client: each.kept for client, each in fleet._trajectories.items()}
     assert set(before) == {"4.weight", "4.bias"}

@@ -1,0 +1,225 @@
+"""Test clients that are trained as one batch of models: the results of training them one by one."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting, BadTask, EdgeFailed
+from fedgc.sim.clock import working
+from fedgc.sim.training import Job, train
+from fedgc.training.tasks import Task, over
+
+CLIENTS = 6
+ROUNDS = 4
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def convolutions() -> nn.Module:
+    layers = (
+        nn.Unflatten(1, (1, 4, 2)),
+        nn.Conv2d(1, 4, 2),
+        nn.GroupNorm(2, 4),
+        nn.Flatten(),
+        nn.Linear(12, 3),
+    )
+    return nn.Sequential(*layers)
+
+
+def loss(module, batch):
+    return nn.functional.cross_entropy(module(batch[0]), batch[1])
+
+
+def settings(**changes) -> RunConfig:
+    values = {
+        "work": "local", "rounds": ROUNDS, "local_steps": 6, "batch_size": 8, "min_clients": CLIENTS,
+        "chunks": CLIENTS, "device": "cpu", "threads": 1, "gate": "every", "gate_period": 2,
+        "evaluate_every": 0,
+    }  # fmt: skip
+    return RunConfig(**{**values, **changes})
+
+
+def data():
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(180, 8)).astype(np.float32), rng.integers(0, 3, 180)
+
+
+def task(model=network, **changes) -> Task:
+    made = over(data(), settings(), model=model, loss=loss, optimizer=changes.pop("optimizer", None))
+    return replace(made, **changes)
+
+
+def uneven():
+    """Two clients are slow, one of which dies in the third round and comes back."""
+    calm = working([[1.0], [1.1], [1.2], [1.3], [3.7], [2.9]], control_s=0.01, up_s=0.1)
+    dies_s_w, returns_s_w = np.full(CLIENTS, np.inf), np.full(CLIENTS, np.inf)
+    dies_s_w[4], returns_s_w[4] = 0.6, 0.9
+    gone = replace(calm, dies_s_w=dies_s_w, returns_s_w=returns_s_w)
+    return tuple(gone if at == 2 else calm for at in range(ROUNDS))
+
+
+def both(made: Task, stack=CLIENTS, **changes):
+    """Train one by one, and as a stack."""
+    job = Job(made, settings(**changes), uneven(), owned=True)
+    return train(job), train(replace(job, stack=stack))
+
+
+def agree(alone, stacked, atol=2e-5, loss=1e-5):
+    assert any(len({each.steps for each in point.row.clients}) > 1 for point in alone.points), "partial work"
+    for one, other in zip(alone.points, stacked.points, strict=True):
+        assert one.seconds == other.seconds
+        assert one.row.outcome == other.row.outcome
+        assert one.row.loss == pytest.approx(other.row.loss, abs=loss)
+        for mine, theirs in zip(one.row.clients, other.row.clients, strict=True):
+            assert (mine.steps, mine.counted) == (theirs.steps, theirs.counted)
+    np.testing.assert_allclose(stacked.model, alone.model, rtol=0, atol=atol)
+
+
+OPTIMIZERS = {
+    "momentum": partial(torch.optim.SGD, momentum=0.9, nesterov=True),
+    "AdamW": partial(torch.optim.AdamW, weight_decay=0.01),
+    "NAdam": torch.optim.NAdam,
+    "RMSprop": torch.optim.RMSprop,
+}
+
+
+def with_rate(kind):
+    return lambda parameters, rate: kind(parameters, lr=rate)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("model", [network, convolutions])
+def test_stack_agrees_with_one_by_one(model, device):
+    agree(*both(task(model), device=device))
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_stack_agrees_with_optimizer_of_task(kind):
+    made = task(convolutions, optimizer=with_rate(OPTIMIZERS[kind]))
+    agree(*both(made, learning_rate=0.01))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"shared_momentum": "off"},
+        {"shared_momentum": 0.5},
+        {"gate": "relative-change"},
+        {"codec": "int8"},
+        {"schedule": "cosine"},
+        {"precision": "bf16"},
+    ],
+    ids=str,
+)
+def test_stack_agrees_with_setting(changes):
+    coarse = {"atol": 2e-3, "loss": 1e-3} if changes.keys() & {"codec", "precision"} else {}
+    agree(*both(task(convolutions), **changes), **coarse)
+
+
+@pytest.mark.parametrize("stack", [2, 3, 100])
+def test_stack_of_any_size_agrees(stack):
+    agree(*both(task(), stack=stack))
+
+
+def test_stack_keeps_private_layers():
+    agree(*both(task(private=("3.*",))))
+
+
+def test_stack_trains_batches_of_dataset():
+    class Rows(torch.utils.data.Dataset):
+        def __init__(self, columns):
+            self.columns = columns
+
+        def __len__(self):
+            return len(self.columns[0])
+
+        def __getitem__(self, row):
+            return {"inputs": self.columns[0][row], "labels": self.columns[1][row]}
+
+    def of_names(module, batch):
+        return nn.functional.cross_entropy(module(batch["inputs"]), batch["labels"])
+
+    made = task()
+    agree(*both(replace(made, load=lambda name: Rows(made.load(name)), loss=of_names)))
+
+
+def test_stack_draws_dropout_for_each_client():
+    seen = []
+
+    def masks(module, batch):
+        return (module(torch.ones_like(batch[0])) * batch[0]).square().mean()
+
+    class Kept(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(8))
+
+        def forward(self, inputs):
+            return nn.functional.dropout(inputs * self.scale, 0.5)
+
+    made = task(Kept, loss=masks)
+    config = settings(local_steps=1, gate="every")
+    job = Job(made, config, uneven(), owned=True, stack=CLIENTS)
+    models = [train(job).model, train(job).model]
+    assert np.array_equal(*models), "the same draws each time"
+    seen = train(job, lambda point: seen.append(point)) and seen
+    assert not np.array_equal(models[0], np.ones(8, np.float32))
+
+
+def test_failure_of_one_client_names_it():
+    made = task()
+
+    infinite = list(made.sizes())[3]
+
+    def load(name):
+        inputs, labels = map(torch.as_tensor, made.load(name))
+        return (torch.full_like(inputs, torch.inf) if name == infinite else inputs), labels
+
+    bad = replace(made, load=load)
+    with pytest.raises(EdgeFailed, match=r"client 3, round 1: the loss is (nan|inf), needed a number"):
+        train(Job(bad, settings(), uneven(), owned=True, stack=CLIENTS))
+
+
+def test_loss_that_reads_values_is_refused():
+    def reads(module, batch):
+        found = loss(module, batch)
+        return found * 2 if found.item() > 1 else found
+
+    with pytest.raises(EdgeFailed, match=r"vmap.*item.*needed a loss that torch.func.vmap can batch"):
+        train(Job(replace(task(), loss=reads), settings(), uneven(), owned=True, stack=CLIENTS))
+
+
+def by_shape(parameters, rate):
+    groups = [[each for each in parameters if (each.dim() > 1) is wide] for wide in (True, False)]
+    return torch.optim.SGD([{"params": each} for each in groups], lr=rate)
+
+
+@pytest.mark.parametrize(
+    ("made", "needed"),
+    [
+        (
+            task(optimizer=lambda parameters, rate: torch.optim.LBFGS(parameters, lr=rate)),
+            "LBFGS, needed one",
+        ),
+        (task(optimizer=by_shape), "divides parameters by their shapes"),
+        (task(lambda: network().bfloat16()), "half precision in the model, needed float32"),
+    ],
+)
+def test_task_that_stack_would_train_differently_is_refused(made, needed):
+    with pytest.raises(BadTask, match=needed):
+        train(Job(made, settings(), uneven(), owned=True, stack=CLIENTS))
+
+
+def test_stack_needs_local_work_in_one_process():
+    with pytest.raises(BadSetting, match="for local work in 2 processes, needed local work in one process"):
+        Job(task(), settings(), uneven(), make=task, workers=2, stack=4)
+    with pytest.raises(BadSetting, match="for coded work in 1 processes"):
+        Job(task(), settings(work="coded", chunks=6), uneven(), stack=4)
