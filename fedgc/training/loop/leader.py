@@ -5,11 +5,13 @@ that costs one look at the socket.
 """
 
 import socket
+import sys
 import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from types import TracebackType
 from typing import Any, Final
 
 from fedgc.errors import BadTask, EdgeFailed
@@ -34,6 +36,7 @@ class Do(IntEnum):
     FAIL = 7  # rank 0 has lost its client
     ANNOUNCE = 8  # the client has taken the model: read it into the shared vector
     WAIT = 9  # the client has nothing to do yet
+    STOP = 10  # the client ends before the run
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +58,31 @@ class Action:
         return cls(Do(numbers[0]), *numbers[1:])
 
 
+ENDED: Final = "fedgc: the client has ended the training"
 HEARTBEAT_S: Final = 30.0  # in which all ranks hear of rank 0: less than the timeout of a process group
 NUMBERS: Final = len(Action(Do.STEP).numbers())
 
 
 class ClientEnded(EdgeFailed):
-    """The client ends before the run: it leaves, or the server has ended. The script may be started again."""
+    """The client ends before the run: it leaves, or the server has ended. The script may be started again.
+
+    It ends the script unless that catches it, in one line (`end_in_one_line`).
+    """
+
+
+def end_in_one_line() -> None:
+    """Have a ClientEnded end this process in one line: it is no error of the script."""
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, ClientEnded):
+            sys.stderr.write(
+                f"{error}; this is no error of the script, which starts again when the run goes on\n"
+            )
+        else:
+            before(kind, error, trace)
+
+    sys.excepthook = hook
 
 
 class _Interrupted(Exception):
@@ -232,7 +254,7 @@ class Leader:
             case "end":
                 self._may_train = False
                 if not message.get("complete"):
-                    raise ClientEnded(f"fedgc: the client has ended the training: {message.get('reason')}")
+                    raise ClientEnded(f"{ENDED}: {message.get('reason')}")
                 self._actions.append(self._here(Do.END))
             case "rest":
                 self._may_train = False

@@ -26,7 +26,7 @@ from fedgc.training.devices import GPU_SHARE, limit_memory
 from fedgc.training.figures import scored
 from fedgc.training.loop.environment import ScriptEnvironment
 from fedgc.training.loop.forks import handle_sigterm
-from fedgc.training.loop.leader import NUMBERS, Action, ClientEnded, Do, Leader
+from fedgc.training.loop.leader import ENDED, NUMBERS, Action, ClientEnded, Do, Leader, end_in_one_line
 from fedgc.training.loop.model_state import ModelState
 from fedgc.training.loop.ranks import Ranks, is_first
 from fedgc.training.loop.samples import Counted, samples_of, total_samples
@@ -100,6 +100,7 @@ def join(
     leader = Leader(environment) if is_first() else None
     loop = TrainingLoop(state, environment, leader, samples, validate, optimizer)
     _leave_at_exit(loop)
+    end_in_one_line()
     return loop
 
 
@@ -317,18 +318,18 @@ class TrainingLoop:
         try:
             action = lead(self._leader)
         except ClientEnded:
-            self._fail(ranks)
+            self._fail(ranks, Do.STOP)
             if not self._state.sharded:
                 self._keep(with_optimizer=True)
             raise
         except FedgcError:
-            self._fail(ranks)
+            self._fail(ranks, Do.FAIL)
             raise
         return Action.of(ranks.agree(action.numbers()))
 
-    def _fail(self, ranks: Ranks) -> None:
+    def _fail(self, ranks: Ranks, do: Do) -> None:
         with suppress(RuntimeError):  # the other ranks are gone
-            ranks.agree(Action(Do.FAIL).numbers())
+            ranks.agree(Action(do).numbers())
 
     def _announce(self, ranks: Ranks) -> None:
         if self._samples is None:
@@ -361,8 +362,9 @@ class TrainingLoop:
                 self._hand_in(action.do)
             case Do.END:
                 self._end()
-            case Do.FAIL:
-                raise EdgeFailed("fedgc: rank 0 has lost its client")
+            case Do.STOP | Do.FAIL:
+                stops = action.do == Do.STOP
+                raise ClientEnded(ENDED) if stops else EdgeFailed("fedgc: rank 0 has lost its client")
 
     def _show_model(self) -> None:
         self._state.read(self._leader.trained if self._leader else None)

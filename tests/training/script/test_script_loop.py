@@ -19,6 +19,7 @@ from fedgc.training.cache import ClientCache
 from fedgc.training.engine import Answer
 from fedgc.training.local_engine import LocalEngine
 from fedgc.training.local_loop import Begin
+from fedgc.training.script import script_loop
 from fedgc.training.script.connection import ScriptFacts
 from fedgc.training.script.process import command_of
 from fedgc.training.script.script_loop import ScriptLoop
@@ -324,6 +325,32 @@ def test_ended_script_leaves_no_process(make: Make):
     loop.close(complete=False)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, signal.SIG_DFL)
+
+
+def test_stop_of_run_is_one_line_in_log_of_script(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(script_loop, "STOP_S", WAIT_S)  # also on a busy machine
+    loop = ready(make(adding("--step-s", 0.05)))
+    begin(loop, work(target=1000, most=1000))
+    advanced(loop, 1)
+    process = loop._script._process
+    loop.close(complete=False)
+    said = "fedgc: the client has ended the training: the session has ended; this is no error of the script"
+    assert (tmp_path / "state" / "script.log").read_text() == (
+        f"{said}, which starts again when the run goes on\n"
+    )
+    assert process.ended == 1
+
+
+def test_error_of_script_keeps_its_traceback_in_log(make: Make, tmp_path: Path):
+    loop = ready(make(adding("--fault", "raise")))
+    begin(loop, work(target=8))
+    with pytest.raises(TaskFailed, match="ValueError: the data is gone"):
+        advanced(loop, 8)
+    log = (tmp_path / "state" / "script.log").read_text()
+    assert log.startswith("Traceback (most recent call last):\n")
+    assert log.endswith("ValueError: the data is gone\n")
 
 
 def test_launcher_that_is_missing_is_named():

@@ -19,7 +19,7 @@ from fedgc.messages import Work
 from fedgc.processes.supervision import descendants
 from fedgc.training.flat import Vector
 from fedgc.training.local_loop import Begin
-from fedgc.training.script import connection
+from fedgc.training.script import connection, script_loop
 from fedgc.training.script.connection import ScriptFacts
 from fedgc.training.script.script_loop import ScriptLoop
 from tests.contract.conftest import alive, eventually
@@ -134,6 +134,18 @@ def test_two_ranks_fail_together_and_start_again(make: Make, tmp_path: Path):
     assert np.isfinite(handed).all()
     assert not np.array_equal(handed, client.initial)
     assert torch.load(tmp_path / "state" / "script.pt")["optimizer"]["state"]
+
+
+def test_stop_of_run_is_one_line_of_each_rank(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(script_loop, "STOP_S", WAIT_S)  # also on a busy machine
+    client = make(f"{SRUN} --step-s 0.01")
+    client.begin(client.initial, SLOW)
+    client.train(3)
+    client.loop.close(complete=False)
+    log = (tmp_path / "state" / "script.log").read_text()
+    assert log.count("fedgc: the client has ended the training") == 2
+    assert log.count("; this is no error of the script, which starts again when the run goes on\n") == 2
+    assert "Traceback" not in log
 
 
 @pytest.mark.gpu
