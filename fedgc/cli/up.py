@@ -30,7 +30,7 @@ from fedgc.store.engine import default_path
 
 NAME: Final = "up"  # its name for `fedgc run --superlink`
 START_S: Final = 90.0
-END_S: Final = 90.0  # clients hand in what they have before
+END_S: Final = 120.0  # clients hand in what they have before, and runs are stopped
 POLL_S: Final = 0.1
 RESTART_S: Final = 2.0  # between checks for processes that ended
 
@@ -145,6 +145,7 @@ def _hold(wanted: Sequence[Node]) -> None:
                     sys.stdout.flush()
             if signal.SIGINT not in ended_by:
                 federation.leave()
+            federation.stop_servers()
         (folder / "standing.json").unlink()
 
 

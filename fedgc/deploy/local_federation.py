@@ -42,6 +42,8 @@ from fedgc.processes import supervision
 NAME: Final = "local"  # the name of the federation's SuperLink in its own Flower configuration
 SUPERLINK: Final = "superlink"  # the name of its process here
 START_S: Final = 60.0  # a SuperLink that does not listen by then never will
+SERVER_APP: Final = "flwr-serverapp"
+STOP_S: Final = 30.0  # for a server that is asked to end
 END_S: Final = 10.0  # for a SuperNode to end, once its client has left
 POLL_S: Final = 0.05
 EXEC_POLL_S: Final = 0.5  # between a SuperExec's polls for work: all of a fleet are on this machine
@@ -288,6 +290,16 @@ class LocalFederation:
                 self._supervisors[name].wait(max(0.0, end - time.monotonic()))
             _let_go(supervisor := self._supervisors.pop(name))
             supervisor.wait()
+
+    def stop_servers(self) -> None:
+        """Ask the servers of runs to end, and wait: they record that their runs are stopped (SIGTERM)."""
+        servers = {pid for pid in self.pids(SUPERLINK) if SERVER_APP in supervision.command_of(pid)}
+        for pid in servers:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        end = time.monotonic() + STOP_S
+        while servers & set(self.pids(SUPERLINK)) and time.monotonic() < end:
+            time.sleep(POLL_S)
 
     def kill(self, name: str) -> tuple[int, ...]:
         """SIGKILL a node (or "superlink") and every process that it started; return their ids."""

@@ -81,7 +81,7 @@ def ask_to_leave(folder: Path, root: int, grace_s: float) -> None:
 
 def is_leaving(folder: Path, root: int) -> bool:
     """Whether the client of the SuperNode below `root` still has something to hand in."""
-    apps = any(CLIENT_APP in _command(pid) for pid in descendants(root))
+    apps = any(CLIENT_APP in command_of(pid) for pid in descendants(root))
     if apps or _serving(folder, root) or (folder / OWES).exists():
         return True
     with suppress(OSError):
@@ -97,7 +97,8 @@ def _serving(folder: Path, root: int) -> tuple[int, ...]:
     return tuple(pid for pid in pids if pid in below)
 
 
-def _command(pid: int) -> str:
+def command_of(pid: int) -> str:
+    """Return the command line of a process; empty if there is none."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     return ""

@@ -13,6 +13,7 @@ import pytest
 from fedgc.errors import FedgcError
 from fedgc.processes import supervision
 from fedgc.store.database import Store
+from fedgc.store.liveness import state_of
 from fedgc.store.views import Run
 from tests.contract.conftest import WAIT_S, command, eventually
 
@@ -99,6 +100,22 @@ def test_supernodes_reconnect_to_restarted_superlink_and_resume(clients: Clients
     assert clients.rounds() == last
     assert len(clients.programs("flower-superlink") - {superlink}) == 1
     assert clients.programs("flower-supernode") == supernodes, "the same processes, reconnected"
+
+
+def test_down_stops_run_under_way_and_it_can_be_resumed(tmp_path: Path) -> None:
+    held = Clients(tmp_path)
+    try:
+        eventually(lambda: "until Ctrl-C" in held.said("up"))
+        run = held.starts("run", "--superlink", "up", "--set", "rounds=100000", *SETTINGS)
+        eventually(lambda: held.rounds() >= 2 and held.checkpoints())
+    finally:
+        held.holder.send_signal(signal.SIGTERM)
+        held.holder.wait(WAIT_S)
+    assert run.wait(WAIT_S) == 1
+    last = held.last_run()
+    assert last is not None
+    assert (state_of(last), last.reason) == ("stopped", "the server got SIGTERM")
+    assert f"the server got SIGTERM; `fedgc run --resume {last.run}` goes on" in held.said("run")
 
 
 def test_up_restarts_ended_supernode(clients: Clients) -> None:
