@@ -2,8 +2,9 @@
 
 import os
 import re
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -15,9 +16,11 @@ from fedgc.flower.store_sink import StoreSink
 from fedgc.links.log import LOG
 from fedgc.store.database import Store
 from fedgc.store.engine import default_path
+from fedgc.store.liveness import this_process
 from fedgc.store.writer import Keeper
 
 LONGEST_TASK: Final = 24  # characters of the task in a generated name
+DIALS: Final = "--runtime-api-address"  # Flower's option of a ServerApp's process: its SuperLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +37,20 @@ def recorded(config: RunConfig, run: str, flower_run: int) -> Iterator[Recording
     aside = default_path(os.environ).with_name(f"aside-{flower_run}.jsonl")
     keeper = Keeper(Store.open, aside, LOG.warning)
     lines = Lines(config.log_file, LOG.warning)
-    sink = StoreSink(keeper, run, time.time, time.time() - time.monotonic(), lines)
+    offset_s = time.time() - time.monotonic()
+    sink = StoreSink(keeper, run, time.time, offset_s, lines, superlink_of(sys.argv))
     with sink.recorded(config), closing(Sinks(sink, opened(config, run))) as sinks:
         yield Recording(sinks, keeper)
+
+
+def superlink_of(words: Sequence[str]) -> str:
+    """Return which SuperLink has started a ServerApp with this command line; empty if that is not visible.
+
+    >>> superlink_of(["flwr-serverapp", "--token", "x"])
+    ''
+    """
+    address = words[words.index(DIALS) + 1 :][:1] if DIALS in words else []
+    return " ".join((this_process().where, *address)) if address else ""
 
 
 def name_of_run(config: RunConfig, flower_run: int) -> str:

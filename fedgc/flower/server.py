@@ -20,15 +20,15 @@ from fedgc.config import RunConfig
 from fedgc.errors import Unusable
 from fedgc.flower import preconditions
 from fedgc.flower.job import Save
-from fedgc.flower.recording import name_of_run, recorded
+from fedgc.flower.recording import name_of_run, recorded, superlink_of
 from fedgc.flower.sink import Sink
 from fedgc.flower.strategy import FedGC, Memory
 from fedgc.flower.validation import Pin
 from fedgc.links.log import LOG, log_errors_in_one_line
-from fedgc.store import checkpoint, liveness
+from fedgc.store import checkpoint
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
-from fedgc.store.views import Run
+from fedgc.store.liveness import busy_with
 from fedgc.store.writer import Keeper
 from fedgc.training.private_mean import with_most_spent
 from fedgc.training.server_optimizer import averaged
@@ -71,14 +71,14 @@ def server_app(task: Task | None = None) -> ServerApp:
             changes = _changes(config, run, store, folder)
             store.fold(config.keep_rounds)
             speeds = store.speeds(config.workload)
-            others = under_way(store.runs(), run, time.time())
+            others = busy_with(store.runs(), run, superlink_of(sys.argv), time.time())
             best = store.best(run) if resumed else None
         _warn_of(others, changes)
         with recorded(config, run, context.run_id) as recording:
             keep = sys.maxsize if config.keep_checkpoints == "all" else config.keep_checkpoints
             save = _save(folder / run, keep, recording.keeper) if keep else None
             pin = _pin(folder / run) if keep else None
-            memory = Memory(run, speeds, save, resumed, others, pin, best)
+            memory = Memory(run, speeds, save, resumed, _at_beginning(others), pin, best)
             strategy = FedGC(chosen, config, recording.sink, memory)
             strategy.summary()
             gc.freeze()  # excludes imported objects: a collection over them would pause a round
@@ -111,17 +111,18 @@ def placed(config: RunConfig, environment: Mapping[str, str]) -> RunConfig:
     return replace(config, **known)
 
 
-def under_way(runs: Sequence[Run], own: str, now: float) -> str:
-    """Describe the other active runs of this store; empty if there are none."""
-    others = [each.run for each in runs if each.run != own and liveness.alive(each, now)]
-    return f"under way at its beginning: {', '.join(others)}" if others else ""
-
-
-def _warn_of(others: str, changes: str) -> None:
+def _warn_of(others: Sequence[str], changes: str) -> None:
     if changes:
         LOG.warning("the run goes on with other settings than before: %s", changes)
     if others:
-        LOG.warning("%s; a SuperNode serves one run at a time, so this one waits for its clients", others)
+        LOG.warning(
+            "busy with run %s: a SuperNode serves one run at a time, so this run waits for its clients",
+            ", ".join(others),
+        )
+
+
+def _at_beginning(others: Sequence[str]) -> str:
+    return f"under way at its beginning: {', '.join(others)}" if others else ""
 
 
 def _resumed(config: RunConfig, folder: Path) -> checkpoint.Checkpoint:

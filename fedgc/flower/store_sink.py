@@ -16,7 +16,7 @@ from fedgc.errors import FedgcError
 from fedgc.flower.json_lines import Lines
 from fedgc.flower.sink import Data, Live, LiveClient, Sink, Windows
 from fedgc.history import BestModel, RoundRow
-from fedgc.store.liveness import SERVER, this_process
+from fedgc.store.liveness import SERVER, SUPERLINK, this_process
 from fedgc.store.reading import BEST, HOURS, USED
 from fedgc.store.records import (
     Appended,
@@ -39,15 +39,22 @@ class StoreSink(Sink):
     """Turns the driver's calls into records of one run."""
 
     def __init__(
-        self, keeper: Keeper, run: str, wall: Callable[[], float], offset_s: float, lines: Lines
+        self,
+        keeper: Keeper,
+        run: str,
+        wall: Callable[[], float],
+        offset_s: float,
+        lines: Lines,
+        superlink: str = "",
     ) -> None:
-        """`offset_s` converts the driver's clock to seconds since 1970."""
+        """`offset_s` converts the driver's clock to seconds since 1970; `superlink` is in the live state."""
         self._keeper = keeper
         self._lines = lines
         self._run = run
         self._wall = wall
         self._offset_s = offset_s
-        self._process = {SERVER: this_process().words()}  # identifies a server that was killed
+        # identifies a server that was killed, and whose clients are busy
+        self._process = {SERVER: this_process().words(), SUPERLINK: superlink}
         self._seen: dict[str, tuple[str, str]] = {}
         self._announced: Counter[str] = Counter()  # hours, by client
         self._used: set[str] = set()  # chunks of site data

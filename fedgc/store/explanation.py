@@ -12,12 +12,22 @@ from typing import Any, Final
 
 from fedgc.history import BY_SITE, ClientRow, RoundRow
 from fedgc.store.database import Store
-from fedgc.store.liveness import ALIVE_S, CRASHED, advice_for, lost, reason_of, state_of
+from fedgc.store.liveness import (
+    ALIVE_S,
+    CRASHED,
+    SUPERLINK,
+    advice_for,
+    busy_with,
+    lost,
+    reason_of,
+    state_of,
+)
 from fedgc.store.views import Round, Run
 
 INCOMPLETE: Final = "the run did not complete: "  # the prefix of the reason when the server gave up
 NAMED: Final = 5  # clients that a line names
 SUMMED: Final = ("synced", "approximate")
+ONE_RUN: Final = "a SuperNode serves one run at a time"
 BACK: Final = "what it has finished counts once it is back"
 LOOK: Final = "to do: look at the server's machine and its log"
 
@@ -58,6 +68,7 @@ class _Known:
     seen: Mapping[str, float]
     now: float
     refusals: tuple[str, ...]  # by the policies of sites, of clients that have not joined since
+    others: tuple[str, ...]  # runs on the same SuperLink
 
     def name(self, client: str) -> str:
         return self.names.get(client) or client
@@ -82,6 +93,7 @@ def explain(store: Store, run: Run, now: float) -> Explanation:
         {each.client: each.last_seen for each in clients},
         now,
         _refusals(store, run.run),
+        busy_with(store.runs(), run.run, run.present.get(SUPERLINK), now),
     )
     if state_of(run) != "running":
         lines = (_ended(known), *_data(known), *_last_round(known), *known.refusals, *_resume(known))
@@ -192,8 +204,12 @@ def _to_do(known: _Known, awaited: Sequence[Awaited], until: float | None) -> It
     absent = _some([each.name for each in awaited if not each.present])
     if _whole(live, "needed"):
         ends = "" if until is None else f" by {_clock(until)}, or the run ends (timing.start-timeout-s)"
+        if known.others:
+            yield f"to do: wait until run {_some(known.others)} is over, or stop it,{ends}: {ONE_RUN}"
+            return
         start = f"start {absent}" if absent else "start more clients"
-        yield f"to do: {start}{ends}; min-clients says how many a run needs to begin"
+        busy = "" if absent else f"; {ONE_RUN}, so clients may be busy with another one"
+        yield f"to do: {start}{ends}; min-clients says how many a run needs to begin{busy}"
         return
     away = [str(each["client"]) for each in known.clients if not each.get("present") and each.get("samples")]
     if away:

@@ -9,7 +9,7 @@ parent has reaped it, how it ended. Elsewhere only the time since the last recor
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +18,7 @@ from fedgc.store.views import Run
 
 ALIVE_S: Final = 60.0  # a run without a record for so long has probably died, if its process is not visible
 SERVER: Final = "server"  # its key in the state of a run
+SUPERLINK: Final = "superlink"  # the key of the SuperLink whose clients it asks
 CRASHED: Final = "crashed"
 _BEGAN, _EXIT_CODE = 19, 49  # fields of /proc/PID/stat behind the program's name; the first is the state
 
@@ -72,6 +73,15 @@ def alive(run: Run, now: float) -> bool:
     if gone is None:
         return now - run.heard < ALIVE_S
     return run.state == "running" and not gone
+
+
+def busy_with(runs: Iterable[Run], own: str, superlink: object, now: float) -> tuple[str, ...]:
+    """Return the other runs that are alive on a SuperLink: its SuperNodes serve one run at a time.
+
+    Without a SuperLink there are none: it is not known which clients they have.
+    """
+    same = (each for each in runs if superlink and each.present.get(SUPERLINK) == superlink)
+    return tuple(each.run for each in same if each.run != own and alive(each, now))
 
 
 def state_of(run: Run) -> str:

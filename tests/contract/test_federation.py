@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.counting import SETTINGS as COUNTING
+from fedgc.cli.follow import Log, Warned
 from fedgc.deploy.local_federation import free_port
 from tests.contract.conftest import GATHER_S, WAIT_S, Federation, alive, eventually
 from tests.contract.relay import Relay, owner
@@ -188,3 +189,5 @@ def test_run_with_busy_clients_names_other_run(two_links: TwoLinks) -> None:
     assert "waited 6 s for 4 clients" in reason
     assert "connected and did not answer: a SuperNode serves one run at a time" in reason
     assert "under way at its beginning: busy" in reason
+    note = "busy with run busy: a SuperNode serves one run at a time, so this run waits for its clients"
+    assert note in Warned(Log(federation.log(f"run-{second}"))).notes()

@@ -9,7 +9,7 @@ from fedgc.config import RunConfig
 from fedgc.history import ClientRow, RoundRow
 from fedgc.store.database import Store
 from fedgc.store.explanation import Explanation, explain
-from fedgc.store.liveness import SERVER, this_process
+from fedgc.store.liveness import SERVER, SUPERLINK, this_process
 from fedgc.store.records import Appended, Audited, Begun, Ended, Present, Seen
 
 NOW = 1_700_000_000.0
@@ -103,6 +103,28 @@ def test_gathering_run_says_how_many_clients_must_come(store: Store):
     )
     assert lines[-1].startswith("to do: start west by ")
     assert lines[-1].endswith("min-clients says how many a run needs to begin")
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ("hospital:1", "wait until run night is over, or stop it, by {}, or the run ends ({}): {}"),
+        ("hospital:2", "start more clients by {}, or the run ends ({}); {}"),
+    ],
+)
+def test_run_on_busy_clients_names_run_that_they_serve(store: Store, other: str, said: str):
+    place = {"phase": "gathering", "needed": 2, "clients": (), SUPERLINK: "hospital:1"}
+    store.write(Present(NOW, "ward", live(**place)))
+    store.write(Begun(NOW - 60, "night", RunConfig().table()))
+    store.write(Present(NOW, "night", live(**{SUPERLINK: other})))
+    last = told(store).lines[-1]
+    at = time.strftime("%H:%M:%S", time.localtime(NOW + 40))
+    one = "a SuperNode serves one run at a time"
+    needs = f"min-clients says how many a run needs to begin; {one}, so clients may be busy with another one"
+    why = one if other == "hospital:1" else needs
+    assert last == "to do: " + said.format(at, "timing.start-timeout-s", why)
+    store.write(Ended(NOW, "night", "stopped"))
+    assert told(store).lines[-1].startswith("to do: start more clients")
 
 
 @pytest.mark.parametrize(
