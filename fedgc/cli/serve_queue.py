@@ -23,7 +23,7 @@ from fedgc.errors import EdgeFailed, FedgcError, Unusable
 from fedgc.guards import guarded
 from fedgc.store.database import Store
 from fedgc.store.liveness import alive, this_process
-from fedgc.store.run_queue import RUNNING, Entry
+from fedgc.store.run_queue import AGAIN, WAITING, Entry
 
 LOOK_S: Final = 1.0  # between looks at a queue in which no run can start
 
@@ -40,7 +40,12 @@ def serve_queue(wanted: Wanted, most: int) -> None:
             while True:
                 entry = _next(store, host, console)
                 say(console, f"entry {entry.id}, priority {entry.priority}: run {entry.run}")
-                state, reason = _run(entry, wanted, most, store, host, console)
+                try:
+                    state, reason = _run(entry, wanted, most, store, host, console)
+                except (KeyboardInterrupt, click.Abort):
+                    store.queue.interrupt(entry.id)
+                    say(console, f"entry {entry.id}: run {entry.run} is interrupted, and {AGAIN}")
+                    raise
                 store.queue.finish(entry.id, state, reason, time.time())
                 say(console, f"entry {entry.id}: run {entry.run} {state}{f': {reason}' if reason else ''}")
 
@@ -87,7 +92,7 @@ def _obstacle(store: Store, host: Host) -> str:
     entries = store.queue.entries(finished=0)
     if not entries:
         return ""
-    own = entries[0].run if entries[0].state == RUNNING else ""  # it is followed to its end
+    own = entries[0].run if entries[0].state != WAITING else ""  # it is followed to its end
     for run in store.runs():
         if run.run != own and alive(run, time.time()):
             return f"run {run.run} is under way"

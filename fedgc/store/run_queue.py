@@ -1,8 +1,8 @@
 """The queue of runs: entries in the store, which `fedgc serve --queue` takes one after another.
 
 The entry with the highest priority is taken first; of equal ones, the oldest. Taking an entry and recording
-who took it are one transaction, so that two servers never start the same run. An entry stays "running" until
-its run is over: a server that was killed takes it again first, and resumes its run.
+who took it are one transaction, so that two servers never start the same run. An entry whose server has ended
+before its run was over is "interrupted": it is taken first, and its run is resumed.
 """
 
 import json
@@ -21,6 +21,9 @@ from fedgc.store.tables import Queued
 
 WAITING: Final = "waiting"
 RUNNING: Final = "running"
+INTERRUPTED: Final = "interrupted"
+AGAIN: Final = "is resumed first at the next start of `fedgc serve --queue`"
+GOING: Final = (WAITING, RUNNING, INTERRUPTED)
 LONGEST_REASON: Final = 1000
 
 
@@ -33,7 +36,7 @@ class Entry:
     folder: str
     settings: Mapping[str, Any]
     priority: int
-    state: str  # waiting, running, completed, failed or stopped
+    state: str  # waiting, running, interrupted, completed, failed or stopped
     reason: str
     added: float
     began: float | None
@@ -51,7 +54,7 @@ class RunQueue:
         """Add a run; return the number of its entry. Refuse a run that is in the queue already."""
         row = {"run": run, "folder": folder, "settings": json.dumps(dict(settings)), "priority": priority}
         fresh = {"state": WAITING, "reason": "", "added": now, "process": "{}"}
-        same = (Queued.run == run, Queued.state.in_((WAITING, RUNNING)))
+        same = (Queued.run == run, Queued.state.in_(GOING))
         with self._database.writing() as connection:
             before = connection.scalar(select(Queued.id).where(*same))
             if before is not None:
@@ -78,6 +81,12 @@ class RunQueue:
             took = {"state": RUNNING, "process": json.dumps(dict(process)), "began": found.began or now}
             connection.execute(update(Queued).where(Queued.id == found.id).values(**took))
             return next(each for each in _entries(connection, finished=0) if each.id == found.id)
+
+    def interrupt(self, number: int) -> None:
+        """Record that the server of an entry ends before its run is over."""
+        with self._database.writing() as connection:
+            left = update(Queued).where(Queued.id == number).values(state=INTERRUPTED, process="{}")
+            connection.execute(left)
 
     def finish(self, number: int, state: str, reason: str, now: float) -> None:
         """Record how the run of an entry ended."""
@@ -107,18 +116,21 @@ class RunQueue:
 
 def queue_marks(connection: Connection) -> tuple[int, ...]:
     """Return numbers that change when the queue does."""
-    counts = (func.count(), func.count(Queued.began), func.count(Queued.ended), func.max(Queued.id))
+    left = func.count(case((Queued.state == INTERRUPTED, 1)))
+    counts = (func.count(), func.count(Queued.began), func.count(Queued.ended), left, func.max(Queued.id))
     return tuple(each or 0 for each in connection.execute(select(*counts)).one())
 
 
 def _entries(connection: Connection, finished: int) -> tuple[Entry, ...]:
-    of_queue, going = select(Queued.__table__), Queued.state.in_((WAITING, RUNNING))
-    first = case((Queued.state == RUNNING, 0), else_=1)
+    of_queue, going = select(Queued.__table__), Queued.state.in_(GOING)
+    first = case((Queued.state == WAITING, 1), else_=0)
     ordered = of_queue.where(going).order_by(first, Queued.priority.desc(), Queued.id)
     over = of_queue.where(~going).order_by(Queued.ended.desc(), Queued.id.desc()).limit(finished)
     return tuple(_entry(line) for chosen in (ordered, over) for line in connection.execute(chosen).mappings())
 
 
 def _entry(line: RowMapping) -> Entry:
-    read = {name: mapping_in(line[name]) for name in ("settings", "process")}
+    read: dict[str, Any] = {name: mapping_in(line[name]) for name in ("settings", "process")}
+    if line["state"] == INTERRUPTED or (line["state"] == RUNNING and ended(read["process"])):
+        read |= {"state": INTERRUPTED, "reason": AGAIN}
     return Entry(**{**line, **read})

@@ -68,7 +68,7 @@ def test_queue_goes_on_after_failed_run_and_killed_server(
             server.kill()
             server.wait(WAIT_S)
             listed = entries()
-            assert (listed["bad"]["state"], listed["good"]["state"]) == ("failed", "running")
+            assert (listed["bad"]["state"], listed["good"]["state"]) == ("failed", "interrupted")
             assert "nowhere" in listed["bad"]["reason"]
             eventually(lambda: not any(map(alive, below)))
             server = command(*serve, out=out)

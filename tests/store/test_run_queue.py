@@ -5,7 +5,7 @@ import pytest
 from fedgc.errors import Unusable
 from fedgc.store.liveness import this_process
 from fedgc.store.records import Begun
-from fedgc.store.run_queue import RUNNING, WAITING
+from fedgc.store.run_queue import AGAIN, INTERRUPTED, RUNNING, WAITING
 
 HERE = this_process().words()
 GONE = {**HERE, "began": 0}  # a process of this machine that has ended
@@ -49,6 +49,27 @@ def test_begun_entry_is_taken_again_before_higher_priority(store, process):
     added(store, ("b", 9))
     entry = store.queue.take(HERE, 1002.0)
     assert (entry.run, entry.state, entry.began, dict(entry.process)) == ("a", RUNNING, 1001.0, HERE)
+
+
+@pytest.mark.parametrize(("process", "state"), [(HERE, RUNNING), (ELSEWHERE, RUNNING), (GONE, INTERRUPTED)])
+def test_begun_entry_whose_server_is_gone_is_interrupted(store, process, state):
+    added(store, ("a", 0))
+    store.queue.take(process, 1001.0)
+    (entry,) = store.queue.entries()
+    assert (entry.state, entry.reason) == (state, AGAIN if state == INTERRUPTED else "")
+
+
+def test_entry_of_stopped_server_is_interrupted_from_anywhere(store):
+    added(store, ("a", 0), ("b", 0))
+    entry = store.queue.take(ELSEWHERE, 1001.0)
+    before = store.queue.entries()
+    store.queue.interrupt(entry.id)
+    assert [each.state for each in before] == [RUNNING, WAITING]
+    assert [each.state for each in store.queue.entries()] == [INTERRUPTED, WAITING]
+    with pytest.raises(Unusable, match="run a: saw it in the queue already"):
+        added(store, ("a", 0))
+    again = store.queue.take(HERE, 1002.0)
+    assert (again.run, again.state, again.reason, again.began) == ("a", RUNNING, "", 1001.0)
 
 
 def test_second_server_of_queue_is_refused(store):
@@ -95,10 +116,12 @@ def test_pulse_of_run_changes_with_queue(store):
     pulses.append(store.pulse())
     entry = store.queue.take(HERE, 1001.0)
     pulses.append(store.pulse())
+    store.queue.interrupt(entry.id)
+    pulses.append(store.pulse())
     store.queue.finish(entry.id, "completed", "", 1002.0)
     pulses.append(store.pulse())
     store.queue.remove(entry.id)
     pulses.append(store.pulse())
-    assert len({each.marks for each in pulses[1:4]}) == 3
+    assert len({each.marks for each in pulses[1:5]}) == 4
     assert pulses[0].marks != pulses[1].marks
-    assert pulses[4].marks != pulses[3].marks
+    assert pulses[5].marks != pulses[4].marks
