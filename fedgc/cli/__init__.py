@@ -15,8 +15,6 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-import click
-
 from fedgc.errors import FedgcError, Unusable
 from fedgc.guards import DEBUG
 
@@ -38,8 +36,10 @@ def run_program(load: Callable[[], Callable[..., Any]]) -> None:
         os.environ[DEBUG] = "1"
     try:
         code = load()(standalone_mode=False)
+        if code == INTERRUPTED:  # typer has caught a KeyboardInterrupt
+            code = _interrupted()
     except KeyboardInterrupt:
-        code = _told(click.exceptions.Abort())
+        code = _interrupted()
     except Exception as error:
         if debug:
             raise
@@ -53,18 +53,24 @@ def _commands() -> Callable[..., Any]:
     return app
 
 
+def _interrupted() -> int:
+    sys.stderr.write("fedgc: interrupted\n")
+    return INTERRUPTED
+
+
 def _told(error: Exception) -> int:
     """Print an error in one line, and return its exit code.
 
     A bug is printed in one line too: --debug shows its traceback.
     """
+    import click
+
     match error:
         case click.exceptions.NoArgsIsHelpError():
             error.show()
             return USAGE
         case click.exceptions.Abort():
-            sys.stderr.write("fedgc: interrupted\n")
-            return INTERRUPTED
+            return _interrupted()
         case click.ClickException():
             message, code = error.format_message(), error.exit_code
         case FedgcError():

@@ -153,9 +153,12 @@ def run(  # noqa: PLR0913, PLR0917  one for each option
 
     Example: fedgc run --script train.py --clients 3 --set rounds=10
     """
-    from fedgc.cli import run as running
-    from fedgc.cli.clients import parse_clients
-    from fedgc.cli.settings import parse
+    from fedgc.cli.signals import NOTHING_STARTED, after_ctrl_c
+
+    with after_ctrl_c(lambda: NOTHING_STARTED):
+        from fedgc.cli import run as running
+        from fedgc.cli.clients import parse_clients
+        from fedgc.cli.settings import parse
 
     if attach is not None:
         running.attach(attach, alone=not any((task, script, clients, client, superlink, settings, resume)))

@@ -33,10 +33,10 @@ from fedgc.cli.follow import (
     why_incomplete,
 )
 from fedgc.cli.history import must_be_over
-from fedgc.cli.run_place import RunPlace, keep_place, keys_of, place_of
+from fedgc.cli.run_place import RunPlace, claimed, keep_place, keys_of, place_of
 from fedgc.cli.script import placed_script, travels
 from fedgc.cli.settings import GIVEN, Layer, settle
-from fedgc.cli.signals import Terminated, like_ctrl_c
+from fedgc.cli.signals import NOTHING_STARTED, Terminated, after_ctrl_c, like_ctrl_c
 from fedgc.cli.task_import import must_import
 from fedgc.config import RunConfig, known
 from fedgc.deploy import local_federation as local
@@ -48,11 +48,13 @@ from fedgc.flower import preconditions as beginning
 from fedgc.policy.digests import STATEMENT
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
-from fedgc.store.liveness import ALIVE_S, advice_for, alive, lost, reason_of
+from fedgc.store.liveness import ALIVE_S, advice_for, alive, lost, reason_of, state_of
+from fedgc.store.views import Run
 from fedgc.training.tasks.find import check_name
 
 ELSEWHERE: Final = "the server writes to another store; showing its log"
 ROUND_OVER: Final = re.compile(r"\bround (\d+) (synced|approximate|skipped|empty|aborted) ")
+STOPPING: Final = "stopping the run; a second Ctrl-C does not wait for that, and may leave it as crashed"
 STOP_S: Final = 30.0  # a run that was asked to stop has stopped by then, or is left to Flower
 
 
@@ -162,24 +164,43 @@ def run(wanted: Wanted) -> None:
     console = view.terminal()
     app = app_in(wanted.folder)
     with like_ctrl_c(), Store.open() as store:
-        if wanted.resume is not None:
-            wanted = wanted.where_it_was(store.run(wanted.resume).run)
-        must_be_known(wanted)
-        config = ready(store, wanted, app)
+        with after_ctrl_c(lambda: NOTHING_STARTED):
+            if wanted.resume is not None:
+                wanted = wanted.where_it_was(store.run(wanted.resume).run)
+            must_be_known(wanted)
+            config = ready(store, wanted, app)
         name = config.resume or config.run
         console.print(f"run {name}, store {store.name}", soft_wrap=True, markup=False)
-        began = time.monotonic()
-        with host_of(wanted, console, name) as host:
+        began, before = time.monotonic(), Follower(store, name).run()
+        with (
+            claimed(name),
+            after_ctrl_c(lambda: _how_left(store, name, wanted, before)),
+            host_of(wanted, console, name) as host,
+        ):
             keep_place(name, wanted.place)
             over = started(Place(wanted, app, store, host, console), config)
         print_tables(console, over.seen, time.monotonic() - began, resumed=bool(config.resume))
     without = "" if over.seen.has_model else "; it has no model to go on from"
-    goes_on = f"; `fedgc run --resume {name}` goes on" if over.resumable else without
+    resumable = over.seen.has_model if over.stopped else over.resumable
+    goes_on = f"; `fedgc run --resume {name}` goes on" if resumable else without
     if over.stopped:
         console.print(f"stopped after round {over.seen.last}{goes_on}", soft_wrap=True, markup=False)
         raise click.Abort
     if over.reason is not None:
         raise EdgeFailed(f"the run did not complete: {over.reason}{goes_on}")
+
+
+def _how_left(store: Store, name: str, wanted: Wanted, before: Run | None) -> str:
+    """Return what Ctrl-C has left of a run: before it began, or at once, without the time to stop."""
+    run = Follower(store, name).run()
+    if run is None or run == before:
+        if wanted.superlink is None:
+            return NOTHING_STARTED
+        return f"run {name} has not begun; if it does, its SuperLink had taken it: `fedgc status` shows it"
+    if run.state == "running" and not lost(run):
+        return f"run {name} is still running, or just ending; `fedgc status {name}` shows it"
+    advice = f"`fedgc run --resume {name}` goes on" if run.models else "it has no model to go on from"
+    return f"run {name} is {state_of(run)}; {advice}"
 
 
 def must_be_known(wanted: Wanted) -> None:
@@ -286,7 +307,7 @@ def _followed(
         if isinstance(asked, Terminated) and place.host.leave is not None:
             shown.update("clients hand in what they have")
             place.host.leave()
-        shown.update("stopping the run")
+        shown.update(STOPPING)
         superlink.stop(flower_run)
         superlink.wait(flower_run, STOP_S)
         notes.append("stopped")

@@ -1,16 +1,19 @@
 """Where a run takes place: its clients on this machine, or its SuperLink.
 
-It is kept in the run's folder, beside the keys of its clients, so that a resume needs no options for it.
+It is kept in the run's folder, beside the keys of its clients, so that a resume needs no options for it. The
+command that runs it holds a lock there.
 """
 
+import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from fedgc.cli.clients import NONE, ClientSettings
 from fedgc.errors import EdgeFailed, Unusable
@@ -18,6 +21,8 @@ from fedgc.store import owned
 from fedgc.store.engine import default_path, runs_folder
 
 FILE: Final = "place.json"
+LOCK: Final = "lock"
+POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,40 @@ def keys_of(run: str) -> Path:
 def keys_of_queue(store: str) -> Path:
     """Return the folder of the keys of the clients that are started here for the queue of a store."""
     return default_path(os.environ).parent / "queues" / hashlib.sha256(store.encode()).hexdigest()[:16]
+
+
+@contextmanager
+def claimed(run: str, wait_s: float = 0.0) -> Iterator[None]:
+    """Hold the lock of a run: the store knows of a start only once its server has begun.
+
+    Raises:
+        Unusable: Another command on this machine holds it, also after `wait_s`.
+    """
+    path = folder_of(run) / LOCK
+    with ExitStack() as stack:
+        with suppress(OSError):  # as of the place: a folder that cannot be written ends no run
+            owned.make_folder(path.parent)
+            lock = stack.enter_context(open(path, "a+", opener=owned.opener))
+            _hold(run, lock, time.monotonic() + wait_s)
+        yield
+
+
+def _hold(run: str, lock: IO[str], end: float) -> None:
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            lock.seek(0)
+            by = lock.read().strip() or "another"
+            if time.monotonic() >= end:
+                raise Unusable(
+                    f"run {run}: saw it running (process {by} has started it), needed it to be over"
+                ) from None
+        time.sleep(POLL_S)
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n")
+    lock.flush()
 
 
 def keep_place(run: str, place: RunPlace) -> None:

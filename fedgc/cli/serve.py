@@ -35,7 +35,7 @@ from fedgc.cli.run import (
     settings_of,
     started,
 )
-from fedgc.cli.run_place import keep_place
+from fedgc.cli.run_place import claimed, keep_place
 from fedgc.cli.signals import like_ctrl_c
 from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import App, app_in
@@ -50,6 +50,7 @@ from fedgc.store.views import Run
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
+CLAIM_S: Final = 60.0  # for the command that ran it until now to end
 CHECK_S: Final = 2.0  # between checks for processes of a local federation that ended
 POLL_S: Final = 0.2  # the same during a pause
 NOT_BY_USER: Final = "its SuperLink ended the server"
@@ -147,12 +148,13 @@ def keep(
         raise Unusable("fedgc serve: saw history.keep-checkpoints = 0, needed 1 or more to resume from")
     say(console, f"run {name}, store {store.name}")
     began = time.monotonic()
-    with on(wanted, name) as host:
+    with claimed(name, CLAIM_S), on(wanted, name) as host:
         keep_place(name, wanted.place)
         over = _Server(Place(wanted, app, store, host, console)).keep(config, Restarts(most))
     print_tables(console, over.seen, time.monotonic() - began, resumed=bool(config.resume))
     if over.reason is not None:
-        say(console, f"run {name} was stopped after round {over.seen.last}, and is not restarted")
+        lasts = "" if over.stopped else ", and is not restarted"
+        say(console, f"run {name} was stopped after round {over.seen.last}{lasts}")
     return over
 
 

@@ -2,14 +2,18 @@
 
 import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
+from fedgc.cli import INTERRUPTED
+
 ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 SPOKEN_TO: Final = (1, 2)
+NOTHING_STARTED: Final = "nothing was started"
 
 
 class Terminated(KeyboardInterrupt):
@@ -43,6 +47,18 @@ def like_ctrl_c() -> Iterator[None]:
     finally:
         for number in ours:
             signal.signal(number, before[number])
+
+
+@contextmanager
+def after_ctrl_c(how: Callable[[], str]) -> Iterator[None]:
+    """Say after Ctrl-C what is left and how to go on, in one line, unless that is empty."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not (words := how()):
+            raise
+        sys.stderr.write(f"fedgc: interrupted; {words}\n")
+        raise SystemExit(INTERRUPTED) from None
 
 
 def _unheard(terminals: list[int]) -> None:

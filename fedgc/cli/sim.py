@@ -3,18 +3,14 @@
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import typer
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 import fedgc.web
-from fedgc.cli import INTERRUPTED
 from fedgc.cli.image_files import drawable, keep
 from fedgc.cli.view import terminal
 from fedgc.errors import BadSetting
@@ -40,18 +36,6 @@ def speeds(option: str, words: str) -> tuple[float, ...]:
         return tuple(float(each) for each in words.split(","))
     except ValueError:
         raise BadSetting(f"{option}: saw {words!r}, needed one speed or several, as in 12.5,1") from None
-
-
-@contextmanager
-def resumable(how: Callable[[], str]) -> Iterator[None]:
-    """Say after Ctrl-C how to go on, unless that is empty."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if not (words := how()):
-            raise
-        sys.stderr.write(f"fedgc: interrupted; {words}\n")
-        raise typer.Exit(INTERRUPTED) from None
 
 
 def run_sim(request: Request, wanted: Wanted) -> None:

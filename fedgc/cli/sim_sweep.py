@@ -17,8 +17,8 @@ from rich.text import Text
 
 import fedgc.web
 from fedgc.cli.image_files import drawable, keep
-from fedgc.cli.signals import like_ctrl_c
-from fedgc.cli.sim import finite, resumable
+from fedgc.cli.signals import after_ctrl_c, like_ctrl_c
+from fedgc.cli.sim import finite
 from fedgc.cli.view import megabytes, terminal
 from fedgc.sim.owned import CORES
 from fedgc.sim.past_run import PastRun
@@ -40,7 +40,7 @@ def run_sim_sweep(path: Path, html: Path | None, checkpoint: Path | None, *, as_
         if checkpoint is not None:
             kept = stack.enter_context(closing(_kept(checkpoint, sweep, past)))
             command = f"fedgc sim --sweep {quote(str(path))} --checkpoint {quote(str(checkpoint))}"
-            stack.enter_context(resumable(partial(_goes_on, kept, command)))
+            stack.enter_context(after_ctrl_c(partial(_goes_on, kept, command)))
         stack.enter_context(like_ctrl_c())
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedgc-sweep-"))
         bar = stack.enter_context(Progress(console=console, transient=True, disable=not console.is_terminal))

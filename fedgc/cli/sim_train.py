@@ -17,8 +17,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from fedgc.cli.image_files import drawable, keep
-from fedgc.cli.signals import like_ctrl_c
-from fedgc.cli.sim import Wanted, finite, resumable
+from fedgc.cli.signals import after_ctrl_c, like_ctrl_c
+from fedgc.cli.sim import Wanted, finite
 from fedgc.cli.view import terminal
 from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import Setting
@@ -177,7 +177,7 @@ def run_training(training: Training, wanted: Wanted, checkpoint: Checkpoint | No
 
     console = Console(stderr=True)
     bar = Progress(console=console, transient=True, disable=not console.is_terminal)
-    with resumable(lambda: _goes_on(checkpoint)), like_ctrl_c(), bar:
+    with after_ctrl_c(lambda: _goes_on(checkpoint)), like_ctrl_c(), bar:
         shown = bar.add_task("rounds", total=job.config.rounds)
         trained = train(job, heard, lambda done: bar.update(shown, completed=done), checkpoint=checkpoint)
     wall_s = time.monotonic() - begun

@@ -7,6 +7,7 @@ import sys
 
 import click
 import pytest
+import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -288,6 +289,19 @@ def test_endless_round_is_null_in_simulation_json():
 
     first = json.loads(said.stdout, parse_constant=refuse)["predictions"][0]
     assert first["p95_s"] is None
+
+
+def test_ctrl_c_in_command_gives_one_line(monkeypatch, capsys):
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    app = typer.Typer()
+    app.command()(interrupted)
+    monkeypatch.setattr(commands, "app", app)
+    monkeypatch.setattr(sys, "argv", ["fedgc"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert (ended.value.code, capsys.readouterr().err) == (130, "fedgc: interrupted\n")
 
 
 def test_ctrl_c_during_import_gives_one_line() -> None:

@@ -5,6 +5,8 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from fedgc.flower import preconditions as beginning
 from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.store.database import Store
+from fedgc.store.liveness import SERVER, this_process
 from fedgc.store.records import Appended, Begun, Ended, Present
 from tests.cli.test_follow import ROW, tell
 
@@ -229,8 +232,70 @@ def test_warnings_of_stopping_run_are_printed_once(stand, capsys):
     with pytest.raises(click.Abort):
         running.run(Wanted(None, {}, superlink="ward"))
     said = capsys.readouterr().out.splitlines()
-    notes = ["stopping the run", "round 2: a is lost", "round 2: b left", "stopped"]
+    notes = [running.STOPPING, "round 2: a is lost", "round 2: b left", "stopped"]
     assert sorted(each for each in said if each in notes) == sorted(notes)
+
+
+def again(store: Store, name: str) -> None:
+    """Ctrl-C before a resumed run has a new round."""
+    store.write(Begun(2000.0, name, RunConfig(work="coded").table()))
+    store.write(Ended(2001.0, name, "stopped", "stopped by the user"))
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.usefixtures("signals")
+def test_resumed_run_stopped_at_once_says_how_to_resume(stand, capsys):
+    with Store.open() as store:
+        complete(store, "same")
+    stand(again)
+    with pytest.raises(click.Abort):
+        running.run(Wanted(None, {"rounds": 9}, superlink="ward", resume="same"))
+    assert "stopped after round 1; `fedgc run --resume same` goes on" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("signals")
+def test_ctrl_c_before_clients_are_started_is_told(apart, monkeypatch, capsys):
+    @contextmanager
+    def starting(*_: object) -> Iterator[object]:
+        os.kill(os.getpid(), signal.SIGINT)
+        yield
+
+    monkeypatch.setattr(running, "host_of", starting)
+    with pytest.raises(SystemExit, match="130"):
+        running.run(Wanted(2, {"task": "digits"}))
+    assert capsys.readouterr().err == "fedgc: interrupted; nothing was started\n"
+
+
+@pytest.mark.usefixtures("signals")
+def test_ctrl_c_while_run_is_submitted_names_it(stand, capsys):
+    made = stand()
+    made.submit = lambda app: os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(SystemExit, match="130"):
+        running.run(Wanted(None, {"run": "same"}, superlink="ward"))
+    assert capsys.readouterr().err.startswith("fedgc: interrupted; run same has not begun; if it does,")
+
+
+@pytest.mark.usefixtures("signals")
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        (this_process().words() | {"began": 0}, "run same is crashed; `fedgc run --resume same` goes on"),
+        (this_process().words(), "run same is still running, or just ending; `fedgc status same` shows it"),
+    ],
+    ids=["killed", "alive"],
+)
+def test_second_ctrl_c_names_state_of_run(stand, capsys, left, said):
+    def interrupt(store: Store, name: str) -> None:
+        store.write(Begun(1000.0, name, RunConfig(work="coded").table()))
+        tell_as(store, name)
+        store.write(Present(1001.0, name, {SERVER: left}))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    made = stand(interrupt)
+    made.stop = lambda run: os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(SystemExit, match="130"):
+        running.run(Wanted(None, {"run": "same"}, superlink="ward"))
+    assert capsys.readouterr().err == f"fedgc: interrupted; {said}\n"
 
 
 def test_settings_merge_app_then_resumed_run_then_command_line(stand, apart, monkeypatch):

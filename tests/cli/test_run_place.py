@@ -1,7 +1,10 @@
 """Test that a run is resumed and evaluated where it was."""
 
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from fedgc.cli import evaluate as evaluation
 from fedgc.cli import run as running
 from fedgc.cli.clients import ClientSettings
 from fedgc.cli.run import Wanted
-from fedgc.cli.run_place import FILE, RunPlace, folder_of, keep_place, keys_of_queue, place_of
+from fedgc.cli.run_place import FILE, RunPlace, claimed, folder_of, keep_place, keys_of_queue, place_of
 from fedgc.cli.serve import serve
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, Unusable
@@ -162,6 +165,50 @@ def test_folder_that_cannot_be_written_ends_no_run() -> None:
     folder_of("ward").parent.mkdir(parents=True)
     folder_of("ward").write_text("a file in its place")
     keep_place("ward", RunPlace(2))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda: running.run(Wanted(2, {}, resume="ward")),
+        lambda: serve(Wanted(2, {"run": "ward"}), most=0),
+    ],
+    ids=["run", "serve"],
+)
+def test_run_started_by_another_process_is_refused(
+    hosts: list[Wanted], monkeypatch: pytest.MonkeyPatch, command: Callable[[], None]
+) -> None:
+    monkeypatch.setattr("fedgc.cli.serve.CLAIM_S", 0.0)
+    holds = "import sys\nwith claimed('ward'):\n    print(flush=True)\n    sys.stdin.read()"
+    words = [sys.executable, "-c", f"from fedgc.cli.run_place import claimed\n{holds}"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        said = rf"run ward: saw it running \(process {other.pid} has started it\), needed it to be over"
+        with pytest.raises(Unusable, match=said):
+            command()
+        assert not hosts, "nothing was started"
+        other.communicate()
+    with pytest.raises(Started):
+        command()
+
+
+def test_claim_waits_for_earlier_command(state: Path) -> None:
+    with ExitStack() as earlier:
+        earlier.enter_context(claimed("ward"))
+        ended = threading.Thread(target=earlier.close)
+        with pytest.raises(Unusable, match="run ward: saw it running"), claimed("ward", 0.5):
+            pass
+        ended.start()
+        with claimed("ward", 60.0):
+            ended.join()
+
+
+def test_folder_that_cannot_be_written_claims_nothing() -> None:
+    folder_of("ward").parent.mkdir(parents=True)
+    folder_of("ward").write_text("a file in its place")
+    with claimed("ward"):
+        pass
 
 
 def test_queues_of_two_stores_share_no_keys() -> None:

@@ -119,7 +119,7 @@ def test_run_of_killed_server_is_resumed_before_higher_priority(starts, serve):
 
 
 @pytest.mark.usefixtures("signals")
-def test_interrupted_run_stays_first_in_queue(starts):
+def test_interrupted_run_stays_first_in_queue(starts, capsys):
     add("a")
     add("b", "--priority", "1")
 
@@ -131,7 +131,12 @@ def test_interrupted_run_stays_first_in_queue(starts):
     with pytest.raises(click.Abort):
         serving.serve_queue(Wanted(None, {}, superlink="ward"), 0)
     assert [each["run"] for each in entries()] == ["b", "a"]
-    assert states() == {"b": "running", "a": "waiting"}
+    assert states() == {"b": "interrupted", "a": "waiting"}
+    said = "is resumed first at the next start of `fedgc serve --queue`"
+    assert entries()[0]["reason"] == said
+    told = capsys.readouterr().out.splitlines()
+    assert told[-1] == f"entry 2: run b is interrupted, and {said}"
+    assert "run b was stopped after round 2" in told
 
 
 def test_queue_waits_while_another_run_is_under_way(starts, serve):
