@@ -182,7 +182,7 @@ class Fleet:
     def _trained(self, client: str, path: Trajectory, steps: int) -> tuple[float, float, float]:
         """Have the client trained to this step, and those that report next."""
         self._order(client, steps)
-        self._order_ahead()
+        self._order_ahead(client)
         return self._take(client, path)
 
     def _order(self, client: str, steps: int) -> None:
@@ -199,13 +199,16 @@ class Fleet:
         path.ordered = self._workers.order(stretch)
         self._ahead.add(client)
 
-    def _order_ahead(self) -> None:
-        """Have the clients trained that report next."""
+    def _order_ahead(self, needed: str) -> None:
+        """Have the clients trained that report after the one that is needed."""
         more = self._workers.more(len(self._ahead), len(self._trajectories))
+        nearest = dict[str, int]()
         for client, steps in self.forecast(more) if more else ():
+            nearest.setdefault(client, steps)
+        for client, steps in nearest.items():
             path = self._trajectories.get(client)
-            if path is not None and path.ordered is None and path.reached < steps:
-                self._order(client, steps)
+            if client != needed and path is not None and path.reached < steps:
+                self._order(client, steps)  # also in place of an order that a command has overtaken
 
     def _take(self, client: str, path: Trajectory) -> tuple[float, float, float]:
         """Wait for the stretch that was ordered, and let the trajectory end there."""

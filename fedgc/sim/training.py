@@ -96,10 +96,16 @@ class Job:
             raise BadSetting(
                 f"training: saw {self.workers} processes, needed a function that makes the task in each"
             )
-        if self.stack > 1 and (self.config.work != "local" or self.workers > 1 or self.ray or self.engines):
-            seen = f"{self.config.work} work in {self.workers} processes{' on Ray' * bool(self.ray)}"
+        others = {
+            "coded work": self.config.work != "local",
+            f"{self.workers} processes": self.workers > 1,
+            "Ray": bool(self.ray),
+            "engines of the caller": self.engines is not None,
+        }
+        for beside in (name for name, given in others.items() if given and self.stack > 1):
             raise BadSetting(
-                f"training: saw a stack of {self.stack} clients for {seen}, needed local work in one process"
+                f"training: saw a stack of {self.stack} clients with {beside}, "
+                "needed local work in this process"
             )
         if len(self.scenario) < self.config.rounds:
             raise BadSetting(

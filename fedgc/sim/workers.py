@@ -17,6 +17,7 @@ from fedgc.training.tasks import Task
 
 MOST_AHEAD: Final = 64  # stretches
 SHARE_AHEAD: Final = 50  # one client in so many is trained ahead
+LONGER: Final = 2  # a stretch of more steps than so many times those of the needed one stays out of its stack
 GIVE_UP_AFTER: Final = 3  # times that processes ended one after the other
 _TRAINERS: Final[list[ClientTrainer | EdgeFailed]] = []  # of a worker process: one, or why there is none
 
@@ -27,6 +28,11 @@ class Order:
 
     stretch: Stretch
     future: Future[Trained]
+
+    @property
+    def steps(self) -> int:
+        """How many steps are ordered."""
+        return self.stretch.last - self.stretch.first
 
 
 class Alone:
@@ -83,8 +89,9 @@ class Stacked:
         """Return the result; train it first, with those that wait."""
         if not order.future.done():
             self._waiting.remove(order)
-            stack = [order, *self._waiting[: self._count - 1]]
-            del self._waiting[: self._count - 1]
+            short = [each for each in self._waiting if each.steps <= LONGER * order.steps]
+            stack = [order, *short[: self._count - 1]]
+            self._waiting = [each for each in self._waiting if each not in stack]
             for each, outcome in zip(
                 stack, self._trainer.train([each.stretch for each in stack]), strict=True
             ):

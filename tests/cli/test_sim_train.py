@@ -60,8 +60,10 @@ def test_own_task_is_trained_from_working_folder(tmp_path):
         assert [each["outcome"] for each in json.loads(said.stdout)["training"]["rounds"]] == ["synced"] * 2
 
 
-@pytest.mark.parametrize("work", ["local", "coded"])
-def test_simulation_goes_on_after_sigterm(tmp_path, work):
+@pytest.mark.parametrize(
+    "more", [("--set", "work=local"), ("--set", "work=coded"), ("--stack", "4")], ids=" ".join
+)
+def test_simulation_goes_on_after_sigterm(tmp_path, more):
     (tmp_path / "stopping_task.py").write_text(
         "import os, signal, numpy as np, torch, fedgc\n\n\n"
         "def evaluate(model):\n"
@@ -79,7 +81,7 @@ def test_simulation_goes_on_after_sigterm(tmp_path, work):
     times = "".join(f"{n},0,0,{n + 1}\n" for n in range(4))
     (tmp_path / "times.csv").write_text(f"client,round,chunk,seconds\n{times}")
     begun = ("--train", "stopping_task:task", "--rounds", "6", "--trace", "times.csv", *LITTLE[:-2])
-    words = (*begun, "--set", f"work={work}")
+    words = (*begun, *more)
     whole = json.loads(sim(*words, "--json").stdout)["training"]
     stopped = sim(*words, "--checkpoint", "run.ckpt")
     assert stopped.exit_code == 130
@@ -89,7 +91,11 @@ def test_simulation_goes_on_after_sigterm(tmp_path, work):
     again = sim(*words, "--checkpoint", "run.ckpt").exception
     assert str(again) == "--checkpoint run.ckpt: saw a file, needed a new name, or --resume run.ckpt"
     found = json.loads(sim("--resume", "run.ckpt", "--json", "--processes", "1").stdout)["training"]
-    assert found | {"wall_s": 0} == whole | {"wall_s": 0}
+    if more[0] == "--stack":
+        assert found["metrics"] == pytest.approx(whole["metrics"])
+        assert found["seconds"] == whole["seconds"]
+    else:
+        assert found | {"wall_s": 0} == whole | {"wall_s": 0}
     assert not (tmp_path / "run.ckpt").exists(), "it is over"
 
 
@@ -136,6 +142,15 @@ def test_clients_draw_different_data(tmp_path):
         ),
         (("--train", "digits", "--set", "task=cifar10"), "setting task: saw it with --train"),
         (("--partition", "iid"), "saw --partition, needed --train with it"),
+        (("--stack", "4"), "saw --stack, needed --train with it"),
+        (
+            ("--train", "digits", "--stack", "4", "--processes", "2"),
+            "--stack 4: saw --processes 2 beside it, needed one process",
+        ),
+        (
+            ("--train", "digits", "--stack", "4", "--set", "work=coded"),
+            "a stack of 4 clients with coded work, needed local work in this process",
+        ),
         (("--checkpoint", "x", "--set", "seed=1"), "saw --checkpoint, --set, needed --train with it"),
         (("--checkpoint", "x"), "saw --checkpoint, needed --train or --sweep with it"),
         (("--train", "digits", "--checkpoint", "."), "saw a folder, needed the name of a file"),

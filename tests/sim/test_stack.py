@@ -219,7 +219,7 @@ def test_task_that_stack_would_train_differently_is_refused(made, needed):
 
 
 def test_stack_needs_local_work_in_one_process():
-    with pytest.raises(BadSetting, match="for local work in 2 processes, needed local work in one process"):
+    with pytest.raises(BadSetting, match="with 2 processes, needed local work in this process"):
         Job(task(), settings(), uneven(), make=task, workers=2, stack=4)
-    with pytest.raises(BadSetting, match="for coded work in 1 processes"):
+    with pytest.raises(BadSetting, match="with coded work, needed local"):
         Job(task(), settings(work="coded", chunks=6), uneven(), stack=4)
