@@ -1,6 +1,7 @@
 """The models of several clients as one: each tensor has the clients along its first dimension."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn import functional
 
 from fedgc.errors import BadTask, TaskFailed
 from fedgc.messages import LARGEST_AMOUNT
@@ -23,6 +25,7 @@ ELEMENTWISE: Final = (
     torch.optim.Adamax, torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.RMSprop,
 )  # fmt: skip
 COMMON: Final = frozenset({"step", "mu_product"})  # numbers of an optimizer that count its steps
+OF_VMAP: Final = ("vmap", "Batching rule")  # in its errors
 STATE: Final = "state"  # of an optimizer, in what is saved of a client: a dictionary for each parameter
 
 Batch = Any  # what `default_collate` makes: a tensor, or a mapping, list or tuple of these
@@ -162,11 +165,12 @@ class StackLoss(nn.Module):
         """Return the losses of all clients; the tensors are by their names in the task's module."""
         named = {f"_module.{name}": each for name, each in tensors.items()}
         try:
-            losses: Tensor = vmap(self._one, randomness="different")(named, batch)
+            with _embedding_with_padding():
+                losses: Tensor = vmap(self._one, randomness="different")(named, batch)
         except RuntimeError as error:
-            if "vmap" not in str(error):
+            if not any(each in str(error) for each in OF_VMAP):
                 raise
-            seen = str(error).strip().split("\n")[0]
+            seen = str(error).strip().split(". ")[0]
             raise TaskFailed(
                 f"saw {seen}; needed a loss that torch.func.vmap can batch, or no stack"
             ) from error
@@ -177,6 +181,25 @@ class StackLoss(nn.Module):
     def _one(self, named: Mapping[str, Tensor], batch: Batch) -> Tensor:
         loss: Tensor = functional_call(self, dict(named), (batch,))
         return loss
+
+
+@contextmanager
+def _embedding_with_padding() -> Iterator[None]:
+    """Give the row of padding no gradient: under vmap, torch leaves it out in the first model alone."""
+    torchs = functional.embedding
+
+    def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, *others: Any) -> Tensor:  # noqa: ANN401  as they are
+        found = torchs(input, weight, None, *others)
+        if padding_idx is None:
+            return found
+        return torch.where((input == padding_idx % len(weight))[..., None], found.detach(), found)
+
+    # Its layer gives the padding and other settings in this order.
+    functional.embedding = embedding  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        functional.embedding = torchs
 
 
 def check_stacks(trainer: Trainer) -> None:

@@ -151,27 +151,45 @@ def test_stack_trains_batches_of_dataset():
     agree(*both(replace(made, load=lambda name: Rows(made.load(name)), loss=of_names)))
 
 
+class Words(nn.Module):
+    """The padding is the word 0, and its row is not zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.out = nn.Embedding(5, 4, padding_idx=0), nn.Linear(4, 3)
+        nn.init.normal_(self.rows.weight)
+
+    def forward(self, inputs):
+        return self.out(self.rows(inputs.abs().long().clamp(max=4)).mean(1))
+
+
+def test_stack_does_not_train_padding_of_embedding():
+    alone, stacked = both(task(Words))
+    agree(alone, stacked)
+    first = train(Job(task(Words), settings(rounds=1, gate="every", gate_period=1), uneven(), owned=True))
+    assert np.array_equal(stacked.model[:4], first.model[:4]), "the row of the padding"
+    assert not np.array_equal(stacked.model[4:8], first.model[4:8])
+
+
+class Dropped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.units = nn.Parameter(torch.zeros(64))
+
+    def forward(self, inputs):
+        return nn.functional.dropout(self.units, 0.5) + 0 * inputs.sum()
+
+
 def test_stack_draws_dropout_for_each_client():
-    seen = []
-
-    def masks(module, batch):
-        return (module(torch.ones_like(batch[0])) * batch[0]).square().mean()
-
-    class Kept(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(8))
-
-        def forward(self, inputs):
-            return nn.functional.dropout(inputs * self.scale, 0.5)
-
-    made = task(Kept, loss=masks)
-    config = settings(local_steps=1, gate="every")
-    job = Job(made, config, uneven(), owned=True, stack=CLIENTS)
+    """A unit moves by as many of the clients as have kept it."""
+    made = task(Dropped, loss=lambda module, batch: module(batch[0]).sum())
+    config = settings(rounds=1, local_steps=1, gate_period=1, learning_rate=0.5, shared_momentum="off")
+    job = Job(made, config, (working([[1.0]] * CLIENTS),), owned=True, stack=CLIENTS)
     models = [train(job).model, train(job).model]
     assert np.array_equal(*models), "the same draws each time"
-    seen = train(job, lambda point: seen.append(point)) and seen
-    assert not np.array_equal(models[0], np.ones(8, np.float32))
+    kept = -models[0] * CLIENTS
+    assert np.allclose(kept, np.round(kept), atol=1e-5)
+    assert {1, 2, 3, 4, 5} <= set(np.round(kept).astype(int).tolist())
 
 
 def test_failure_of_one_client_names_it():
@@ -186,6 +204,19 @@ def test_failure_of_one_client_names_it():
     bad = replace(made, load=load)
     with pytest.raises(EdgeFailed, match=r"client 3, round 1: the loss is (nan|inf), needed a number"):
         train(Job(bad, settings(), uneven(), owned=True, stack=CLIENTS))
+
+
+def test_layer_that_vmap_cannot_batch_is_refused():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cells = nn.GRU(8, 3)
+
+        def forward(self, inputs):
+            return self.cells(inputs[None])[0][0]
+
+    with pytest.raises(EdgeFailed, match=r"aten::gru.*needed a loss that torch.func.vmap can batch"):
+        train(Job(task(Recurrent), settings(), uneven(), owned=True, stack=CLIENTS))
 
 
 def test_loss_that_reads_values_is_refused():
