@@ -200,7 +200,7 @@ def progress(client: str, chunk: int, now: float = 1.0, **changes: object) -> Pr
         "now": now, "client": client, "round": 1, "chunk": chunk, "reached": TARGET,
         "seconds": 1.0, "samples": 10, "squared_norm": 1.0, "loss": 0.5,
     }  # fmt: skip
-    return Progress(**{**values, **changes})  # type: ignore[arg-type]
+    return Progress(**{**values, **changes})
 
 
 def begun(plan: Plan, decide=sync, size: int = SIZE, *, live: bool = True) -> tuple[Round, Clients]:

@@ -80,14 +80,14 @@ class Recorded(Session):
     recording: Recording
 
     def next_message(self, stream: object) -> Parts | None:
-        message = super().next_message(stream)  # type: ignore[arg-type]
+        message = super().next_message(stream)
         if message is not None:
             self.recording.sent.append(b"".join(message))
         return message
 
     def arrived(self, stream: object, frame: Data) -> None:
         self.recording.received.append(bytes(frame))
-        super().arrived(stream, frame)  # type: ignore[arg-type]
+        super().arrived(stream, frame)
 
     def fresh_model(self, version: int) -> Vector | None:
         found = super().fresh_model(version)
@@ -117,7 +117,7 @@ def run(folder: Path, *, masked: bool = False, privacy: Privacy | None = None, *
     events: queue.SimpleQueue[object] = queue.SimpleQueue()
     model = CommonModel(task_of(0), config)
     job = Job(model, config, Sink(), Speeds(), federation=federation, name="run-1")
-    driver = Driver(job, time.monotonic, log, events)  # type: ignore[arg-type]
+    driver = Driver(job, time.monotonic, log, events)
     around = Surroundings(time.monotonic, os.urandom, time.time, log)
     listener = Listener(config, "run-1", model.size, events.put, around)
     listener.start()
@@ -194,5 +194,5 @@ def _spied(engine: Engine, recording: Recording) -> Engine:
 
         return called
 
-    engine.step, engine.answer = spy(step), spy(answer)  # type: ignore[method-assign, assignment]
+    engine.step, engine.answer = spy(step), spy(answer)
     return engine

@@ -31,7 +31,7 @@ def test_row_keeps_its_own_read_only_metrics():
     first, second = row(()), row(())
     assert dict(first.metrics) == {}
     with pytest.raises(TypeError):
-        first.metrics["loss"] = 1.0  # type: ignore[index]
+        first.metrics["loss"] = 1.0
     assert first == second
 
 

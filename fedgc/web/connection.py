@@ -24,7 +24,7 @@ class Connection(H11Protocol):
     _request: asyncio.TimerHandle | None = None  # runs while no answer is in progress
     _unread: asyncio.TimerHandle | None = None  # runs while the peer reads nothing
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP
         """Wait for a request; if too many connections wait, close one of them."""
         super().connection_made(transport)
         self._settle()

@@ -16,7 +16,7 @@ def round_of(
     number: int, outcome: str, *, blocks: int = 0, up: int = 0, down: int = 0, counted: int = 0
 ) -> Round:
     row = RoundRow(
-        round=number, version=0, started=0.0, working_s=1.0, collecting_s=0.5, outcome=outcome,  # type: ignore[arg-type]
+        round=number, version=0, started=0.0, working_s=1.0, collecting_s=0.5, outcome=outcome,
         chunks=4, covered=4, short=(), replicas=1, blocks=blocks, needed=2, amplification=None, error=None,
         loss=None, samples=40, skips=0, takes=0, pruned=0, repairs=0, reason="",
     )  # fmt: skip

@@ -44,7 +44,7 @@ def test_watch_serves_until_interrupted(told: Path):
         try:
             assert process.stdout is not None
             said = process.stdout.readline()
-            port = int(re.search(r"http://127\.0\.0\.1:(\d+)/ ", said).group(1))  # type: ignore[union-attr]
+            port = int(re.search(r"http://127\.0\.0\.1:(\d+)/ ", said).group(1))
             connection = HTTPConnection("127.0.0.1", port, timeout=30)
             connection.request("GET", "/stream")  # a page that is open does not hold up the end
             assert connection.getresponse().readline() == b"event: picture\n"

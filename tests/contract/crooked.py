@@ -120,7 +120,7 @@ class Crooked(Session):
     def _own(self, stream: object) -> Iterator[bytes]:
         """Yield the frames of each message, then END, which every `mangle` passes on."""
         while True:
-            message = super().next_message(stream)  # type: ignore[arg-type]
+            message = super().next_message(stream)
             self._has_none = message is None
             yield from map(bytes, wire.split(b"".join(message))) if message else ()
             yield END

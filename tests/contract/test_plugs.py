@@ -72,7 +72,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         below = supervision.descendants(page.process.pid)
         page.process.send_signal(signal.SIGINT)
         page.process.wait(300)
-        page.process.stderr.close()  # type: ignore[union-attr]  it is a pipe
+        page.process.stderr.close()
     assert not any(map(alive, below))
 
 

@@ -303,7 +303,7 @@ def protected(*undelivered: Release) -> SimpleNamespace:
 
 def test_steps_of_killed_process_are_logged_at_start(site: Path):
     policy, records = policy_of(site, "[privacy]\nepsilon = 2.5\n"), protected((1.0, 0.01, 900))
-    policy.watch(records)  # type: ignore[arg-type]
+    policy.watch(records)
     assert [each["steps"] for each in logged(site)] == [[[1.0, 0.01, 900]]]
     assert records.forbids(((1.0, 0.01, 400),))
 
@@ -311,7 +311,7 @@ def test_steps_of_killed_process_are_logged_at_start(site: Path):
 def test_measure_leaves_after_its_steps_are_logged(link, site: Path) -> None:
     """Also if its round is skipped; beyond the budget of the site it does not leave."""
     policy, records = policy_of(site, "[privacy]\nepsilon = 2.5\n"), protected()
-    policy.watch(records)  # type: ignore[arg-type]
+    policy.watch(records)
     with serving(link, policy=policy) as (engine, client, ended):
         engine.step = lambda: setattr(engine, "idle", True) or Report(0.0, client, 1, 5, 8, 0.5, 1.0, 0.5)
         records.undelivered = ((1.0, 0.01, 900),)
@@ -328,9 +328,9 @@ def test_measure_leaves_after_its_steps_are_logged(link, site: Path) -> None:
 def test_steps_of_other_client_count_from_next_work(link, site: Path) -> None:
     text, step = "[privacy]\nepsilon = 2.5\n", ((1.0, 0.01, 400),)
     policy, other, records = policy_of(site, text), policy_of(site, text), protected()
-    policy.watch(records)  # type: ignore[arg-type]
+    policy.watch(records)
     with serving(link, policy=policy) as (_, client, _):
-        other.watch(protected((1.0, 0.01, 900)))  # type: ignore[arg-type]
+        other.watch(protected((1.0, 0.01, 900)))
         assert records.forbids(step) == ""
         link.listener.publish(0, link.vector())
         link.listener.send(work(client))
@@ -342,7 +342,7 @@ def test_steps_on_records_are_logged_whether_update_leaves_or_not(site: Path):
     """No step is allowed that would exceed what the site has left; an update of other steps is refused."""
     policy = policy_of(site, "[privacy]\nepsilon = 2.5\n")
     records = protected()
-    policy.watch(records)  # type: ignore[arg-type]
+    policy.watch(records)
     records.undelivered, forbids = ((1.0, 0.01, 900),), records.forbids
     assert forbids(((1.0, 0.01, 900),)) == ""
     policy.send(1, 100)

@@ -67,7 +67,7 @@ def test_table_of_threat_model_is_that_of_recorded_runs(tmp_path: Path) -> None:
     for number, (mode, settings) in enumerate(MODES.items()):
         folder = tmp_path / str(number)
         folder.mkdir()
-        made = run(folder, **settings)  # type: ignore[arg-type]
+        made = run(folder, **settings)
         assert all(len(each.updates) == len(each.models) == 2 for each in made.clients)
         found[mode] = learned(mode, made)
     assert table(found) in PAGE.read_text(), table(found)

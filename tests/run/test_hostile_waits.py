@@ -12,9 +12,7 @@ MUTE, HONEST = ClientRow("mute", failure="no progress for 30 s"), ClientRow("hon
 
 
 def row(mute: ClientRow = MUTE, seconds: float = 30.0) -> RoundRow:
-    return RoundRow(
-        **{**ZERO, "working_s": seconds, "outcome": "approximate", "clients": (mute, HONEST)}  # type: ignore[arg-type]
-    )
+    return RoundRow(**{**ZERO, "working_s": seconds, "outcome": "approximate", "clients": (mute, HONEST)})
 
 
 def test_client_is_excluded_after_several_rounds_in_succession():

@@ -54,7 +54,7 @@ class Fleet:
             self.say(Joined(0.0, client, True, holds))
 
     def say(self, event: object) -> None:
-        outputs = self.run.handle(event)  # type: ignore[arg-type]
+        outputs = self.run.handle(event)
         self.log += outputs
         for output in outputs:
             if isinstance(output, Reveal):

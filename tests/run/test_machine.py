@@ -52,7 +52,7 @@ class Driver:
         self.step_s: dict[str, float] = {}
 
     def say(self, event: object) -> tuple[Output, ...]:
-        outputs = self.run.handle(event)  # type: ignore[arg-type]
+        outputs = self.run.handle(event)
         self.log += outputs
         for output in outputs:
             if isinstance(output, Work):

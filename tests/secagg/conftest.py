@@ -186,7 +186,7 @@ def federation_of(
 
 
 def make(count: int, seed: int = 0, **pinned: object) -> Consortium:
-    federation = federation_of(count, **pinned)  # type: ignore[arg-type]
+    federation = federation_of(count, **pinned)
     entropy = entropy_of(seed)
     return Consortium(federation, [Site(federation, each, entropy) for each in identities(count)], entropy)
 

@@ -41,7 +41,7 @@ class Page:
     @property
     def peak_bytes(self) -> int:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", status).group(1))  # type: ignore[union-attr]
+        return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", status).group(1))
 
     def ask(self, path: str, **headers: str) -> HTTPResponse:
         words = {name.replace("_", "-"): value for name, value in headers.items()}

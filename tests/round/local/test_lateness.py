@@ -15,7 +15,7 @@ STEP_S = 0.1  # as the clients report
 
 
 def plan_of(clients: int = 4, **changes: object) -> Plan:
-    return replace(planned(clients), gives_up_late=True, late_s=2.0, **changes)  # type: ignore[arg-type]
+    return replace(planned(clients), gives_up_late=True, late_s=2.0, **changes)
 
 
 def collecting(plan: Plan, **changes: object) -> tuple[Round, Clients]:

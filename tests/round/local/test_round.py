@@ -150,7 +150,7 @@ class Clients:
 
 
 def begun(plan: Plan, decide=sync, **changes: object) -> tuple[Round, Clients]:
-    machine = Round(plan, Assignment(1, 0, TARGET, 0, **changes), decide)  # type: ignore[arg-type]
+    machine = Round(plan, Assignment(1, 0, TARGET, 0, **changes), decide)
     fleet = Clients(plan)
     fleet.obey(machine, machine.start(0.0, [joined(plan, client) for client in plan.clients]), 0.0)
     return machine, fleet

@@ -226,7 +226,7 @@ class Overheard:
         self.replicas: set[tuple[str, int]] = set()
         self.closed: list[str] = []
         self._handle = of.handle
-        of.handle = self.handle  # type: ignore[method-assign]
+        of.handle = self.handle
 
     def handle(self, event: Event) -> tuple[Command, ...]:
         commands = self._handle(event)
