@@ -26,6 +26,7 @@ from difflib import get_close_matches
 from typing import Final
 
 LONGEST_TEXT: Final = 200  # characters of foreign text in one line
+LONGEST_LINE: Final = 400  # characters of an exception in one line
 
 
 class FedgcError(Exception):
@@ -112,6 +113,32 @@ def nearest(name: str, known: Iterable[str], few: Iterable[str] = ()) -> str:
     if close:
         return f"; did you mean {close[0]}?"
     return f"; needed {needed}" if needed else ""
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an exception; one of the operating system without its number.
+
+    >>> text_of(FileNotFoundError(2, "No such file or directory", "site.toml"))
+    'no file site.toml'
+    >>> text_of(IsADirectoryError(21, "Is a directory", "site.toml")), text_of(ValueError("not ASCII"))
+    ('Is a directory', 'not ASCII')
+    """
+    if isinstance(error, FileNotFoundError) and error.filename is not None:
+        return f"no file {error.filename}"
+    reason = error.strerror if isinstance(error, OSError) else None
+    return reason or str(error) or type(error).__name__
+
+
+def words_of(error: BaseException, longest: int = LONGEST_LINE) -> str:
+    r"""Return the first line of an exception's text, printable and at most `longest` long.
+
+    The kind of a foreign exception stands before it.
+
+    >>> words_of(ValueError("one\ntwo")), words_of(BadTask("task: saw no loss, needed one"))
+    ('ValueError: one', 'task: saw no loss, needed one')
+    """
+    text = printable(str(error).strip().partition("\n")[0][: 4 * longest], longest)
+    return text if isinstance(error, FedgcError) else f"{type(error).__name__}: {text}"[:longest]
 
 
 def printable(text: object, longest: int = LONGEST_TEXT) -> str:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from logging import Logger, getLogger
 from typing import Final
 
-from fedgc.errors import LONGEST_TEXT, FedgcError, Unexpected, printable
+from fedgc.errors import LONGEST_TEXT, FedgcError, Unexpected, words_of
 
 DEBUG: Final = "FEDGC_DEBUG"  # in the environment: log tracebacks
 LOG: Final[Logger] = getLogger("flwr.fedgc")
@@ -41,18 +41,9 @@ def guarded(edge: str, who: str = "", error: type[FedgcError] = Unexpected) -> I
     except Exception as cause:
         where = f"{edge} ({who})" if who else edge
         COUNTS[edge, type(cause).__name__] += 1
-        text = f"{where}: saw {words_of(cause)}"
+        text = f"{where}: saw {words_of(cause, LONGEST_TEXT)}"
         if COUNTS[edge, type(cause).__name__] == 1:
             debug = bool(os.environ.get(DEBUG))
             hint = "" if debug else f"; {DEBUG}=1 shows the traceback"
             LOG.warning("unexpected, the first of its kind: %s%s", text, hint, exc_info=debug)
         raise error(text) from cause
-
-
-def words_of(cause: Exception) -> str:
-    r"""Return an exception's kind and text in one printable line.
-
-    >>> words_of(ValueError("two\nlines"))
-    'ValueError: two lines'
-    """
-    return f"{type(cause).__name__}: {printable(str(cause)[: 4 * LONGEST_TEXT])}"[:LONGEST_TEXT]

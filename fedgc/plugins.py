@@ -11,7 +11,7 @@ from functools import lru_cache
 from importlib.metadata import EntryPoint, distribution, entry_points
 from typing import Any
 
-from fedgc.errors import BadSetting, nearest
+from fedgc.errors import BadSetting, nearest, words_of
 
 OWN = "fedgc"
 
@@ -50,9 +50,7 @@ pace, qsr, relative-change (entry points fedgc.gates); did you mean drift?
     try:
         return found.load()
     except Exception as error:  # a third-party package may raise anything while it is imported
-        raise BadSetting(
-            f"{asked}: loading {name!r} ({found.value}) raised {type(error).__name__}: {error}"
-        ) from error
+        raise BadSetting(f"{asked}: loading {name!r} ({found.value}) raised {words_of(error)}") from error
 
 
 def subclass(base: type, group: str, name: str, setting: str) -> Any:  # noqa: ANN401  a subclass of `base`

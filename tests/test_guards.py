@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from fedgc import cli, guards
 from fedgc.codes import RunningSum
-from fedgc.errors import LONGEST_TEXT, BadMessage, EdgeFailed, Unexpected
+from fedgc.errors import LONGEST_TEXT, BadMessage, EdgeFailed, Unexpected, words_of
 from fedgc.flower.event_guard import EventGuard
 from fedgc.flower.masked_client import failure
 from fedgc.guards import COUNTS, DEBUG, guarded
@@ -255,6 +255,6 @@ def test_bad_line_of_client_ends_script_with_its_reason(tmp_path: Path) -> None:
 
 
 def test_words_of_exception_are_one_line() -> None:
-    assert guards.words_of(ValueError("a\nb\x1b" + "c" * 5000)).startswith("ValueError: a bccc")
-    assert len(guards.words_of(ValueError("c" * 5000))) <= LONGEST_TEXT
+    assert words_of(ValueError("a\tb\x1b" + "c" * 5000 + "\nd"), 200).startswith("ValueError: a bccc")
+    assert len(words_of(ValueError("c" * 5000), LONGEST_TEXT)) == LONGEST_TEXT
     assert logging.getLogger("flwr.fedgc") is guards.LOG

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from fedgc.errors import FedgcError, Unusable
+from fedgc.errors import FedgcError, Unusable, words_of
 from fedgc.guards import DEBUG
 
 FAILED: Final = 1
@@ -76,7 +76,7 @@ def _told(error: Exception) -> int:
         case FedgcError():
             message, code = str(error), USAGE if isinstance(error, Unusable) else FAILED
         case _:
-            message = f"a bug in fedgc: {type(error).__name__}: {error}; --debug shows the traceback"
+            message = f"a bug in fedgc: {words_of(error)}; --debug shows the traceback"
             code = FAILED
     sys.stderr.write(f"fedgc: {' '.join(message.split())}\n")
     return code

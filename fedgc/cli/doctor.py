@@ -30,7 +30,7 @@ from fedgc.deploy.app_folder import MANIFEST, Setting, app_in
 from fedgc.deploy.flower_version import supported, supports
 from fedgc.deploy.local_federation import NAME as LOCAL
 from fedgc.deploy.superlink import KEEP_INSTALLED, Connection, connection, installs, server_time
-from fedgc.errors import EdgeFailed, FedgcError, Unusable
+from fedgc.errors import EdgeFailed, FedgcError, Unusable, words_of
 from fedgc.messages import WIRE_VERSION
 from fedgc.store.database import Store
 from fedgc.store.engine import default_path
@@ -131,8 +131,7 @@ def torch() -> Finding:
 
         return Finding("torch", "ok", build())
     except Exception as error:  # a broken build may raise any exception
-        output = f"{type(error).__name__}: {error}".split("\n")[0]
-        return Finding("torch", "wrong", output, "install torch for this interpreter")
+        return Finding("torch", "wrong", words_of(error), "install torch for this interpreter")
 
 
 def gpu(wanted: str) -> Finding:
@@ -144,7 +143,7 @@ def gpu(wanted: str) -> Finding:
     except FedgcError as error:
         return Finding("GPU", "wrong", str(error), "set client=auto, or install torch for that client")
     except Exception as error:  # torch is broken: its own finding reports it
-        return Finding("GPU", "wrong", f"{type(error).__name__}: {error}", "see torch")
+        return Finding("GPU", "wrong", words_of(error), "see torch")
     card = shutil.which("nvidia-smi") is not None
     if chosen.type == "cpu" and card and wanted == "auto":
         return Finding("GPU", "warning", "a card, and a torch that cannot use it", "install torch for CUDA")

@@ -11,8 +11,8 @@ from typing import Final
 import fsspec
 
 from fedgc.datastore.manifest import MOST_BYTES, Chunk, Manifest, read_manifest
-from fedgc.errors import EdgeFailed, FedgcError, Unusable
-from fedgc.guards import guarded, words_of
+from fedgc.errors import EdgeFailed, FedgcError, Unusable, text_of
+from fedgc.guards import guarded
 from fedgc.links.identity import Identity
 
 BLOCK_BYTES: Final = 2 << 20
@@ -88,4 +88,4 @@ class ChunkStore:
             except (ImportError, ValueError) as error:  # another package is needed; an unknown protocol
                 raise Unusable(f"chunk store {self.url}: {error}") from error
             except OSError as error:
-                raise EdgeFailed(f"chunk store {self.url}: {words_of(error)}") from error
+                raise EdgeFailed(f"chunk store {self.url}: {text_of(error)}") from error

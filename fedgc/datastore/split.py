@@ -16,7 +16,7 @@ from fedgc.datastore.chunk_bytes import RECORD, Arrays, Form, digest_of, record_
 from fedgc.datastore.chunk_store import ChunkStore
 from fedgc.datastore.keys import chunk_key, wrapped
 from fedgc.datastore.manifest import Chunk, Manifest
-from fedgc.errors import Unusable
+from fedgc.errors import Unusable, text_of
 from fedgc.links.identity import Identity
 
 SALT_BYTES: Final = 16
@@ -47,7 +47,7 @@ def read_arrays(source: Path) -> Arrays:
             with source.open("rb") as file, np.load(file) as found:
                 return dict(found)
     except (OSError, ValueError, TypeError, EOFError, BadZipFile, zlib.error, SafetensorError) as error:
-        raise Unusable(f"{source}: saw {error}, needed arrays to split") from error
+        raise Unusable(f"{source}: saw {text_of(error)}, needed arrays to split") from error
     raise Unusable(f"{source}: needed a file .npz, .safetensors or .pt, or a folder of .npy files")
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import tomli_w
 
 from fedgc.config import TASK, RunConfig, flat
-from fedgc.errors import Unusable
+from fedgc.errors import Unusable, text_of
 from fedgc.policy.digests import STATEMENT
 
 Setting = str | int | float
@@ -92,4 +92,4 @@ def _manifest(folder: Path) -> dict[str, Any]:
     try:
         return tomllib.loads((folder / MANIFEST).read_text())
     except (OSError, ValueError, RecursionError) as error:
-        raise Unusable(f"{folder / MANIFEST}: cannot be read: {error}") from error
+        raise Unusable(f"{folder / MANIFEST}: cannot be read: {text_of(error)}") from error

@@ -32,7 +32,7 @@ from fedgc.deploy.authority import describe, signed_by
 from fedgc.deploy.flower_programs import write_programs
 from fedgc.deploy.key_files import CLIENT_NAME, read, write
 from fedgc.deploy.superlink import EXECUTOR, KEEP_INSTALLED, LOOPBACK
-from fedgc.errors import EdgeFailed, Unusable
+from fedgc.errors import EdgeFailed, Unusable, text_of
 from fedgc.flower import heartbeat as pulse
 from fedgc.flower.app_guard import POLICY
 from fedgc.flower.departure import GRACE_KEY, GRACE_S
@@ -280,7 +280,7 @@ def _context(authority: Path) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=str(authority))
     except (ssl.SSLError, OSError) as error:
-        raise EdgeFailed(f"{authority}: needed the authority's certificate ({error})") from error
+        raise EdgeFailed(f"{authority}: needed the authority's certificate ({text_of(error)})") from error
 
 
 def _ask(
@@ -299,7 +299,7 @@ def _ask(
     except ssl.SSLCertVerificationError as error:
         raise EdgeFailed(_mistrust(where, error, clock)) from error
     except (OSError, http.client.HTTPException) as error:
-        raise _Unreachable(f"{where} does not answer: {error}") from error
+        raise _Unreachable(f"{where} does not answer: {text_of(error)}") from error
     finally:
         line.close()
     if answer.status != http.HTTPStatus.OK:

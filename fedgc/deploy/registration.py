@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedgc.deploy.key_files import ClientKey
-from fedgc.errors import EdgeFailed, Unusable
+from fedgc.errors import EdgeFailed, Unusable, text_of
 
 PATIENCE_S: Final = 60.0
 
@@ -53,7 +53,7 @@ def _flwr(*words: str) -> dict[str, Any]:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise EdgeFailed(f"{program.name} {words[0]} {words[1]}: {error}") from error
+        raise EdgeFailed(f"{program.name} {words[0]} {words[1]}: {text_of(error)}") from error
     return _answer(done.stdout, done.stderr, " ".join(words[:2]))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadSetting
+from fedgc.errors import BadSetting, words_of
 from fedgc.flower.sink import Live, Sink, Windows
 from fedgc.history import BestModel, RoundRow
 from fedgc.links.log import LOG
@@ -24,9 +24,7 @@ def _opened(name: str, config: RunConfig, run: str) -> Sink:
     try:
         return make(run, config)
     except Exception as error:  # another package may raise anything
-        raise BadSetting(
-            f"setting history.sinks: making {name!r} raised {type(error).__name__}: {error}"
-        ) from error
+        raise BadSetting(f"setting history.sinks: making {name!r} raised {words_of(error)}") from error
 
 
 class Sinks(Sink):
@@ -90,6 +88,7 @@ class Sinks(Sink):
             try:
                 tell(sink)
             except Exception as error:  # a sink of another package must not end the run
-                reason = f"{type(error).__name__}: {error}"
-                LOG.warning("sink %s raised %s; it is left out from now on", type(sink).__name__, reason)
+                LOG.warning(
+                    "sink %s raised %s; it is left out from now on", type(sink).__name__, words_of(error)
+                )
                 self._others = tuple(each for each in self._others if each is not sink)

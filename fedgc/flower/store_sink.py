@@ -12,7 +12,7 @@ from typing import Final
 
 from fedgc.config import RunConfig
 from fedgc.datastore.manifest import CHUNK_NAME
-from fedgc.errors import FedgcError
+from fedgc.errors import FedgcError, words_of
 from fedgc.flower.json_lines import Lines
 from fedgc.flower.sink import Data, Live, LiveClient, Sink, Windows
 from fedgc.history import BestModel, RoundRow
@@ -76,8 +76,7 @@ class StoreSink(Sink):
             self._end("failed", str(error))
             raise
         except Exception as error:  # any error is recorded as the reason
-            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-            self._end("failed", f"the server ended in mid-run: {reason}")
+            self._end("failed", f"the server ended in mid-run: {words_of(error)}")
             raise
         finally:
             self._end("failed", "the server ended in mid-run")

@@ -19,7 +19,7 @@ class _OneLine(Filter):
     def filter(self, record: LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, FedgcError):
-            record.msg, record.args, record.exc_info = "%s: %s", (type(error).__name__, error), None
+            record.msg, record.args, record.exc_info = "%s", (error,), None
         return True
 
 

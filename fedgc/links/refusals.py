@@ -22,9 +22,9 @@ class Refusals:
         """Count one refusal."""
         kind, text = kind_of(error), printable(error)
         self.counts[kind] += 1
-        self._audit("refused", who, f"{kind}: {text}")
+        self._audit("refused", who, text)
         if self.counts[kind] == 1 and not isinstance(error, Unexpected):  # the guard has logged it
-            self._log.warning("refused (the first of its kind is shown): %s: %s", kind, text)
+            self._log.warning("refused (the first of its kind is shown): %s", text)
 
 
 def kind_of(error: Exception) -> str:

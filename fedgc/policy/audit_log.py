@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 from zoneinfo import ZoneInfo
 
-from fedgc.errors import EdgeFailed, FedgcError
+from fedgc.errors import EdgeFailed, FedgcError, text_of
 from fedgc.policy.totals import Totals, day_of
 from fedgc.secagg.renyi import Release
 
@@ -120,7 +120,7 @@ class AuditLog:
                 fcntl.flock(log, fcntl.LOCK_EX)
                 yield log
         except OSError as error:
-            raise EdgeFailed(f"audit log {self.path}: {error}") from error
+            raise EdgeFailed(f"audit log {self.path}: {text_of(error)}") from error
 
     def _head(self, log: IO[bytes]) -> Head:
         """Return the head; a line whose head could not be written any more is counted in."""
@@ -164,7 +164,7 @@ def verify(path: Path, known: str = "") -> Head:
                 head = _followed(path, head, line)
                 seen = seen or head.digest == known
     except OSError as error:
-        raise EdgeFailed(f"audit log {path}: {error}") from error
+        raise EdgeFailed(f"audit log {path}: {text_of(error)}") from error
     if (head.lines, head.digest) != (kept.lines, kept.digest):
         raise EdgeFailed(
             f"audit log {path}: saw {head.lines} lines that end with {head.digest}, needed {kept.lines} "
@@ -198,7 +198,7 @@ def read_head(path: Path) -> Head:
         return Head()
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise EdgeFailed(
-            f"audit log {path}: its head {_head_of(path).name} cannot be read: {error}"
+            f"audit log {path}: its head {_head_of(path).name} cannot be read: {text_of(error)}"
         ) from error
 
 
@@ -227,4 +227,4 @@ def _followed(path: Path, head: Head, line: bytes) -> Head:
     try:
         return head.after(line)
     except FedgcError as error:
-        raise EdgeFailed(f"audit log {path}: {error}") from error
+        raise EdgeFailed(f"audit log {path}: {text_of(error)}") from error

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final, get_type_hints
 
 from fedgc.config.fields import converted, fits, wanted
-from fedgc.errors import Unusable, nearest
+from fedgc.errors import Unusable, nearest, text_of
 from fedgc.policy.hours import Hours, zone_of
 from fedgc.policy.policy import Names, Policy
 
@@ -33,7 +33,7 @@ def read_policy(path: Path) -> Policy:
         text = path.read_text()
         table = tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:
-        raise Unusable(f"policy {path}: cannot be read: {error}") from error
+        raise Unusable(f"policy {path}: cannot be read: {text_of(error)}") from error
     policy = Policy(path, MappingProxyType(dict(_lines(text))))
     given = {}
     for section, entries in table.items():

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 from zipfile import BadZipFile
 
-from fedgc.errors import EdgeFailed, FedgcError, Unusable
-from fedgc.guards import words_of
+from fedgc.errors import EdgeFailed, FedgcError, Unusable, words_of
 
 SHOWN: Final = 3  # settings that differ, in a message
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fedgc.codecs import EXACT, make_codec, naming
-from fedgc.errors import EdgeFailed
+from fedgc.errors import EdgeFailed, text_of
 from fedgc.messages import Continue, Repair, Reveal, Work
 from fedgc.sim.checkpoint import Findings, Part
 from fedgc.sim.clock import Finding
@@ -99,7 +99,7 @@ class Fleet:
         try:
             model.tofile(model_file(self._folder, version))
         except OSError as error:
-            raise EdgeFailed(f"training: a model cannot be written: {error}") from error
+            raise EdgeFailed(f"training: a model cannot be written: {text_of(error)}") from error
         begun = {path.work.version for path in self._trajectories.values()}
         needed = begun | {each - 1 for each in begun}  # with shared momentum
         for old in [each for each in self.models if each <= version - MODELS_KEPT and each not in needed]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from fedgc.config import RunConfig
-from fedgc.errors import EdgeFailed, FedgcError
+from fedgc.errors import EdgeFailed, words_of
 from fedgc.sim.owned import processes
 from fedgc.training.simulated import ClientTrainer, Stretch, Trained
 from fedgc.training.stacked import StackedTrainer
@@ -168,9 +168,7 @@ def _prepare(make: Callable[[], Task], config: RunConfig, folder: Path) -> None:
     try:
         _TRAINERS.append(ClientTrainer(make(), config, folder))
     except Exception as error:  # the user's code may raise anything, and a pool says only that it is broken
-        text = str(error).strip().split("\n")[0]
-        what = text if isinstance(error, FedgcError) else f"{type(error).__name__}: {text}"
-        _TRAINERS.append(EdgeFailed(f"training: the task cannot be made in a process: {what}"))
+        _TRAINERS.append(EdgeFailed(f"training: the task cannot be made in a process: {words_of(error)}"))
 
 
 def _train(stretch: Stretch) -> Trained:

@@ -26,7 +26,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from fedgc.errors import EdgeFailed, FedgcError, Unusable
+from fedgc.errors import EdgeFailed, FedgcError, Unusable, text_of
 from fedgc.guards import guarded
 from fedgc.store import owned, shards
 from fedgc.store.shards import NUMBERS, Shard
@@ -123,7 +123,7 @@ def load(
         try:
             found = _read(path)
         except (FedgcError, OSError) as error:
-            reasons.append(f"checkpoint {path.name}: skipped: {error}")
+            reasons.append(f"checkpoint {path.name}: skipped: {text_of(error)}")
             continue
         if reasons:
             tell(f"{'; '.join(reasons)}; {path.name}, of round {found.round}, is used in its place")
@@ -180,7 +180,7 @@ def listed(folder: Path, *, every: bool = False) -> tuple[Saved, ...]:
             found.append(_about(path))
         except (EdgeFailed, OSError) as error:  # damaged, or removed meanwhile: nothing to restore
             if every:
-                raise EdgeFailed(f"checkpoint {path}: {error}") from error
+                raise EdgeFailed(f"checkpoint {path}: {text_of(error)}") from error
     return tuple(found)
 
 
@@ -374,7 +374,7 @@ def _read(path: Path) -> Checkpoint:
         try:
             return _read_whole(path)
         except OSError as error:
-            raise EdgeFailed(error.strerror or str(error)) from error
+            raise EdgeFailed(text_of(error)) from error
 
 
 def _read_whole(path: Path) -> Checkpoint:

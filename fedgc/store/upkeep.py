@@ -9,13 +9,14 @@ Rounds, decisions and audit are small and are kept.
 import os
 import sqlite3
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Connection, case, delete, exists, func, insert, select, tuple_, update
 from sqlalchemy.orm import aliased
 
-from fedgc.errors import EdgeFailed, Unusable
+from fedgc.errors import EdgeFailed, Unusable, text_of
 from fedgc.store import migrate, owned, tables
 from fedgc.store.engine import Database
 from fedgc.store.tables import ClientRound, Recent, Round, Score, Summary
@@ -161,9 +162,10 @@ def backup(database: Database, path: Path) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except (OSError, sqlite3.Error) as error:
-        raise EdgeFailed(f"backup {path}: could not be written: {error}") from error
+        raise EdgeFailed(f"backup {path}: could not be written: {text_of(error)}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # its folder may be a file
+            temporary.unlink(missing_ok=True)
 
 
 def vacuum(database: Database) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgc.errors import EdgeFailed
+from fedgc.errors import EdgeFailed, text_of
 from fedgc.training.flat import Vector
 
 FILES: Final = ("npy", "pt")  # of a trajectory: its vector; its buffers and optimizer state
@@ -67,7 +67,7 @@ class ClientCache:
                 self._spill(oldest, self._in_memory[oldest])
             except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
                 self._remove(oldest)
-                return str(error) or type(error).__name__
+                return text_of(error)
             used -= self._in_memory.pop(oldest).size_bytes
         return ""
 
@@ -88,7 +88,7 @@ class ClientCache:
             self._check(chunk, "npy")
             return np.asarray(np.load(self._file(chunk, "npy"), mmap_mode="r"))
         except (OSError, ValueError) as error:
-            raise EdgeFailed(f"chunk {chunk} cannot be read back from disk: {error}") from error
+            raise EdgeFailed(f"chunk {chunk} cannot be read back from disk: {text_of(error)}") from error
 
     def take(self, chunk: int) -> Saved | None:
         """Remove and return the chunk's saved trajectory, or None."""
@@ -107,7 +107,7 @@ class ClientCache:
             self._check(chunk, "pt")
             unsent, optimizer = torch.load(self._file(chunk, "pt"), weights_only=True)
         except (OSError, RuntimeError, EOFError, UnpicklingError, ValueError) as error:
-            raise EdgeFailed(f"chunk {chunk} cannot be read back from disk: {error}") from error
+            raise EdgeFailed(f"chunk {chunk} cannot be read back from disk: {text_of(error)}") from error
         return Saved(vector, unsent, optimizer)
 
     def drop(self, chunk: int) -> None:

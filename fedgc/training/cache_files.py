@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import torch
 
-from fedgc.errors import EdgeFailed
+from fedgc.errors import EdgeFailed, text_of
 from fedgc.guards import guarded
 from fedgc.training.cache import Saved, file_digest
 from fedgc.training.flat import Vector
@@ -210,7 +210,9 @@ class CacheFiles:
         except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
-            raise EdgeFailed(f"cache {self._folder / stem}: could not be written: {error}") from error
+            raise EdgeFailed(
+                f"cache {self._folder / stem}: could not be written: {text_of(error)}"
+            ) from error
         self._remove(stem, but=path)
 
 

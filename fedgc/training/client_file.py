@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgc.errors import EdgeFailed
+from fedgc.errors import EdgeFailed, text_of
 
 PAGE: Final = 4096
 Bytes = NDArray[np.uint8]
@@ -62,7 +62,7 @@ def write(path: Path, extent: Extent, *parts: bytes | memoryview) -> Extent:
             for part in parts:
                 file.write(part)
     except OSError as error:
-        raise EdgeFailed(f"training: the states of clients cannot be written: {error}") from error
+        raise EdgeFailed(f"training: the states of clients cannot be written: {text_of(error)}") from error
     return Extent(extent.offset, extent.room, sum(memoryview(part).nbytes for part in parts))
 
 
@@ -71,4 +71,4 @@ def mapped(path: Path, extent: Extent) -> Bytes:
     try:
         return np.memmap(path, np.uint8, "r", extent.offset, (extent.size,))
     except (OSError, ValueError) as error:
-        raise EdgeFailed(f"training: the states of clients cannot be read: {error}") from error
+        raise EdgeFailed(f"training: the states of clients cannot be read: {text_of(error)}") from error

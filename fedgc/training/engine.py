@@ -21,7 +21,7 @@ import numpy as np
 from fedgc.codecs import Bytes
 from fedgc.codecs.model_change import Changed
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, EdgeFailed, FedgcError
+from fedgc.errors import BadMessage, EdgeFailed, words_of
 from fedgc.large_vectors import Readable
 from fedgc.messages import (
     Close,
@@ -348,14 +348,12 @@ class Engine(ABC):
 
     def _abandon(self, chunk: int, work: Work, error: Exception) -> Failed:
         step = min(self._trajectories.reached(chunk) + 1, work.target)
-        text = str(error).strip().split("\n")[0]
-        what = text if isinstance(error, FedgcError) else f"{type(error).__name__}: {text}"
         if chunk == self._current:
             self._current = None
         self._unqueue(chunk)
         self._trajectories.drop(chunk)
         where = "local work" if chunk == LOCAL_TRAJECTORY else f"chunk {chunk} ({self._names[chunk]})"
-        return failed(chunk, work, f"{where}, step {step}: {what}")
+        return failed(chunk, work, f"{where}, step {step}: {words_of(error)}")
 
 
 def failed(chunk: int, work: Work, reason: str) -> Failed:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from fedgc.errors import BadMessage, TaskFailed
+from fedgc.errors import BadMessage, TaskFailed, words_of
 from fedgc.messages import LONGEST_REASON, Scored
 
 WEIGHT: Final = "samples"  # the figure that tells on how many samples the others were measured
@@ -20,8 +20,7 @@ def figures_from(name: str, measure: Callable[[], object]) -> Mapping[str, float
     try:
         figures = measure()
     except Exception as error:  # the edge to the user's code
-        said = f"{type(error).__name__}: {error}".split("\n")[0]
-        raise TaskFailed(f"{name}() raised {said}") from error
+        raise TaskFailed(f"{name}() raised {words_of(error)}") from error
     if not isinstance(figures, Mapping):
         raise TaskFailed(f"{name}() returned {_short(figures)}, needed a mapping from names to numbers")
     numbers = {}

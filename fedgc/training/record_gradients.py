@@ -15,7 +15,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree
 
-from fedgc.errors import BadTask, TaskFailed
+from fedgc.errors import BadTask, TaskFailed, words_of
 
 Loss = Callable[[nn.Module, Any], Tensor]
 MOST_NUMBERS: Final = 1 << 26  # of gradients in memory at a time
@@ -66,9 +66,8 @@ class RecordGradients:
         try:
             found: Mapping[str, Tensor] = self._gradients(parameters, part)
         except Exception as error:  # the user's code may raise anything
-            text = str(error).strip().split("\n")[0]
             raise TaskFailed(
-                f"loss() cannot be computed for single records ({type(error).__name__}: {text}), "
+                f"loss() cannot be computed for single records ({words_of(error)}), "
                 "needed one of torch's operations without branches on values, with privacy.unit = record"
             ) from error
         return found

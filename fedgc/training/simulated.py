@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedgc.config import RunConfig
-from fedgc.errors import EdgeFailed, FedgcError
+from fedgc.errors import EdgeFailed, words_of
 from fedgc.messages import Work
 from fedgc.training.cache import Saved
 from fedgc.training.client_file import Extent, mapped, write
@@ -150,9 +150,7 @@ def failing(work: Work) -> Iterator[None]:
     except EdgeFailed:
         raise
     except Exception as error:  # the user's code may raise anything
-        text = str(error).strip().split("\n")[0]
-        what = text if isinstance(error, FedgcError) else f"{type(error).__name__}: {text}"
-        raise EdgeFailed(f"training: {work.client}, round {work.round}: {what}") from error
+        raise EdgeFailed(f"training: {work.client}, round {work.round}: {words_of(error)}") from error
 
 
 def chunks_of(work: Work) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadTask, TaskFailed
+from fedgc.errors import BadTask, TaskFailed, words_of
 from fedgc.messages import LARGEST_AMOUNT, LONGEST_DIGEST, Held, Layout, Pool, Scored
 from fedgc.training.account_file import AccountFile
 from fedgc.training.adapter import announced_layout
@@ -241,7 +241,7 @@ class Trainer:
 
     def _backward(self, module: nn.Module, batch: Any) -> float:  # noqa: ANN401  the task's own
         loss = self._loss(module, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
         return loss.item()  # waits for an asynchronous device, so that the step's time is measured
 
     def _loss(self, module: nn.Module, batch: Any) -> Tensor:  # noqa: ANN401  the same: a user's batch
@@ -282,7 +282,7 @@ def _made(what: str, make: Callable[[], Made]) -> Made:
     try:
         return make()
     except (Exception, SystemExit) as error:  # the user's code may raise anything
-        raise BadTask(f"task: {what}() raised {type(error).__name__}: {error}") from error
+        raise BadTask(f"task: {what}() raised {words_of(error)}") from error
 
 
 def _check_loss(loss: object) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from http.client import HTTPConnection, HTTPResponse
 from typing import Final
 
-from fedgc.errors import EdgeFailed
+from fedgc.errors import EdgeFailed, text_of
 from fedgc.web.app import PAGE
 from fedgc.web.serve import Served
 
@@ -80,7 +80,7 @@ def _open(served: Served, path: str) -> tuple[HTTPConnection, HTTPResponse]:
         answer = connection.getresponse()
     except OSError as error:
         connection.close()
-        raise EdgeFailed(f"page {served.root}: {path}: {error}") from error
+        raise EdgeFailed(f"page {served.root}: {path}: {text_of(error)}") from error
     if answer.status != 200:
         connection.close()
         raise EdgeFailed(f"page {served.root}: saw status {answer.status} for {path}, needed 200")

@@ -245,12 +245,12 @@ def test_failure_reason_is_that_of_run_or_last_log_error(store: Store):
     store.write(Begun(100.0, "r", RunConfig(work="coded").table()))
     flowers = (
         "\x1b[92mINFO \x1b[0m:      Start `flwr-serverapp` process\n"
-        "\x1b[91mERROR \x1b[0m:     BadTask: task no.such:thing: importing no.such raised an error\n"
+        "\x1b[91mERROR \x1b[0m:     task no.such:thing: importing no.such raised an error\n"
         "\x1b[91mERROR \x1b[0m:     Exit Code: 201\n\nAn unhandled exception occurred in the ServerApp.\n\n"
         "For more information, visit: <https://flower.ai/docs>\n"
     )
     found = why_incomplete(Follower(store, "r").look(), flowers)
-    assert found == "BadTask: task no.such:thing: importing no.such raised an error"
+    assert found == "task no.such:thing: importing no.such raised an error"
     boxed = "INFO : round 4 evaluated\n╭── Error ──╮\n│ (exit 608) │\n╰───────────╯\n"
     assert why_incomplete(Follower(store, "r").look(), boxed) == "(exit 608)"
     installing = "ERROR :     ServerApp raised an exception\nERROR :     Exit Code: 608\n"

@@ -24,7 +24,7 @@ from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from fedgc import errors
-from fedgc.errors import FedgcError, NotAllowed, printable
+from fedgc.errors import FedgcError, NotAllowed, printable, words_of
 from fedgc.guards import guarded
 from fedgc.history import BY_SITE
 from fedgc.links.frames import Invitation
@@ -157,7 +157,7 @@ class GridLoop:
                     return
             except Exception as error:  # the edge to Flower: a stopped run, a SuperLink that is gone
                 if not self._over.is_set():
-                    ended(f"Flower's grid: {type(error).__name__}: {error}".splitlines()[0])
+                    ended(f"Flower's grid: {words_of(error)}")
                 return
             self._wake.wait(self._pause_s())
 

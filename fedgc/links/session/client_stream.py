@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector, DefaultSelector
 from typing import Any, Final, Protocol
 
-from fedgc.errors import BadMessage, Refused
-from fedgc.guards import guarded, words_of
+from fedgc.errors import BadMessage, Refused, text_of
+from fedgc.guards import guarded
 from fedgc.links import frames as wire
 from fedgc.links.frames import Data, Invitation, Parts
 from fedgc.links.session.certificate import SERVER_NAME, client_context
@@ -125,7 +125,7 @@ class ClientStream:
                     self._say_goodbye(connector, owner, connection, selector)
                 return is_silent
         except (OSError, EOFError) as error:
-            self.broken = words_of(error)
+            self.broken = text_of(error)
             return False
 
     def _serve(

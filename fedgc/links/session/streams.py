@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from fedgc.errors import BadSetting, FedgcError, NotAdmitted
+from fedgc.errors import BadSetting, FedgcError, NotAdmitted, text_of
 from fedgc.guards import guarded
 from fedgc.links import frames as wire
 from fedgc.links.frames import Challenge, Denied
@@ -71,7 +71,7 @@ class Streams:
                 address[:2], family=kind, backlog=WAITING, dualstack_ipv6=both
             )
         except OSError as error:
-            raise BadSetting(f"setting links.bind: cannot listen at {bind!r} ({error})") from error
+            raise BadSetting(f"setting links.bind: cannot listen at {bind!r} ({text_of(error)})") from error
         self._socket.setblocking(False)
         asyncio.get_running_loop().add_reader(self._socket, self._accept)
         return int(self._socket.getsockname()[1])

@@ -14,7 +14,7 @@ from enum import IntEnum
 from types import TracebackType
 from typing import Any, Final
 
-from fedgc.errors import BadTask, EdgeFailed
+from fedgc.errors import BadTask, EdgeFailed, text_of
 from fedgc.guards import guarded
 from fedgc.messages import LARGEST_AMOUNT, Layout, Scored
 from fedgc.training.flat import Vector
@@ -293,5 +293,5 @@ def _connected(path: str) -> socket.socket:
         connection.connect(path)
     except OSError as error:
         connection.close()
-        raise EdgeFailed(f"fedgc: the client's socket {path}: {error}") from error
+        raise EdgeFailed(f"fedgc: the client's socket {path}: {text_of(error)}") from error
     return connection

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from fedgc.errors import BadMessage, EdgeFailed
+from fedgc.errors import BadMessage, EdgeFailed, text_of
 
 LARGEST_UNSENT: Final = 1 << 20  # bytes of lines that the other side has not read
 LARGEST_LINE: Final = 16 * 1024 * 1024  # bytes; a layout of a hundred thousand tensors fits
@@ -50,7 +50,7 @@ class LineSocket:
                 line = line[sent:]
             self._connection.sendall(line)
         except OSError as error:
-            raise EdgeFailed(f"local socket: {error}") from error
+            raise EdgeFailed(f"local socket: {text_of(error)}") from error
 
     def post(self, kind: str, **fields: Any) -> None:  # noqa: ANN401  JSON
         """Send one line without waiting for a reader; `flush` sends what is left of it.
@@ -74,7 +74,7 @@ class LineSocket:
                     f"local socket: saw {LARGEST_UNSENT} bytes unread, needed a reader"
                 ) from None
         except OSError as error:
-            raise EdgeFailed(f"local socket: {error}") from error
+            raise EdgeFailed(f"local socket: {text_of(error)}") from error
 
     def ready(self, wait_s: float = 0.0) -> bool:
         """Whether there is something to receive, or the other side is gone; wait for it up to `wait_s`."""
@@ -94,7 +94,7 @@ class LineSocket:
         except (TimeoutError, BlockingIOError):
             return None
         except OSError as error:
-            raise EdgeFailed(f"local socket: {error}") from error
+            raise EdgeFailed(f"local socket: {text_of(error)}") from error
         finally:
             self._connection.settimeout(None)
         return _parsed(self._lines.popleft())

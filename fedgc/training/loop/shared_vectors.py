@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from fedgc.errors import EdgeFailed
+from fedgc.errors import EdgeFailed, text_of
 from fedgc.training.flat import Vector
 
 HEADER_BYTES: Final = mmap.PAGESIZE
@@ -38,7 +38,7 @@ class SharedVectors:
             self._map: Final = mmap.mmap(descriptor, total_bytes(size))
         except (OSError, ValueError) as error:
             os.close(descriptor)
-            raise EdgeFailed(f"shared memory of {size} numbers: {error}") from error
+            raise EdgeFailed(f"shared memory of {size} numbers: {text_of(error)}") from error
         self.counts: Final = np.frombuffer(self._map, np.int64, 8)
         self.sums: Final = np.frombuffer(self._map, np.float64, 16)  # the first 8 are the counts
         self.common: Final[Vector] = np.frombuffer(self._map, np.float32, size, HEADER_BYTES)
@@ -57,7 +57,7 @@ class SharedVectors:
             os.ftruncate(descriptor, total_bytes(size))
         except OSError as error:
             os.close(descriptor)
-            raise EdgeFailed(f"shared memory of {size} numbers: {error}") from error
+            raise EdgeFailed(f"shared memory of {size} numbers: {text_of(error)}") from error
         return cls(descriptor, size)
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
-from fedgc.errors import BadSetting, EdgeFailed
+from fedgc.errors import BadSetting, EdgeFailed, text_of
 from fedgc.processes import supervision
 from fedgc.training.script.reason import reason_of
 
@@ -85,7 +85,7 @@ class ScriptProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            raise EdgeFailed(f"script {script!r} could not be started: {error}") from error
+            raise EdgeFailed(f"script {script!r} could not be started: {text_of(error)}") from error
         self._reader = threading.Thread(target=self._read, name="fedgc-script-output", daemon=True)
         self._reader.start()
 

@@ -20,6 +20,7 @@ FOLLOWED: Final = re.compile(  # what a rank says if another has died, or if ran
 )
 RANK: Final = re.compile(r"^(\[rank\d+\]:|\d+:|\[default\d+\]:)\s*")  # torch and `srun --label` put it there
 KILLED: Final = re.compile(r"^traceback : (Signal \d+ \(\w+\))")  # torchrun's report of the first failure
+OURS: Final = re.compile(r"^fedgc\.errors\.\w+: ")  # the kind of an error whose message is complete
 OF_RANK: Final = re.compile(r"^rank\s*: (\d+)")
 
 
@@ -37,7 +38,7 @@ def reason_of(status: int | None, output: str) -> str:
     killed = _killed_rank(lines)
     how = _how(status)
     last = lines[-1:] if how.startswith("exit") else []
-    words = next(iter([*causes[-1:], *killed[-1:], *told[-1:], *last]), "")
+    words = OURS.sub("", next(iter([*causes[-1:], *killed[-1:], *told[-1:], *last]), ""))
     return f"the script ended: {how}" + (f": {words[:LONGEST]}" if words else "")
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from fedgc.config import RunConfig
 from fedgc.config.fields import Value
-from fedgc.errors import BadSetting, BadTask, FedgcError, nearest
+from fedgc.errors import BadSetting, BadTask, FedgcError, nearest, words_of
 from fedgc.training.tasks.breast_cancer import breast_cancer
 from fedgc.training.tasks.digits import digits
 from fedgc.training.tasks.task import Task
@@ -93,14 +93,14 @@ def _made(
     except FedgcError:
         raise
     except (Exception, SystemExit) as error:  # the user's function may raise anything
-        raise BadTask(f"task {name}: the function raised {type(error).__name__}: {error}") from error
+        raise BadTask(f"task {name}: the function raised {words_of(error)}") from error
 
 
 def _module(module: str, name: str) -> ModuleType:
     try:
         return import_module(module)
     except (Exception, SystemExit) as error:  # the user's module may raise anything while it is imported
-        raise BadTask(f"task {name}: importing {module} raised {type(error).__name__}: {error}") from error
+        raise BadTask(f"task {name}: importing {module} raised {words_of(error)}") from error
 
 
 def _attribute(module: ModuleType, attribute: str, name: str) -> object:

@@ -10,7 +10,7 @@ from numbers import Integral
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from fedgc.errors import BadSetting, BadTask
+from fedgc.errors import BadSetting, BadTask, words_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -120,7 +120,7 @@ class Task:
         try:
             chunks = self.chunks()
         except (Exception, SystemExit) as error:  # the user's code may raise anything
-            raise BadTask(f"task: chunks() raised {type(error).__name__}: {error}") from error
+            raise BadTask(f"task: chunks() raised {words_of(error)}") from error
         if not isinstance(chunks, Mapping):
             raise BadTask(f"task: chunks() returned {chunks!r}, needed a mapping from names to sample counts")
         return _checked(chunks)

@@ -51,6 +51,7 @@ RAISED = (
         (137, "loading\n", "killed by SIGKILL"),
         (255, "", "exit status 255"),
         (1, "ValueError: " + 1000 * "x", "ValueError: xxx"),
+        (1, "fedgc.errors.BadTask: fedgc.join: saw an int", "ended: exit status 1: fedgc.join: saw an int"),
     ],
 )
 def test_reason_is_exception_that_others_followed(status: int, output: str, says: str):
