@@ -27,6 +27,7 @@ from fedgc.errors import (
     Refused,
     TaskFailed,
     printable,
+    words_of,
 )
 from fedgc.flower.left_out import LeftOut
 from fedgc.flower.sink import Live, LiveClient, Sink
@@ -36,7 +37,6 @@ from fedgc.flower.stock_rounds import (
     Ask,
     Closed,
     Output,
-    RunEnded,
     StockRounds,
     StockState,
     Trained,
@@ -45,6 +45,7 @@ from fedgc.flower.stock_rounds import (
 from fedgc.guards import guarded
 from fedgc.history import RoundRow
 from fedgc.links import typed_json as typed
+from fedgc.run.outputs import Finished
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.training import ServerOptimizer
 
@@ -122,7 +123,7 @@ class StockDriver:
 
     # ---- the loop
 
-    def drive(self) -> RunEnded:
+    def drive(self) -> Finished:
         """Run to the end, and wait for the last evaluation."""
         if self._job.resume is None:
             self._evaluate(0)
@@ -132,7 +133,7 @@ class StockDriver:
             except FedgcError:
                 raise
             except Exception as error:  # from Flower: a stopped run, a lost SuperLink
-                self._machine.stop(f"Flower's grid: {type(error).__name__}: {error}".splitlines()[0])
+                self._machine.stop(f"Flower's grid: {words_of(error)}")
                 return self._over()
             time.sleep(POLL_S)
         self._collect_evaluations()
@@ -140,8 +141,9 @@ class StockDriver:
         self._show(self._clock(), force=True)
         return self._over()
 
-    def _over(self) -> RunEnded:
-        return self._machine.finished or RunEnded("it has not begun", complete=False)
+    def _over(self) -> Finished:
+        finished = self._machine.finished or Finished("it has not begun", complete=False)
+        return finished if self._job.resume else self._left_out.ended(finished)
 
     def _turn(self) -> None:
         now = self._clock()
@@ -170,7 +172,7 @@ class StockDriver:
                     self._updates += 1
                 case Closed():
                     self._close(output)
-                case RunEnded() | Ask():
+                case Finished() | Ask():
                     pass
         if asks:
             self._send("train", [ask.node for ask in asks], asks[0].round)
@@ -385,8 +387,7 @@ def figures_of(evaluate_fn: EvaluateFn, round_: int, arrays: ArrayRecord) -> dic
     try:
         record = evaluate_fn(round_, arrays)
     except Exception as error:  # the user's code may raise anything
-        reason = f"{type(error).__name__}: {error}".split("\n")[0]
-        raise TaskFailed(f"evaluate_fn raised {reason}") from error
+        raise TaskFailed(f"evaluate_fn raised {words_of(error)}") from error
     if record is None:
         return {}
     if not isinstance(record, MetricRecord):

@@ -25,6 +25,7 @@ from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadMessage
 from fedgc.history import ClientRow, RoundRow
 from fedgc.messages import Outcome
+from fedgc.run.outputs import Finished
 from fedgc.run.rows import caused, fewer_would_do
 
 FIRST_DEADLINE_S: Final = 600.0  # before `LEAST_ANSWERS` times are known
@@ -88,15 +89,7 @@ class Closed:
     weight: float
 
 
-@dataclass(frozen=True, slots=True)
-class RunEnded:
-    """The run is over."""
-
-    reason: str
-    complete: bool
-
-
-Output = Ask | Aggregate | Closed | RunEnded
+Output = Ask | Aggregate | Closed | Finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +142,7 @@ class StockRounds:
         self._config = config
         self.number = resume.round if resume else 1
         self.version = resume.version if resume else 0
-        self.finished: RunEnded | None = None
+        self.finished: Finished | None = None
         self._times_s = deque(resume.times_s if resume else (), TIMES_KEPT)
         self._pending: dict[int, _Pending] = {}
         self._nodes: tuple[int, ...] = ()
@@ -312,7 +305,7 @@ class StockRounds:
             self._open.rows[node] = _row_of(node, failure=reason)
 
     def _finish(self, reason: str, *, complete: bool) -> tuple[Output, ...]:
-        self.finished = RunEnded(reason, complete)
+        self.finished = Finished(reason, complete)
         return (self.finished,)
 
     def _row(self, current: _Open, now: float) -> RoundRow:

@@ -13,12 +13,12 @@ from fedgc.flower.stock_rounds import (
     Aggregate,
     Ask,
     Closed,
-    RunEnded,
     StockRounds,
     StockState,
     Trained,
     staleness_weight,
 )
+from fedgc.run.outputs import Finished
 from tests.config_of import config_of
 
 TEN = Trained(10.0)
@@ -109,13 +109,13 @@ def test_run_ends_after_its_rounds_or_without_progress() -> None:
     machine = stock(rounds=1)
     machine.nodes_seen(0.0, [1, 2])
     machine.answered(1.0, 1, TEN)
-    assert machine.answered(1.0, 2, TEN)[-1] == RunEnded("1 rounds are done", True)
+    assert machine.answered(1.0, 2, TEN)[-1] == Finished("1 rounds are done", True)
     idle = stock(rounds=1)
     idle.nodes_seen(0.0, [1])
     idle.nodes_seen(0.0, [1, 2])
     idle.failed(1.0, 1, "no labels")
     said = "no labels; 1 rounds are done, and no work was ever counted"
-    assert idle.failed(1.0, 2, "no labels")[-1] == RunEnded(said, False)
+    assert idle.failed(1.0, 2, "no labels")[-1] == Finished(said, False)
     barren = stock()
     barren.nodes_seen(0.0, [1, 2])
     for _ in range(3):
@@ -125,7 +125,7 @@ def test_run_ends_after_its_rounds_or_without_progress() -> None:
     assert barren.finished.reason == "code 2, it raised; 3 rounds in a row gave nothing"
     few = stock(**{"start_timeout_s": 5.0, "min_clients": 2})
     assert few.nodes_seen(1.0, [1]) == ()
-    assert few.nodes_seen(5.0, [1])[-1] == RunEnded(
+    assert few.nodes_seen(5.0, [1])[-1] == Finished(
         "waited 5 s for 2 clients, saw 1; min-clients = 1 begins with them", False
     )
     lonely = stock(**{"start_timeout_s": 5.0})
@@ -179,7 +179,7 @@ def test_requests_are_used_at_most_once_and_rounds_are_ordered(steps) -> None:
                 weight = 0.0
                 rounds.append(row.round)
     assert rounds == list(range(1, len(rounds) + 1))
-    assert len(of(outputs, RunEnded)) <= 1
+    assert len(of(outputs, Finished)) <= 1
 
 
 def test_answer_weight_decreases_with_model_age() -> None:
