@@ -77,6 +77,11 @@ def explain(file: Path, *, as_json: bool) -> None:
 
 def digests(folder: Path, task: str | None, script: str | None) -> None:
     """Print the digests of an app as it is sent, and of a task or script in it."""
+    if app_in(folder) is None and not (task or script):
+        raise Unusable(
+            f"folder {folder.absolute()}: saw no app, needed a pyproject.toml with [tool.flwr.app], or "
+            "--task or --script, which travels with fedgc's own app"
+        )
     _, request = asked_in(folder, trained(task, script))
     sys.stdout.write(f"app {request.app_digest}\n")
     for kind, name, digest in (

@@ -387,7 +387,7 @@ def host_of(wanted: Wanted, console: Console, run: str) -> Iterator[Host]:
 def named(name: str, folder: Path) -> Superlink:
     """Return the SuperLink of this name: that of `fedgc up`, or one in Flower's configuration."""
     if name != up.NAME:
-        connection(name, os.environ)
+        connection(name, os.environ, up.NAME)
         return Superlink(name, folder)
     there = up.running_federation()
     if there is None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, Final
 
-from fedgc.errors import EdgeFailed, Unusable, nearest
+from fedgc.errors import EdgeFailed, Unusable, nearest, text_of
 
 SUBMIT_S: Final = 60.0  # a run that has not started by then never will
 POLL_S: Final = 0.05
@@ -60,16 +60,19 @@ def flower_home(environment: Mapping[str, str]) -> Path:
     return Path(environment.get("FLWR_HOME") or Path.home() / ".flwr")
 
 
-def connection(name: str, environment: Mapping[str, str]) -> Connection:
-    """Return the connection of this name; raise Unusable if it is missing or for simulations."""
+def connection(name: str, environment: Mapping[str, str], *others: str) -> Connection:
+    """Return the connection of this name; raise Unusable if it is missing or for simulations.
+
+    `others` are names that the caller takes as well.
+    """
     path = flower_home(environment) / CONFIG
     known = _connections(path)
     found = known.get(name)
     if found is None:
         named = ", ".join(known) or "none"
-        raise Unusable(
-            f"SuperLink {name!r}: saw {named} in {path}, needed one of that name{nearest(name, known)}"
-        )
+        takes = f"one of that name{''.join(f', or {each}' for each in others)}"
+        hint = nearest(name, (*known, *others))
+        raise Unusable(f"SuperLink {name!r}: saw {named} in {path}, needed {takes}{hint}")
     address = found.get("address")
     if not isinstance(address, str) or not re.fullmatch(r".+:\d+", address):
         raise Unusable(f"SuperLink {name!r} in {path}: saw address {address!r}, needed host:port")
@@ -92,7 +95,7 @@ def _connections(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise Unusable(f"Flower's configuration {path}: cannot be read ({error})") from error
+        raise Unusable(f"Flower's configuration {path}: cannot be read ({text_of(error)})") from error
     return {name: each for name, each in table.get("superlink", {}).items() if isinstance(each, dict)}
 
 
@@ -111,7 +114,7 @@ def server_time(where: Connection) -> float | None:
         over = "; one with TLS does so where the connection says insecure = true" if where.insecure else ""
         raise EdgeFailed(f"{where.address}: saw a line closed without an answer{over}") from error
     except (OSError, HTTPException) as error:
-        raise EdgeFailed(f"{where.address} does not answer: {error}") from error
+        raise EdgeFailed(f"{where.address} does not answer: {text_of(error)}") from error
     finally:
         asked.close()
     return parsedate_to_datetime(date).timestamp() if date else None
@@ -143,7 +146,7 @@ def _trusting(certificates: Path | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=str(certificates) if certificates else None)
     except OSError as error:  # an SSLError is one
-        raise EdgeFailed(f"root-certificates {certificates}: cannot be read ({error})") from error
+        raise EdgeFailed(f"root-certificates {certificates}: cannot be read ({text_of(error)})") from error
 
 
 def _mistrust(where: Connection, error: ssl.SSLError) -> str:

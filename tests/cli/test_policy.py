@@ -46,6 +46,8 @@ def test_policy_is_checked_and_explained(site: Path):
     assert (
         said["rules"][1] == "site.toml, line 4 (limits.bytes-per-day): at most 100 bytes are exchanged a day."
     )
+    with pytest.raises(Unusable, match=r"^policy (\S+): cannot be read: no file \1$"):
+        fedgc("policy", "check", site.with_name("other.toml"))
     site.write_text('[hours]\nopen = ["20:00-20:00"]\n')
     for act in (lambda: fedgc("policy", "check", site), lambda: parse_clients([f"north:policy={site}"])):
         with pytest.raises(Unusable, match=r"line 2 \(hours.open\): .* never opens"):
@@ -63,6 +65,10 @@ def test_digest_of_app_follows_its_code(tmp_path: Path):
     (first / "ward.py").write_text("task = 1\n")
     said = fedgc("policy", "digest", first, "--task", "ward:task").stdout.splitlines()
     assert said[1].startswith("task sha256:")
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(Unusable, match=r"bare: saw no app, needed a pyproject\.toml"):
+        fedgc("policy", "digest", tmp_path / "bare")
+    assert fedgc("policy", "digest", tmp_path / "bare", "--task", "digits").stdout.startswith("app sha256:")
 
 
 def test_simulation_names_refusals_of_run(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

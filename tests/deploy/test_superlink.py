@@ -78,6 +78,8 @@ def test_unresolvable_name_is_refused(home: dict[str, str], name: str, sentence:
 def test_missing_configuration_has_no_name_and_broken_one_fails(tmp_path: Path):
     with pytest.raises(Unusable, match="saw none in"):
         connection("hospital", {"FLWR_HOME": str(tmp_path)})
+    with pytest.raises(Unusable, match=r"needed one of that name, or up; did you mean up\?$"):
+        connection("ups", {"FLWR_HOME": str(tmp_path)}, "up")
     (tmp_path / "config.toml").write_text("[superlink")
     with pytest.raises(Unusable, match="cannot be read"):
         connection("hospital", {"FLWR_HOME": str(tmp_path)})
