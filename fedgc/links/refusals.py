@@ -5,7 +5,7 @@ from collections.abc import Callable
 from logging import Logger
 from typing import Final
 
-from fedgc.errors import Unexpected, printable
+from fedgc.errors import LONGEST_TEXT, Unexpected, words_of
 
 Audit = Callable[[str, str, str], None]  # kind of event, client, text; called from any thread
 
@@ -20,7 +20,7 @@ class Refusals:
 
     def count(self, error: Exception, who: str = "") -> None:
         """Count one refusal."""
-        kind, text = kind_of(error), printable(error)
+        kind, text = kind_of(error), words_of(error, LONGEST_TEXT)
         self.counts[kind] += 1
         self._audit("refused", who, text)
         if self.counts[kind] == 1 and not isinstance(error, Unexpected):  # the guard has logged it

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -141,6 +141,7 @@ def test_dead_client_is_not_awaited_and_restarts_on_return():
     assert train_asynchronously(replace(of, scenario=(gone,) * 4), Buffered(2)).moments == ()
 
 
+@settings(max_examples=25)
 @given(
     st.lists(st.floats(0.5, 4.0), min_size=3, max_size=3),
     st.sampled_from([Buffered(1), Buffered(3), Bounded(0), Bounded(2)]),

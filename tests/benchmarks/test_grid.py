@@ -13,6 +13,7 @@ from benchmarks.rounds import Job, Size, measure
 from fedgc.errors import EdgeFailed
 from fedgc.sim.clock import MODELS, NEVER
 
+pytestmark = pytest.mark.usefixtures("few_futures")
 LINKS = {
     "near": {"up_u": 5000.0, "up_sigma": 10.0, "down_u": 9000.0, "down_sigma": 10.0},
     "far": {"up_u": 500.0, "up_sigma": 10.0, "down_u": 900.0, "down_sigma": 10.0},

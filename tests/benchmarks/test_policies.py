@@ -99,7 +99,7 @@ def test_block_coordinate_recovers_block_after_enough_clients():
     assert code.recovered([3, 3, 1, 1]) == (True, False, True)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.sampled_from(list(MODELS)), st.integers(0, 1000), st.sampled_from([0.0, 0.5]), st.booleans())
 def test_exact_policies_do_not_beat_fluid_bound(name, seed, up_s, contended):
     scenario = tuple(

@@ -32,7 +32,7 @@ rows_of = cache(measure)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def few_chunks():
+def few_chunks(few_futures):
     """Forty chunks for each client take ten times as long."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(policies, "FINE", 12)

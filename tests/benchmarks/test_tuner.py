@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import bands
+from benchmarks import bands, tuner
 from benchmarks.bands import Bursts, Swapped
 from benchmarks.grid import sources
 from benchmarks.tuner import STEADY, TRAIN, Job, Size, compare, figures, play_fixed, play_tuned
@@ -16,6 +16,7 @@ from fedgc.history import Speeds
 from fedgc.sim.clock import MODELS, working
 from fedgc.tuner import Band, Choice, Setting
 
+pytestmark = pytest.mark.usefixtures("few_futures")
 SMALL = Size(clients=4, seeds=1, unequal=6)
 
 
@@ -91,8 +92,10 @@ def test_job_gives_one_row_with_figures(kind: str) -> None:
     assert sum(value is not None for value in found.values()) == {"unequal": 2, "drift": 1}[kind]
 
 
-def test_every_trace_in_folder_is_tuned_for(tmp_path: Path) -> None:
+def test_every_trace_in_folder_is_tuned_for(tmp_path: Path, monkeypatch) -> None:
     """A table, a recording of functions, and links; clients with links of their own keep them."""
+    for name, few in (("TRAIN", 6), ("TEST", 2), ("PIECES", 2)):
+        monkeypatch.setattr(tuner, name, few)
     times = [f"{w},{r},0,{1 + w + r}" for w in range(4) for r in range(3)]
     (tmp_path / "times.csv").write_text("\n".join(["client,round,chunk,seconds", *times]))
     functions = [{"results": [{"started": 0.0, "finished": np.float64(1.0 + w)} for w in range(4)]}] * 2

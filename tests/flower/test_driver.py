@@ -116,6 +116,7 @@ def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint
     pinned, others = settings.pop("pinned", []), settings.pop("others", ())
     own = settings.pop("own", None)  # engines of the task; by default as many as the run waits for
     late_after = settings.pop("late_after", 0)  # rounds, after which one more client joins
+    keys = settings.pop("keys", folder)  # of a run that goes on: its clients come back
     config = config_of({"work": "coded", **SETTINGS, **settings})
     sink, saved, log = Kept(), [], logging.getLogger("test")
     task = replace(named("digits", config), **changes)
@@ -129,7 +130,7 @@ def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint
     clients = [
         threading.Thread(
             target=serve,
-            args=(job, listener.invite(), identity(folder / str(n)), folder / str(n)),
+            args=(job, listener.invite(), identity(keys / str(n)), folder / str(n)),
         )
         for n in range(config.min_clients if own is None else own)
     ]
@@ -280,7 +281,9 @@ def test_run_resumes_from_checkpoint_of_earlier_version(tmp_path: Path, known: i
     whole, _, _ = run(tmp_path / "whole", rounds=3, **UNMEASURED)
     _, _, saved = run(tmp_path / "first", rounds=1, **UNMEASURED)
     earlier = replace(saved[-1], state=json.dumps(json.loads(saved[-1].state)[:known]))
-    second, sink, _ = run(tmp_path / "second", rounds=3, **UNMEASURED, resume=earlier)
+    second, sink, _ = run(
+        tmp_path / "second", rounds=3, **UNMEASURED, resume=earlier, keys=tmp_path / "first"
+    )
     assert [row.round for row in sink.rows] == [2, 3]
     np.testing.assert_allclose(second.model, whole.model, atol=2e-5)
 
@@ -300,7 +303,7 @@ def test_private_run_ends_when_budget_is_spent_and_stays_spent(tmp_path: Path) -
     assert [each.version for each in saved] == [1, 2]  # in time, one for each exchange
     with pytest.raises(BadSetting, match="saw a run with client-level privacy"):
         run(tmp_path / "bare", **{**PRIVATE, "privacy_noise": "auto"}, changes=plain, resume=saved[-1])
-    again, rest, _ = run(tmp_path / "again", **private, resume=saved[0])
+    again, rest, _ = run(tmp_path / "again", **private, resume=saved[0], keys=tmp_path / "first")
     assert [rest.metrics[row.round]["epsilon"] for row in rest.rows if row.outcome == "synced"] == spent[1:]
     assert again.finished is not None
 

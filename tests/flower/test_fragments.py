@@ -72,7 +72,8 @@ def changed(saved: list[Checkpoint]) -> list[set[int]]:
 def test_resumed_run_goes_on_with_next_fragment(tmp_path: Path, codec: str) -> None:
     settings = {**LOCAL, "fragments": PARTS, "download_codec": codec}
     _, _, before = run(tmp_path / "first", **settings, rounds=2)
-    _, sink, after = run(tmp_path / "second", **settings, rounds=5, resume=before[-1])
+    again = {**settings, "resume": before[-1], "keys": tmp_path / "first"}
+    _, sink, after = run(tmp_path / "second", **again, rounds=5)
     assert changed([*before, *after]) == [{1}, {2}, {0}, {1}]
     first, *others = sink.rows
     assert first.round == 3

@@ -21,11 +21,12 @@ def test_refusals_are_counted_and_first_of_each_kind_is_logged(caplog) -> None:
     for who in ("a", "b"):
         refusals.count(BadVector("too long " + "x" * 1000), who)
     refusals.count(NotAdmitted("a foreign token"))
-    assert refusals.counts == {"BadVector": 2, "NotAdmitted": 1}
-    assert [who for _, who, _ in heard] == ["a", "b", ""]
-    assert heard[2] == ("refused", "", "a foreign token")
+    refusals.count(TimeoutError("no hello"))
+    assert refusals.counts == {"BadVector": 2, "NotAdmitted": 1, "TimeoutError": 1}
+    assert [who for _, who, _ in heard] == ["a", "b", "", ""]
+    assert [what for _, _, what in heard[2:]] == ["a foreign token", "TimeoutError: no hello"]
     assert all(len(what) <= LONGEST_TEXT for _, _, what in heard)
-    assert len(caplog.records) == 2
+    assert len(caplog.records) == 3
 
 
 class Kept(Keeper):
