@@ -1,9 +1,11 @@
-"""Test the command line, each command in a separate process."""
+"""Test the command line, where a process matters in a separate one."""
 
+import io
 import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 
 import click
 import pytest
@@ -24,6 +26,18 @@ from fedgc.store.records import Begun
 
 
 def fedgc(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process, which has imported already what a new one takes seconds for."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["fedgc", *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    assert isinstance(ended.value.code, int)
+    return subprocess.CompletedProcess(words, ended.value.code, out.getvalue(), err.getvalue())
+
+
+def fedgc_apart(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own."""
     program = "import sys; sys.argv[0] = 'fedgc'; from fedgc.cli import main; main()"
     return subprocess.run(
         [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=240
@@ -64,8 +78,15 @@ def test_bad_setting_gives_one_line_and_exit_code_2(word: str, sentence: str):
     assert said.stderr.strip() == f"fedgc: {sentence}"
 
 
+def test_error_of_separate_process_is_on_its_stderr():
+    said = fedgc_apart("demo", "--set", "round=3")
+    assert (said.returncode, said.stdout) == (2, "")
+    assert said.stderr == "fedgc: unknown setting 'round'; did you mean rounds?\n"
+
+
 def test_debug_flag_shows_traceback():
-    said = fedgc("demo", "--set", "round=3", "--debug")
+    said = fedgc_apart("demo", "--set", "round=3", "--debug")
+    assert said.returncode == 1
     assert "Traceback" in said.stderr
     assert "BadSetting" in said.stderr
 
@@ -82,7 +103,8 @@ def test_text_values_are_parsed_to_matching_types():
 
 
 def test_help_lists_exit_codes_and_names_debug():
-    said = fedgc("--help")
+    said = fedgc_apart("--help")
+    assert said.returncode == 0
     assert "130 Ctrl-C" in " ".join(said.stdout.split())
     assert "--debug" in said.stdout
 
@@ -124,7 +146,7 @@ def test_user_error_gives_one_line_and_exit_code_2(words, sentence, tmp_path, mo
 
 
 def test_group_without_command_shows_its_help():
-    said = fedgc("model")
+    said = fedgc_apart("model")
     assert said.returncode == 2
     assert "restore" in said.stderr + said.stdout
 

@@ -198,12 +198,7 @@ while fed.step():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("fed = fedgc.join(torch.nn.Linear(2, 1))\nfor _ in fed.steps([]): pass", "a loader without a batch"),
-        ("fed = fedgc.join(torch.nn.Linear(2, 1))\nfor _ in fed.steps(iter([1])): pass", "without a length"),
-        ("fed = fedgc.join(torch.nn.Linear(2, 1))\nfed.step()", r"needed samples="),
-        ("m = torch.nn.Linear(2, 1)\nfedgc.join(m)\nfedgc.join(m)", "saw a second call in this process"),
         ("fedgc.join('model')", "needed a torch module"),
-        ("fedgc.join(torch.nn.Linear(2, 1), private=['tail'])", "which matches no tensor of the model"),
         ("print('done')", r"^the script ended without a step: it has not called fedgc.join \(its output: "),
         (
             "fedgc.join(torch.nn.Linear(2, 1))",
@@ -217,6 +212,41 @@ def test_misuse_is_told_in_one_line(make: Make, tmp_path: Path, text: str, says:
     with pytest.raises(TaskFailed, match=says) as caught:
         ready(loop)
     assert "\n" not in str(caught.value)
+
+
+def test_every_misuse_of_loop_is_refused_in_one_line(make: Make, tmp_path: Path):
+    """One process makes all mistakes, since importing torch takes longer than they do."""
+    text = f"""
+from pathlib import Path
+said = []
+def tried(misuse):
+    try:
+        misuse()
+    except fedgc.errors.BadTask as error:
+        said.append(str(error))
+linear = torch.nn.Linear(2, 1)
+tried(lambda: fedgc.join(linear, private=["tail"]))
+fed = fedgc.join(linear)
+tried(lambda: next(iter(fed.steps([]))))
+tried(lambda: next(iter(fed.steps(iter([1])))))
+tried(fed.step)
+tried(lambda: fedgc.join(linear))
+Path({str(tmp_path / "said")!r}).write_text("\\0".join(said))
+"""
+    loop = make(script(tmp_path, text))
+    with pytest.raises(TaskFailed, match="the script ended without a step"):
+        ready(loop)
+    said = (tmp_path / "said").read_text().split("\0")
+    for needed, seen in zip(
+        (
+            "which matches no tensor of the model", "a loader without a batch", "without a length",
+            "needed samples=", "saw a second call in this process",
+        ),
+        said,
+        strict=True,
+    ):  # fmt: skip
+        assert needed in seen
+        assert "\n" not in seen
 
 
 def test_tiny_steps_of_half_precision_script_are_handed_in(make: Make, tmp_path: Path):
