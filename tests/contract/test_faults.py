@@ -6,6 +6,7 @@ through a relay. After each fault the history must show every round once, every 
 is exact to the last bit or marked as approximate. At the end the run is stopped."""
 
 import os
+import re
 import signal
 import socket
 import ssl
@@ -544,8 +545,9 @@ def test_fault_unknown_peers_are_refused_and_logged_once(ongoing: Ongoing) -> No
     with socket.create_connection((host, int(port))) as plain:
         plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
     ongoing.goes_on()
-    for kind in ("NotAdmitted", "BadMessage", "TimeoutError"):
-        assert ongoing.log().count(f"(the first of its kind is shown): {kind}") == 1
+    shown = re.findall(r"\(the first of its kind is shown\): (.*)", ongoing.log())
+    for kind in (("not one of this run", "signature"), ("needed a line",), ("TimeoutError: ",)):
+        assert sum(any(words in line for words in kind) for line in shown) == 1, shown
     rounds = ongoing.check(before)
     assert {each.row.outcome for each in rounds} == {"synced"}
     assert not [row for name in ongoing.federation.nodes for row in ongoing.rows(name, before) if row.refused]
