@@ -73,8 +73,11 @@ def rounds_of(log: str) -> list[int]:
 def test_bad_settings_give_one_line_and_failed_run(federation) -> None:
     run = federation.submit(SETTINGS | {"batch_size": 0})
     assert federation.wait(run, WAIT_S) == "finished:failed"
-    assert ": setting batch-size: saw 0, needed at least 1" in federation.run_log(run)
-    assert "Traceback" not in federation.run_log(run)
+    log = federation.run_log(run)
+    assert re.search(
+        r"^\S*ERROR\S* ?\S*: +setting batch-size: saw 0, needed at least 1$", log, re.MULTILINE
+    ), log
+    assert "Traceback" not in log
 
 
 def test_clients_share_cores_of_machine(federation) -> None:

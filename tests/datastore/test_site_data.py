@@ -74,7 +74,7 @@ def test_damaged_chunk_is_refused_by_name(ward: Ward, how: str):
 
 def test_missing_chunk_is_named(ward: Ward):
     name = damaged(ward, "missing")
-    with pytest.raises(EdgeFailed, match=r"FileNotFoundError.*chunks/"):
+    with pytest.raises(EdgeFailed, match=r"no file .*chunks/"):
         ward.data().load(name)
 
 
@@ -178,7 +178,7 @@ def test_bad_setting_of_client_is_one_line(ward: Ward, settings, sentence: str):
 
 
 def test_missing_store_is_named(ward: Ward):
-    with pytest.raises(EdgeFailed, match=r"chunk store .*/none: FileNotFoundError"):
+    with pytest.raises(EdgeFailed, match=r"chunk store .*/none: no file "):
         ward.data(**{"data-store": str(ward.folder / "none")})
 
 
