@@ -124,14 +124,17 @@ def test_unread_answers_do_not_block_request(start):
         assert [page.ask("/picture").status for _ in range(5)] == [200] * 5
 
 
-@pytest.mark.parametrize("first", [b"", b"GET /page/icon.svg HTTP/1.1\r\nhost: localhost\r\n\r\n"])
-def test_trickling_request_is_closed(start, first: bytes):
+def test_trickling_requests_are_closed(start):
+    """The first request of a connection, and one that follows another, at the same time."""
     page = start()
-    with socket.create_connection(page.address, timeout=WAIT_S) as line:
-        line.sendall(first + HALF)
-        line.settimeout(0.2)
+    first = b"GET /page/icon.svg HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    with ExitStack() as opened:
+        lines = [opened.enter_context(socket.create_connection(page.address, WAIT_S)) for _ in range(2)]
+        for line, before in zip(lines, (b"", first), strict=True):
+            line.sendall(before + HALF)
+            line.settimeout(0.2)
         end = time.monotonic() + WAIT_S
-        while _open(line):
+        while lines := [line for line in lines if _open(line)]:
             assert time.monotonic() < end, "it is still open"
 
 
