@@ -144,8 +144,8 @@ def _own(
     stack: int = 1,
     device: str = "cpu",
 ) -> Program:
-    words = _words(size.clients, size.rounds, processes, samples, width, stack)
-    return Program("fedgc", [*words, device])
+    words = _words(size.clients, size.rounds, processes, samples, width)
+    return Program("fedgc", words if (device, stack) == ("cpu", 1) else [*words, device, str(stack)])
 
 
 def _round_s(ran: Ran) -> float:

@@ -1,4 +1,4 @@
-"""fedgc's simulated training: `fedgc.py CLIENTS ROUNDS PROCESSES SAMPLES WIDTH STACK DEVICE`.
+"""fedgc's simulated training: `fedgc.py CLIENTS ROUNDS PROCESSES SAMPLES WIDTH [DEVICE STACK]`.
 
 All clients are alike and do one local epoch, and the round waits for all: the same work as the others'.
 """
@@ -6,6 +6,7 @@ All clients are alike and do one local epoch, and the round waits for all: the s
 import json
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 
 from benchmarks.femnist_like import BATCH, RATE, loss, network, samples
@@ -25,10 +26,9 @@ def _load(count: int, chunk: str) -> object:
     return samples(int(chunk.split()[1]), count)
 
 
-def main(  # noqa: PLR0913, PLR0917  one for each argument
-    device: str, clients: int, rounds: int, processes: int, count: int, width: int, stack: int
-) -> None:
+def main(numbers: Sequence[int], device: str, stack: int) -> None:
     """Train, and print the moments."""
+    clients, rounds, processes, count, width = numbers
     config = RunConfig(
         rounds=rounds,
         local_steps=max(1, count // BATCH),
@@ -61,4 +61,5 @@ def main(  # noqa: PLR0913, PLR0917  one for each argument
 
 
 if __name__ == "__main__":
-    main(sys.argv[-1], *map(int, sys.argv[1:-1]))
+    others = sys.argv[6:] or ("cpu", "1")
+    main([int(each) for each in sys.argv[1:6]], others[0], int(others[1]))
