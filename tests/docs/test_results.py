@@ -22,7 +22,7 @@ CODE = re.compile(r"```.*?```|`[^`\n]*`|\]\([^)]*\)", re.DOTALL)
 FIXED = (  # settings, not measured
     "8-bit", "8 or 16 bits", "as short as 8 bits", "float32", "1 GB", "in 32 steps", "in 64,", "4 kB",
     "10 MB", "100 MB",
-    "100 Mbit/s", "65% and 75%", "AES-256", "H100",
+    "100 Mbit/s", "65% and 75%", "AES-256", "H100", "H200",
     "100 kB", "1.2 ms", "15 s", "10 s", "20 s", "100 rounds", "1.05",
     "| 10 |", "| 100 |", "| 1000 |",
 )  # fmt: skip
