@@ -48,5 +48,6 @@ def _job(goal: Goal, sweep: Sweep, at: int, scenario: SweepScenario, seed: int) 
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)  # for tasks in the user's folder
     settings = {**sweep.common, **sweep.combinations[at]}
-    job, model_mb = Training(goal.task, replace(scenario.request, seed=seed), settings).job()
+    request = replace(scenario.request, seed=seed)
+    job, model_mb = Training(goal.task, request, settings, stack=goal.stack).job()
     return replace(job, scenario=scaled(job.scenario, scenario, job.config)), model_mb

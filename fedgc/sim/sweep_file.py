@@ -45,7 +45,7 @@ RETURNS_S: Final = 30.0
 SETS: Final = {"rounds": "rounds", "seed": "seeds"}
 SMALL: Final = 0.001  # megabytes of the smallest model
 TOP: Final = (
-    "rounds", "seeds", "model-mb", "train", "figure", "target", "settings", "grid", "scenarios",
+    "rounds", "seeds", "model-mb", "train", "figure", "target", "stack", "settings", "grid", "scenarios",
 )  # fmt: skip
 OF_MODELS: Final = (
     "clients", "model", "trace", "links", "uplink-mb-s", "downlink-mb-s", "server-mb-s", "latency-s",
@@ -73,6 +73,7 @@ class Goal:
     task: str
     figure: str
     target: float
+    stack: int = 1  # clients that are trained as one batch of models
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +145,14 @@ def _checked(where: str, sweep: Sweep) -> Sweep:
 
 def _goal(table: "_Table") -> Goal | None:
     if "train" not in table.values:
-        if alone := {"figure", "target"} & table.values.keys():
+        if alone := {"figure", "target", "stack"} & table.values.keys():
             raise BadSetting(f"{table.where}: saw {min(alone)} without train, needed a task to train")
         return None
     if "model-mb" in table.values:
         raise BadSetting(f"{table.where}: saw model-mb and train, needed one: the task has the model")
     figure = table.text("figure") if "figure" in table.values else "accuracy"
-    return Goal(table.text("train"), figure, table.number("target", 0.0, SMALL))
+    stack = int(table.number("stack", 1))
+    return Goal(table.text("train"), figure, table.number("target", 0.0, SMALL), stack)
 
 
 def _scenario(table: "_Table", name: str, scenarios: Mapping[str, Any]) -> SweepScenario:

@@ -133,9 +133,10 @@ def test_command_prints_settings_and_writes_page(file: Path):
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
 
 
-def test_sweep_with_task_gives_time_to_target(file: Path):
+@pytest.mark.parametrize("stack", ["", "stack = 2\n"])
+def test_sweep_with_task_gives_time_to_target(file: Path, stack: str):
     file.write_text(
-        'rounds = 5\ntrain = "digits"\ntarget = 0.3\n[settings]\nlocal-steps = 4\n[grid]\n'
+        f'rounds = 5\ntrain = "digits"\ntarget = 0.3\n{stack}[settings]\nlocal-steps = 4\n[grid]\n'
         '"learning-rate" = [0.0001, 0.2]\n[scenarios.even]\nclients = 2\nmodel = "homogeneous"\n'
     )
     page = file.with_name("out.html")
@@ -174,6 +175,7 @@ def test_sweep_with_task_gives_time_to_target(file: Path):
             "whole models are simulated",
         ),
         ("rounds = 6", "rounds = ", "cannot be read"),
+        ("rounds = 6", "stack = 4", "saw stack without train, needed a task to train"),
         ("rounds = 6", "target = 0.9", "saw target without train, needed a task to train"),
         ("rounds = 6", 'train = "digits"', "saw model-mb and train, needed one: the task has the model"),
         ("model-mb = 8.0", 'train = "digits"', "saw target = 0.0, needed a number of at least 0.001"),
