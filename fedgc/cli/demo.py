@@ -28,6 +28,7 @@ from rich.console import Console
 
 from fedgc.cli import view
 from fedgc.cli.follow import POLL_S, Follower, Seen, print_tables, show_on, why_incomplete
+from fedgc.cli.signals import like_ctrl_c
 from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import Setting
 from fedgc.deploy.local_consortium import make_consortium
@@ -145,7 +146,12 @@ def run_demo(rounds: int | None, settings: Mapping[str, Setting], fleet: DemoFle
         for kind in kinds
     ]  # fmt: skip
     named = os.environ.get(ENVIRONMENT) or str(default_path(apart))
-    with Store.open(named) as store, LocalFederation(nodes, environment=apart) as federation:
+    with (
+        like_ctrl_c(),
+        Store.open(named) as store,
+        LocalFederation(nodes, environment=apart) as federation,
+        federation.stopping(),
+    ):
         console.print(f"store {store.name}", soft_wrap=True, markup=False)
         console.print(exposure(federation.address), soft_wrap=True, markup=False, highlight=False)
         for config in configs:

@@ -22,6 +22,7 @@ from rich.console import Console
 from fedgc.cli import view
 from fedgc.cli.demo import NUMBERS, SEEDS
 from fedgc.cli.follow import POLL_S, Follower, Seen, print_tables, show_on, why_incomplete
+from fedgc.cli.signals import like_ctrl_c
 from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import Setting
 from fedgc.deploy.local_consortium import make_consortium
@@ -88,7 +89,7 @@ def run_sites(sites: Sites, rounds: int | None, settings: Mapping[str, Setting],
     apart = {"XDG_STATE_HOME": str(folder.absolute())}
     name = f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
     chosen = {**SETTINGS, **settings, "rounds": rounds or ROUNDS, "seed": secrets.randbelow(SEEDS)}
-    with Store.open(os.environ.get(ENVIRONMENT) or str(default_path(apart))) as store:
+    with like_ctrl_c(), Store.open(os.environ.get(ENVIRONMENT) or str(default_path(apart))) as store:
         show = Showing(view.terminal(), store)
         show.print(f"store {store.name}")
         with ExitStack() as stack:
@@ -97,11 +98,12 @@ def run_sites(sites: Sites, rounds: int | None, settings: Mapping[str, Setting],
                 folder.absolute() / "keys" / f"sites-{sites.sites}", sites.members(fleets), NUMBERS
             )
             federation = stack.enter_context(LocalFederation(consortium.nodes, environment=apart))
+            stack.enter_context(federation.stopping())
             show.print(exposure(federation.address))
             masked = RunConfig.read({**chosen, **consortium.settings(), "run": f"{name}-sites"})
             apart_seen = show.run(federation, masked)
         everyone = [*itertools.chain(*sites.fleets), Node(SINGLE, sites.part(sites.parts))]
-        with LocalFederation(everyone, environment=apart) as federation:
+        with LocalFederation(everyone, environment=apart) as federation, federation.stopping():
             pooled = RunConfig.read({**chosen, "min-clients": sites.parts, "run": f"{name}-pooled"})
             pooled_seen = show.run(federation, pooled)
         for line in compared(apart_seen, pooled_seen):

@@ -21,8 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -290,6 +290,15 @@ class LocalFederation:
                 self._supervisors[name].wait(max(0.0, end - time.monotonic()))
             _let_go(supervisor := self._supervisors.pop(name))
             supervisor.wait()
+
+    @contextmanager
+    def stopping(self) -> Iterator[None]:
+        """Record the runs under way as stopped if the block is interrupted."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.stop_servers()
+            raise
 
     def stop_servers(self) -> None:
         """Ask the servers of runs to end, and wait: they record that their runs are stopped (SIGTERM)."""

@@ -103,6 +103,19 @@ def test_missing_package_names_client_and_package(tmp_path: Path) -> None:
         assert "No module named 'package_of_the_server'" in reason
 
 
+@pytest.mark.slow
+def test_interrupted_block_records_run_as_stopped(tmp_path: Path) -> None:
+    environment = {"FEDGC_DB": str(tmp_path / "fedgc.db"), "XDG_STATE_HOME": str(tmp_path)}
+    with Federation(1, folder=tmp_path / "processes", environment=environment) as federation:
+        task = {"task": "benchmarks.counting:on_half_base", "rounds": 100_000, "run": "interrupted"}
+        run = federation.submit(COUNTING | task | {"min_clients": 1, "threads": 1, "replicas": 1})
+        eventually(lambda: rounds_of(federation.run_log(run)), WAIT_S)
+        with pytest.raises(KeyboardInterrupt), federation.stopping():
+            raise KeyboardInterrupt
+        with federation.store() as store:
+            assert store.run("interrupted").state == "stopped"
+
+
 def test_dtype_unknown_to_numpy_fails_no_run(federation) -> None:
     task = {"task": "benchmarks.counting:on_half_base", "rounds": 1, "run": "half-base"}
     run = federation.submit(COUNTING | task | {"min_clients": 1, "threads": 1, "replicas": 1})
