@@ -62,6 +62,7 @@ PRIVATE_WORDS = {
     "--allow-runtime-dependency-installation",  # tells whether a SuperLink would install what an app needs
     "--runtime-api-address",  # tells which SuperLink an executor belongs to
     "flwr-clientapp",  # the process of a client, which is asked to leave
+    "flwr-serverapp",  # the process of a server, which is asked to end
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL",  # an executor looks for work less often than it does by default
 }
 WORD = re.compile(r"(?:flwr|flower)-[a-z]+app\b|flower-super[a-z]+|FLWR_[A-Z_]+|--[a-z]*-?runtime-[a-z-]+")
