@@ -48,7 +48,7 @@ examples: $(READY)
 hospitals: $(READY)
 	$(BIN)/python -m examples.hospitals.federation --folder build/hospitals-$$(date +%Y%m%d-%H%M%S)
 
-# One thread of numpy and torch for each process: two on two cores wait for each other.
+# One thread of numpy and torch for each of the two processes: more than there are cores would wait.
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m 'not contract and not slow and not gpu'
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m 'contract and not slow' tests/contract

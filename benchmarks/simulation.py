@@ -131,7 +131,9 @@ def _stacks(size: Size, device: str, rows: list[Mapping[str, Value]]) -> dict[st
         counts = (CORES,) if device == "cpu" else (1, ON_GPU)
         processes = [_timed(_own(size, count, width=width, device=device), size, rows) for count in counts]
         stack = _timed(_own(size, 1, width=width, stack=size.clients, device=device), size, rows)
-        figures[f"stack_{device}{name}"] = _ratio(min(filter(None, processes), key=_round_s), stack)
+        figures[f"stack_{device}{name}"] = _ratio(
+            min(filter(None, processes), key=_round_s, default=None), stack
+        )
     return figures
 
 

@@ -1,6 +1,5 @@
 """`fedgc sim`: its options and their help."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -157,12 +156,12 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
         seed=seed,
         processes=2,
     )
-    wanted, count = Wanted(as_json, html, png), processes or (os.cpu_count() or 1 if stack == 1 else 1)
+    wanted = Wanted(as_json, html, png)
     if resume is not None:
         from fedgc.cli.sim_train import resume_training
 
         _alone(context, "resume", "processes", "ray", "as_json", "html")
-        resume_training(resume, wanted, count, ray)
+        resume_training(resume, wanted, processes, ray)
         return
     if train is None:
         of_training: dict[str, object] = {
@@ -178,7 +177,7 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
     from fedgc.cli.settings import parse
     from fedgc.cli.sim_train import Training, begin_training
 
-    training = Training(train, request, parse(settings or ()), partition, count, ray, stack)
+    training = Training(train, request, parse(settings or ()), partition, processes, ray, stack)
     begin_training(training, wanted, checkpoint)
 
 

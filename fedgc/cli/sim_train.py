@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -51,14 +52,14 @@ class Training:
     request: Request
     settings: Mapping[str, Setting]
     partition: str | None = None
-    processes: int = 1
+    processes: int | None = 1  # None: one for each core, and one for a stack
     ray: str = ""
     stack: int = 1
 
     def __post_init__(self) -> None:
-        if self.processes < 1:
+        if self.processes is not None and self.processes < 1:
             raise BadSetting(f"--processes: saw {self.processes}, needed at least 1")
-        if self.stack > 1 and (self.processes > 1 or self.ray):
+        if self.stack > 1 and ((self.processes or 1) > 1 or self.ray):
             seen = "--ray" if self.ray else f"--processes {self.processes}"
             raise BadSetting(f"--stack {self.stack}: saw {seen} beside it, needed one process")
 
@@ -70,12 +71,11 @@ class Training:
         return {**kept, "stack": self.stack, "request": request}
 
     @classmethod
-    def again(cls, options: Mapping[str, Any], processes: int, ray: str) -> "Training":
+    def again(cls, options: Mapping[str, Any], processes: int | None, ray: str) -> "Training":
         """Return the training of a checkpoint, on other processes."""
         request = dict(options["request"])
         request |= {name: request[name] and Path(request[name]) for name in FILES}
         made, stack = Request(**request), int(options.get("stack", 1))
-        processes = 1 if stack > 1 else processes
         return cls(options["task"], made, options["settings"], options["partition"], processes, ray, stack)
 
     def config(self, clients: int) -> RunConfig:
@@ -89,7 +89,7 @@ class Training:
         for name in BY_OPTIONS & self.settings.keys():
             raise BadSetting(f"setting {name}: saw it with --train, needed {BY_OPTIONS[name]}")
         table = {**mine, **self.settings, "task": self.task, "min-clients": clients}
-        table |= {"client.threads": 1 if self.stack == 1 else 0}  # 0: all, as there is one process
+        table |= {"client.threads": 1 if self.stack == 1 else 0}  # 0: as many as there are cores
         config = RunConfig.read(table)
         for name, needed in SIMULATED.items():
             if (seen := config.table()[name]) != needed:
@@ -119,7 +119,8 @@ class Training:
             model_mb=4 * size / MEGABYTE,
             upload_slots=self.request.upload_slots or config.upload_slots,
         )
-        processes = min(self.processes, clients) if config.work == "local" else 1
+        most = self.processes or (1 if self.stack > 1 else os.cpu_count() or 1)
+        processes = min(most, clients) if config.work == "local" else 1
         job = Job(
             task, config, request.scenario(), request.line, make=make, workers=processes, owned=owned,
             keeps_clients=False, ray=self.ray, grace_s=config.grace_s, stack=self.stack,
@@ -153,7 +154,7 @@ def begin_training(training: Training, wanted: Wanted, path: Path | None) -> Non
     run_training(training, wanted, None if path is None else Checkpoint(path, training.options()))
 
 
-def resume_training(path: Path, wanted: Wanted, processes: int, ray: str) -> None:
+def resume_training(path: Path, wanted: Wanted, processes: int | None, ray: str) -> None:
     """Go on from a checkpoint that `run_training` has written."""
     with closing(Checkpoint(path)) as checkpoint:
         about = checkpoint.about()

@@ -201,14 +201,17 @@ class Fleet:
 
     def _order_ahead(self, needed: str) -> None:
         """Have the clients trained that report after the one that is needed."""
-        more = self._workers.more(len(self._ahead), len(self._trajectories))
+        order = self._trajectories[needed].ordered
+        if order is None or not self._room:  # the first stretch tells how much room others need
+            return
         nearest = dict[str, int]()
+        more = self._workers.more(order, len(self._ahead), len(self._trajectories))
         for client, steps in self.forecast(more) if more else ():
-            nearest.setdefault(client, steps)
-        for client, steps in nearest.items():
             path = self._trajectories.get(client)
             if client != needed and path is not None and path.reached < steps:
-                self._order(client, steps)  # also in place of an order that a command has overtaken
+                nearest.setdefault(client, steps)
+        for client, steps in nearest.items():
+            self._order(client, steps)  # also in place of an order that a command has overtaken
 
     def _take(self, client: str, path: Trajectory) -> tuple[float, float, float]:
         """Wait for the stretch that was ordered, and let the trajectory end there."""

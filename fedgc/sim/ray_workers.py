@@ -58,7 +58,7 @@ class RayWorkers:
             raise BadTask(f"task: {_line(error)}, needed one that can be sent to Ray") from error
         self._actors: deque[Any] = deque(made)
 
-    def more(self, ordered: int, clients: int) -> int:
+    def more(self, needed: Order, ordered: int, clients: int) -> int:  # noqa: ARG002  the interface of all workers
         """Return how many stretches to order before they are needed, beside those that are ordered."""
         return ahead(self._count, ordered, clients)
 

@@ -111,13 +111,13 @@ def read_sweep(path: Path) -> Sweep:
         raise BadSetting(f"{table.where}: saw the setting {name}, needed {SETS[name]} at the top of the file")
     if not scenarios:
         raise BadSetting(f"{table.where}: saw no scenario, needed a table [scenarios.NAME]")
-    seeds = int(table.number("seeds", 1))
+    seeds = table.count("seeds", 1)
     runs = prod(map(len, grid.values())) * len(scenarios) * seeds
     if runs > MOST_RUNS:
         raise BadSetting(f"{table.where}: saw {runs} runs, needed at most {MOST_RUNS}")
     names = [dashed(name) for name in grid]
     sweep = Sweep(
-        int(table.number("rounds", ROUNDS)),
+        table.count("rounds", ROUNDS),
         seeds,
         table.number("model-mb", MODEL_MB, SMALL),
         {dashed(name): value for name, value in common.items()},
@@ -151,7 +151,7 @@ def _goal(table: "_Table") -> Goal | None:
     if "model-mb" in table.values:
         raise BadSetting(f"{table.where}: saw model-mb and train, needed one: the task has the model")
     figure = table.text("figure") if "figure" in table.values else "accuracy"
-    stack = int(table.number("stack", 1))
+    stack = table.count("stack", 1)
     return Goal(table.text("train"), figure, table.number("target", 0.0, SMALL), stack)
 
 
@@ -170,7 +170,7 @@ def _scenario(table: "_Table", name: str, scenarios: Mapping[str, Any]) -> Sweep
         given[key.replace("-", "_")] = own.text(key) if key in TEXTS else own.numbers(key)
     given |= {key: Path(given[key]) for key in ("trace", "links") if key in given}
     given |= {
-        "rounds": int(table.number("rounds", ROUNDS)),
+        "rounds": table.count("rounds", ROUNDS),
         "model_mb": table.number("model-mb", MODEL_MB, SMALL),
     }
     try:
@@ -215,8 +215,15 @@ class _Table:
         if not each or not all(isinstance(one, int | float) and not isinstance(one, bool) for one in each):
             raise BadSetting(f"{self.where}: saw {name} = {found!r}, needed a number")
         if name == "clients":
-            return int(self.number(name, 1))
+            return self.count(name, 1)
         return tuple(each) if isinstance(found, list) else float(found)
+
+    def count(self, name: str, default: int) -> int:
+        """Return a whole number of at least 1."""
+        found = self.number(name, default)
+        if found != int(found):
+            raise BadSetting(f"{self.where}: saw {name} = {found:g}, needed a whole number")
+        return int(found)
 
     def number(self, name: str, default: float, least: float = 1) -> float:
         """Return a number."""

@@ -5,8 +5,8 @@ same one. One engine therefore serves all clients: it trains a chunk when the fi
 and mixes the codewords of all clients. In local work every client has a trajectory of its own, taken to as
 many steps as the clock allows, by a few models in worker processes, or as one batch of models (`fleet`); a
 client that dies without its work loses it. Both are bit-identical to an engine for each client, but for a
-stack, which is equal to rounding. `Job.engines` replaces them. `partial` off simulates servers that discard
-the steps of unfinished clients, for comparison.
+stack, which is equal up to rounding. `Job.engines` replaces them. `partial` off simulates servers that
+discard the steps of unfinished clients, for comparison.
 
     trained = train(Job(task, config, scenario))
     [(point.seconds, point.metrics["accuracy"]) for point in trained.points]
@@ -96,16 +96,17 @@ class Job:
             raise BadSetting(
                 f"training: saw {self.workers} processes, needed a function that makes the task in each"
             )
-        others = {
+        beside = {
             "coded work": self.config.work != "local",
             f"{self.workers} processes": self.workers > 1,
             "Ray": bool(self.ray),
             "engines of the caller": self.engines is not None,
+            "data.inject-clients": bool(self.config.inject_clients),
         }
-        for beside in (name for name, given in others.items() if given and self.stack > 1):
+        for seen in (name for name, given in beside.items() if given and self.stack > 1):
             raise BadSetting(
-                f"training: saw a stack of {self.stack} clients with {beside}, "
-                "needed local work in this process"
+                f"training: saw a stack of {self.stack} clients with {seen}, "
+                "needed local work in this process, without data injection"
             )
         if len(self.scenario) < self.config.rounds:
             raise BadSetting(
@@ -126,6 +127,7 @@ class Job:
         return {
             **{name: version(name) for name in ("fedgc", "numpy", "torch")},
             **self.config.table(),
+            "clients as a stack": "yes" if self.stack > 1 else "no",
             "digest of the first model": model.hexdigest()[:8],
             "digest of the data": data.hexdigest()[:8],
             "digest of speeds, links and failures": clients.hexdigest()[:8],

@@ -41,7 +41,7 @@ class Alone:
     def __init__(self, task: Task, config: RunConfig, folder: Path) -> None:
         self._trainer = ClientTrainer(task, config, folder)
 
-    def more(self, ordered: int, clients: int) -> int:  # noqa: ARG002  the interface of all workers
+    def more(self, needed: Order, ordered: int, clients: int) -> int:  # noqa: ARG002  the interface of all workers
         """Return how many stretches to order before they are needed: none."""
         return 0
 
@@ -70,9 +70,9 @@ class Stacked:
         self._trainer, self._count = StackedTrainer(task, config, folder), count
         self._waiting: list[Order] = []
 
-    def more(self, ordered: int, clients: int) -> int:  # noqa: ARG002  the interface of all workers
-        """Return how many stretches to order: a stack, if one is about to be trained."""
-        return self._count if self._waiting else 0
+    def more(self, needed: Order, ordered: int, clients: int) -> int:  # noqa: ARG002  the interface of all workers
+        """Return how many stretches to order: a stack, if the needed one is not trained yet."""
+        return 0 if needed.future.done() else self._count
 
     def order(self, stretch: Stretch) -> Order:
         """Have a stretch trained with the next stack."""
@@ -114,7 +114,7 @@ class Workers:
         self._count, self._ended = count, 0
         self._pool = processes(count, self._begin)
 
-    def more(self, ordered: int, clients: int) -> int:
+    def more(self, needed: Order, ordered: int, clients: int) -> int:  # noqa: ARG002  the interface of all workers
         """Return how many stretches to order before they are needed, beside those that are ordered."""
         return ahead(self._count, ordered, clients)
 

@@ -18,13 +18,15 @@ from fedgc.training.cache import Saved
 from fedgc.training.devices import to_device
 from fedgc.training.flat import Vector
 from fedgc.training.sgd import PlainSGD
-from fedgc.training.trainer import Trainer
+from fedgc.training.trainer import Trainer, check_gradient, check_number
 
 ELEMENTWISE: Final = (
     PlainSGD, torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam,
     torch.optim.Adamax, torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.RMSprop,
 )  # fmt: skip
 COMMON: Final = frozenset({"step", "mu_product"})  # numbers of an optimizer that count its steps
+HOOKS: Final = ("_backward_hooks", "_post_accumulate_grad_hooks")  # of a parameter
+STEP_HOOKS: Final = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 OF_VMAP: Final = ("vmap", "Batching rule")  # in its errors
 STATE: Final = "state"  # of an optimizer, in what is saved of a client: a dictionary for each parameter
 
@@ -62,7 +64,7 @@ class ModelStack:
             rows = to_device(torch.from_numpy(np.stack([each.vector for each in saved])), device)
         parts = torch.split(rows, [each.numel() for each in flat.exchanged.values()], dim=1)
         self._tensors = {
-            name: part.reshape(-1, *like.shape).clone(memory_format=torch.contiguous_format)
+            name: part.reshape(self._count, *like.shape).clone(memory_format=torch.contiguous_format)
             for (name, like), part in zip(flat.exchanged.items(), parts, strict=True)
         }
         for name in flat.private:
@@ -94,15 +96,16 @@ class ModelStack:
         weights = self._weights
         for each in weights:
             each.grad = None
-        losses = loss(self._tensors, batch)
-        losses.sum().backward()  # type: ignore[no-untyped-call]  # torch has no types for it
-        losses = losses.detach().double()
+        with _batching():
+            found = loss(self._tensors, batch)
+            found.sum().backward()  # type: ignore[no-untyped-call]  # torch has no types for it
+        losses = found.detach().double()
         self._bad = torch.where(self._is_bad, self._bad, losses)
         self._is_bad |= ~(losses.abs() <= LARGEST_AMOUNT)
         self._losses += losses
         if self._trainer.wants_gradient:
             gradients = [each.grad for each in weights[: len(self._trainer.flat.trainable)]]
-            squares = [each.flatten(1).square().sum(1) for each in gradients if each is not None]
+            squares = [_rows(each).square().sum(1) for each in gradients if each is not None]
             self._squares = torch.stack(squares).sum(0).double()
         for group, rate in zip(self._optimizer.param_groups, self._trainer.rates, strict=True):
             group["lr"] = rate * share
@@ -118,14 +121,17 @@ class ModelStack:
     def leave(self, count: int, lead: Sequence[Tensor], led: float) -> list[Left]:
         """Take the last clients out of the stack; `led` steps of the lead were followed so far."""
         flat, first = self._trainer.flat, self._count - count
-        rows = torch.cat([self._tensors[name][first:].flatten(1) for name in flat.exchanged], dim=1)
+        rows = torch.cat([_rows(self._tensors[name][first:]) for name in flat.exchanged], dim=1)
         squares = self._squares[first:]
         if not self._trainer.wants_gradient:
             moved = self._model[: flat.parameters] - rows[:, : flat.parameters]
             if lead:
                 moved -= torch.cat([each.reshape(-1) for each in lead]) * led
             squares = torch.linalg.vector_norm(moved, dim=1, dtype=torch.float64).square()
-        vectors, state = _on_cpu(rows), [self._optimizer.state.get(each, {}) for each in self._weights]
+        vectors, state = (
+            _in_main_memory(rows),
+            [self._optimizer.state.get(each, {}) for each in self._weights],
+        )
         figures = [each[first:].tolist() for each in (self._losses, self._bad, self._is_bad)]
         left = []
         for at, (losses, bad, is_bad, square) in enumerate(zip(*figures, squares.tolist(), strict=True)):
@@ -152,30 +158,25 @@ class StackLoss(nn.Module):
 
     def __init__(self, trainer: Trainer) -> None:
         super().__init__()
-        self._module, self._trainer = trainer.flat.module.train(), trainer
+        self._module, self._trainer = trainer.flat.module, trainer
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the loss of one client."""
+        before = dict(self._module.named_buffers())
         loss = self._trainer.autocast_loss(self._module, batch)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            raise TaskFailed("loss() returned something else, needed a tensor of one number")
+        check_number(loss)
+        for name, buffer in self._module.named_buffers():
+            if buffer is not before.get(name):
+                raise TaskFailed(f"stack: saw the buffer {name} assigned, needed it changed in place")
         return loss.reshape(())
 
     def of(self, tensors: Mapping[str, Tensor], batch: Batch) -> Tensor:
         """Return the losses of all clients; the tensors are by their names in the task's module."""
+        self._trainer.training_module()
         named = {f"_module.{name}": each for name, each in tensors.items()}
-        try:
-            with _embedding_with_padding():
-                losses: Tensor = vmap(self._one, randomness="different")(named, batch)
-        except RuntimeError as error:
-            if not any(each in str(error) for each in OF_VMAP):
-                raise
-            seen = str(error).strip().split(". ")[0]
-            raise TaskFailed(
-                f"saw {seen}; needed a loss that torch.func.vmap can batch, or no stack"
-            ) from error
-        if not losses.requires_grad:
-            raise TaskFailed("loss() returned a tensor without gradient, needed one computed by the module")
+        with _embedding_with_padding():
+            losses: Tensor = vmap(self._one, randomness="different")(named, batch)
+        check_gradient(losses)
         return losses
 
     def _one(self, named: Mapping[str, Tensor], batch: Batch) -> Tensor:
@@ -184,18 +185,35 @@ class StackLoss(nn.Module):
 
 
 @contextmanager
+def _batching() -> Iterator[None]:
+    """Say what a stack needs where torch cannot batch the loss."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not any(each in str(error) for each in OF_VMAP):
+            raise
+        seen = str(error).strip().split(". ")[0].rstrip(".")
+        raise TaskFailed(f"saw {seen}; needed a loss that torch.func.vmap can batch, or no stack") from error
+
+
+@contextmanager
 def _embedding_with_padding() -> Iterator[None]:
     """Give the row of padding no gradient: under vmap, torch leaves it out in the first model alone."""
     torchs = functional.embedding
 
-    def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, *others: Any) -> Tensor:  # noqa: ANN401  as they are
-        found = torchs(input, weight, None, *others)
+    def embedding(
+        input: Tensor,
+        weight: Tensor,
+        padding_idx: int | None = None,
+        *others: Any,  # noqa: ANN401  they are passed on
+        **named: Any,  # noqa: ANN401  the same
+    ) -> Tensor:
+        found = torchs(input, weight, None, *others, **named)
         if padding_idx is None:
             return found
         return torch.where((input == padding_idx % len(weight))[..., None], found.detach(), found)
 
-    # Its layer gives the padding and other settings in this order.
-    functional.embedding = embedding  # type: ignore[assignment]
+    functional.embedding = embedding
     try:
         yield
     finally:
@@ -207,12 +225,19 @@ def check_stacks(trainer: Trainer) -> None:
     flat = trainer.flat
     if flat.is_half:
         raise BadTask("stack: saw half precision in the model, needed float32")
+    for name, each in flat.module.named_parameters():
+        if any(getattr(each, hooks) for hooks in HOOKS):
+            raise BadTask(f"stack: saw a hook of the parameter {name}, needed none")
     made = trainer.new_optimizer(flat.optimized)
     if type(made) not in ELEMENTWISE:
         needed = ", ".join(each.__name__ for each in ELEMENTWISE[1:])
         raise BadTask(f"stack: saw the optimizer {type(made).__name__}, needed one of {needed}")
-    wide = [each.detach()[None] for each in flat.optimized]
-    if _groups(made, flat.optimized) != _groups(trainer.new_optimizer(wide), wide):
+    if any(getattr(made, hooks, None) for hooks in STEP_HOOKS):
+        raise BadTask("stack: saw a hook of the optimizer's step, needed none")
+    if any(group.get(kind) for group in made.param_groups for kind in ("fused", "capturable")):
+        raise BadTask("stack: saw an optimizer with fused or capturable = True, needed False")
+    several = [each.detach().expand(2, *each.shape) for each in flat.optimized]
+    if _groups(made, flat.optimized) != _groups(trainer.new_optimizer(several), several):
         raise BadTask("stack: optimizer() divides parameters by their shapes, needed by something else")
 
 
@@ -225,7 +250,12 @@ def _groups(optimizer: Optimizer, parameters: Sequence[Tensor]) -> list[dict[str
     ]
 
 
-def _on_cpu(rows: Tensor) -> NDArray[np.float32]:
+def _rows(tensor: Tensor) -> Tensor:
+    """Return a tensor with a row for each client."""
+    return tensor.reshape(len(tensor), tensor[0].numel())
+
+
+def _in_main_memory(rows: Tensor) -> NDArray[np.float32]:
     """Return the rows in main memory; pinned memory is several times as fast as other."""
     if rows.is_cuda:
         return torch.empty(rows.shape, pin_memory=True).copy_(rows).numpy()

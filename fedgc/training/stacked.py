@@ -21,7 +21,6 @@ from fedgc.errors import EdgeFailed, TaskFailed
 from fedgc.messages import LARGEST_AMOUNT, Work
 from fedgc.training.data import Columns
 from fedgc.training.devices import deterministic_cudnn
-from fedgc.training.injection import pool_chunks
 from fedgc.training.model_stack import Batch, Left, ModelStack, StackLoss, check_stacks
 from fedgc.training.randomness import key, restored, seeded
 from fedgc.training.shared_momentum import led_share
@@ -48,7 +47,7 @@ class StackedTrainer:
         """Do the steps; the outcome of a client whose training fails is the error."""
         outcomes = dict[int, Outcome]()
         alike = dict[tuple[object, ...], list[int]]()
-        self._trainer.unload(len(stretches))
+        self._trainer.unload_others({chunks_of(each.work) for each in stretches})
         for at, stretch in enumerate(stretches):
             try:
                 alike.setdefault((self._load(stretch.work), *_origin(stretch)), []).append(at)
@@ -62,14 +61,15 @@ class StackedTrainer:
     def _load(self, work: Work) -> int:
         """Load a client's samples; return how many a batch has."""
         with failing(work):
-            return min(self._trainer.config.batch_size, self._trainer.load(_trained_on(work)))
+            return min(self._trainer.config.batch_size, self._trainer.load(chunks_of(work)))
 
     def _outcomes(self, group: Sequence[Stretch]) -> list[Outcome]:
+        """Train a group; where that fails, train its clients one by one, to tell which of them fail."""
         try:
             with failing(group[0].work), restored():
                 return self._together(group)
         except EdgeFailed as error:
-            return [error] * len(group)
+            return [error] if len(group) == 1 else [self._outcomes([each])[0] for each in group]
 
     def _together(self, group: Sequence[Stretch]) -> list[Outcome]:
         """Train stretches that begin alike, the longest first."""
@@ -118,8 +118,9 @@ class _Blocks:
     def batch(self, group: Sequence[Stretch], at: int) -> Batch:
         """Return the batches of the step `at`, with the clients along the first dimension."""
         if at >= self._end:
-            work, most = group[0].work, BLOCK_BYTES // self._step_bytes if self._step_bytes else 1
-            self._first, self._end = at, min(at + max(1, most), work.first_step + group[0].last)
+            most = BLOCK_BYTES // self._step_bytes if self._step_bytes else 1
+            leaves = group[0].work.first_step + group[-1].last  # no sample is read that no step needs
+            self._first, self._end = at, min(at + max(1, most), leaves)
             self._block = _merged(torch.stack, [self._of(each.work) for each in group])
             self._step_bytes = _bytes(self._block) // (self._end - at)
         count, step = len(group), at - self._first
@@ -127,9 +128,9 @@ class _Blocks:
 
     def _of(self, work: Work) -> Batch:
         """Return the batches of one client."""
-        stream, chunks = (work.seed, work.client), _trained_on(work)
+        stream, chunks = (work.seed, work.client), chunks_of(work)
         steps = range(self._first, self._end)
-        parts = [self._trainer.batch_of(chunks, LocalStep(stream, at, pool=work.pool)) for at in steps]
+        parts = [self._trainer.batch_of(chunks, LocalStep(stream, at)) for at in steps]
         samples = parts[0][0]
         if isinstance(samples, Columns):
             batch = samples.batch(np.concatenate([rows for _, rows in parts]))
@@ -147,10 +148,6 @@ def _origin(stretch: Stretch) -> tuple[object, ...]:
     return work.version, work.seed, work.first_step, work.common_steps, stretch.first
 
 
-def _trained_on(work: Work) -> tuple[str, ...]:
-    return chunks_of(work) if work.pool is None else pool_chunks(work.pool)
-
-
 def _merged(merge: Callable[[list[Tensor]], Tensor], batches: Sequence[Batch]) -> Batch:
     """Merge batches of one kind tensor by tensor."""
     first = batches[0]
@@ -166,12 +163,6 @@ def _merged(merge: Callable[[list[Tensor]], Tensor], batches: Sequence[Batch]) -
 
 
 def _bytes(batch: Batch) -> int:
-    total = 0
-
-    def counted(tensors: list[Tensor]) -> Tensor:
-        nonlocal total
-        total += tensors[0].nbytes
-        return tensors[0]
-
-    _merged(counted, [batch])
-    return total
+    if isinstance(batch, Tensor):
+        return batch.nbytes
+    return sum(map(_bytes, batch.values() if isinstance(batch, Mapping) else batch))

@@ -8,7 +8,7 @@ The learning rate follows the run's schedule. With shared momentum, the optimize
 rate, and the lead is added (`shared_momentum`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -136,6 +136,10 @@ class Trainer:
         for names in list(self._loaded)[:-keep]:
             del self._loaded[names]
 
+    def unload_others(self, needed: Collection[tuple[str, ...]]) -> None:
+        """Unload the samples of all but these sets of chunks."""
+        self._loaded = {names: each for names, each in self._loaded.items() if names in needed}
+
     def _chunk(self, name: str) -> Samples:
         if name not in self.sizes:
             raise TaskFailed(f"chunk {name!r} is not among the {len(self.sizes)} that can be loaded here")
@@ -206,7 +210,7 @@ class Trainer:
 
     def step(self, names: tuple[str, ...], local_step: LocalStep) -> float:
         """Do one local step on the samples of these chunks; return its loss (0 with privacy of records)."""
-        module = self._training_module()
+        module = self.training_module()
         with seeded(key(*local_step.stream, local_step.step)), deterministic_cudnn(self.device):
             if self.records is None:
                 samples, rows = self.batch_of(names, local_step)
@@ -220,7 +224,7 @@ class Trainer:
             raise TaskFailed(f"the loss is {value}, needed a number up to {LARGEST_AMOUNT:g}")
         return value
 
-    def _training_module(self) -> nn.Module:
+    def training_module(self) -> nn.Module:
         """Return the module in training mode, without gradients."""
         if not (self._trains and all(each.training for each in self._modules)):
             self.flat.module.train()  # a module of the user's may leave some of its parts as they are
@@ -246,7 +250,8 @@ class Trainer:
 
     def _loss(self, module: nn.Module, batch: Any) -> Tensor:  # noqa: ANN401  the same: a user's batch
         loss = self.autocast_loss(module, batch)
-        _check_loss(loss)
+        check_number(loss)
+        check_gradient(loss)
         return loss
 
     def autocast_loss(self, module: nn.Module, batch: Any) -> Tensor:  # noqa: ANN401  the same
@@ -285,10 +290,15 @@ def _made(what: str, make: Callable[[], Made]) -> Made:
         raise BadTask(f"task: {what}() raised {words_of(error)}") from error
 
 
-def _check_loss(loss: object) -> None:
+def check_number(loss: object) -> None:
+    """Raise TaskFailed unless this is a tensor of one number."""
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         seen = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
         raise TaskFailed(f"loss() returned {seen}, needed a tensor of one number")
+
+
+def check_gradient(loss: Tensor) -> None:
+    """Raise TaskFailed if the loss does not depend on the module."""
     if not loss.requires_grad:
         raise TaskFailed("loss() returned a tensor without gradient, needed one computed by the module")
 

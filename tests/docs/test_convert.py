@@ -33,7 +33,7 @@ def test_script_trains_by_itself(tmp_path: Path, left_out: str):
     (tmp_path / "train.py").write_text(script(left_out))
     write_readings(tmp_path / "readings.csv", 400)
     done = subprocess.run(
-        [sys.executable, "train.py", "--epochs", "5"],
+        [sys.executable, "train.py", "--epochs", "15"],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -87,7 +87,8 @@ OPTIMIZERS = {
     "momentum": partial(torch.optim.SGD, momentum=0.9, nesterov=True),
     "AdamW": partial(torch.optim.AdamW, weight_decay=0.01),
     "NAdam": torch.optim.NAdam,
-    "RMSprop": torch.optim.RMSprop,
+    "RMSprop": partial(torch.optim.RMSprop, centered=True, momentum=0.5),
+    "Adam": partial(torch.optim.Adam, amsgrad=True),
 }
 
 
@@ -228,9 +229,21 @@ def test_loss_that_reads_values_is_refused():
         train(Job(replace(task(), loss=reads), settings(), uneven(), owned=True, stack=CLIENTS))
 
 
-def by_shape(parameters, rate):
-    groups = [[each for each in parameters if (each.dim() > 1) is wide] for wide in (True, False)]
+def by_shape(parameters, rate, size=torch.Tensor.dim, least=2):
+    groups = [[each for each in parameters if (size(each) >= least) is wide] for wide in (True, False)]
     return torch.optim.SGD([{"params": each} for each in groups], lr=rate)
+
+
+def clipping(parameters, rate):
+    made = torch.optim.SGD(parameters, lr=rate)
+    made.register_step_pre_hook(lambda *_: nn.utils.clip_grad_norm_(parameters, 1.0))
+    return made
+
+
+def hooked() -> nn.Module:
+    made = network()
+    made[0].weight.register_hook(torch.neg)
+    return made
 
 
 @pytest.mark.parametrize(
@@ -241,6 +254,16 @@ def by_shape(parameters, rate):
             "LBFGS, needed one",
         ),
         (task(optimizer=by_shape), "divides parameters by their shapes"),
+        (
+            task(optimizer=partial(by_shape, size=torch.Tensor.numel, least=20)),
+            "divides parameters by their shapes",
+        ),
+        (task(optimizer=clipping), "hook of the optimizer's step"),
+        (task(hooked), "hook of the parameter 0.weight"),
+        (
+            task(optimizer=lambda parameters, rate: torch.optim.Adam(parameters, lr=rate, capturable=True)),
+            "fused or capturable",
+        ),
         (task(lambda: network().bfloat16()), "half precision in the model, needed float32"),
     ],
 )
@@ -249,8 +272,97 @@ def test_task_that_stack_would_train_differently_is_refused(made, needed):
         train(Job(made, settings(), uneven(), owned=True, stack=CLIENTS))
 
 
+class Counted(nn.Module):
+    """It has a temperature, which is a parameter of one number, and an empty buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.out, self.temperature = nn.Linear(8, 3), nn.Parameter(torch.tensor(1.0))
+        self.register_buffer("seen", torch.tensor(0.0))
+        self.register_buffer("none", torch.zeros(0))
+
+    def forward(self, inputs):
+        self.seen += 1
+        return self.out(inputs) * self.temperature
+
+
+@pytest.mark.parametrize("gate", ["every", "relative-change"])
+def test_stack_trains_tensors_of_one_number_and_none(gate):
+    agree(*both(task(Counted), gate=gate))
+
+
+def test_buffer_that_module_assigns_is_refused():
+    class Assigning(Counted):
+        def forward(self, inputs):
+            self.seen = self.seen + 1
+            return self.out(inputs)
+
+    with pytest.raises(EdgeFailed, match="client 0, round 1: stack: saw the buffer seen assigned, needed it"):
+        train(Job(task(Assigning), settings(), uneven(), owned=True, stack=CLIENTS))
+
+
+def test_stack_trains_module_that_evaluation_has_left_in_its_mode():
+    model = network()
+    first = {name: each.clone() for name, each in model.state_dict().items()}
+
+    def same() -> nn.Module:
+        model.load_state_dict(first)
+        return model
+
+    def evaluate(module):
+        return {"mode": float(module.eval().training)}
+
+    agree(*both(task(same, evaluate=evaluate), evaluate_every=1))
+
+
+class Damaged(torch.utils.data.Dataset):
+    """Some rows of a dataset cannot be read."""
+
+    def __init__(self, columns, damaged=()):
+        self.columns, self.damaged = columns, damaged
+
+    def __len__(self):
+        return len(self.columns[0])
+
+    def __getitem__(self, row):
+        if row in self.damaged:
+            raise ValueError(f"damaged row {row}")
+        return self.columns[0][row], self.columns[1][row]
+
+
+def test_unreadable_row_names_its_client():
+    made = task()
+    bad = list(made.sizes())[3]
+    damaged = replace(
+        made, load=lambda name: Damaged(made.load(name), range(30) if name == bad else ()), private=()
+    )
+    with pytest.raises(EdgeFailed, match=r"client 3, round 1: ValueError: damaged row \d+"):
+        train(Job(damaged, settings(), uneven(), owned=True, stack=CLIENTS))
+
+
+def test_stack_reads_only_samples_of_steps_that_are_ordered():
+    read = []
+
+    class Reading(Damaged):
+        def __getitem__(self, row):
+            read.append(row)
+            return super().__getitem__(row)
+
+    made = task()
+    counted = replace(made, load=lambda name: Reading(made.load(name)))
+    job = Job(
+        counted, settings(lockstep="on", gate_period=1), (working([[1.0]] * CLIENTS),) * ROUNDS, owned=True
+    )
+    train(job)
+    alone = len(read)
+    train(replace(job, stack=CLIENTS))
+    assert len(read) == 2 * alone
+
+
 def test_stack_needs_local_work_in_one_process():
     with pytest.raises(BadSetting, match="with 2 processes, needed local work in this process"):
         Job(task(), settings(), uneven(), make=task, workers=2, stack=4)
+    with pytest.raises(BadSetting, match=r"with data\.inject-clients, needed local"):
+        Job(task(), settings(placement="cyclic", replicas=1, inject_clients=0.5), uneven(), stack=4)
     with pytest.raises(BadSetting, match="with coded work, needed local"):
         Job(task(), settings(work="coded", chunks=6), uneven(), stack=4)

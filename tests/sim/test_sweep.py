@@ -155,6 +155,7 @@ def test_sweep_with_task_gives_time_to_target(file: Path, stack: str):
     ("old", "new", "why"),
     [
         ("rounds = 6", "round = 6", "unknown key 'round'; did you mean rounds?"),
+        ("rounds = 6", "rounds = 2.5", "saw rounds = 2.5, needed a whole number"),
         ("rounds = 6", "rounds = 0", "saw rounds = 0, needed a number of at least 1"),
         ("rounds = 6", "seeds = 1001", "saw 4004 runs, needed at most 2000"),
         ('["float32", "int8"]', '"int8"', "grid: saw links.codec = 'int8', needed a list of values"),
