@@ -23,10 +23,20 @@ loop, the command line. A client's fault becomes an event there, never an except
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from errno import EACCES, EEXIST, EISDIR, ENOENT, ENOTDIR
+from os import PathLike, fsdecode, strerror
+from os.path import normpath
 from typing import Final
 
 LONGEST_TEXT: Final = 200  # characters of foreign text in one line
 LONGEST_LINE: Final = 400  # characters of an exception in one line
+_OF_FILES: Final = {  # what such an exception says if it was raised without a number
+    FileNotFoundError: ENOENT,
+    PermissionError: EACCES,
+    FileExistsError: EEXIST,
+    IsADirectoryError: EISDIR,
+    NotADirectoryError: ENOTDIR,
+}
 
 
 class FedgcError(Exception):
@@ -115,30 +125,53 @@ def nearest(name: str, known: Iterable[str], few: Iterable[str] = ()) -> str:
     return f"; needed {needed}" if needed else ""
 
 
-def text_of(error: BaseException) -> str:
-    """Return the text of an exception; one of the operating system without its number.
+def text_of(error: BaseException, named: str | PathLike[str] | None = None) -> str:
+    """Return the text of an exception in one line; one of the operating system without its number.
 
-    >>> text_of(FileNotFoundError(2, "No such file or directory", "site.toml"))
-    'no file site.toml'
-    >>> text_of(IsADirectoryError(21, "Is a directory", "site.toml")), text_of(ValueError("not ASCII"))
-    ('Is a directory', 'not ASCII')
+    `named` is the path that the message names already; any other path of the exception is added.
+
+    >>> missing = FileNotFoundError(2, "No such file or directory", "site.toml")
+    >>> text_of(missing, "site.toml"), text_of(missing, "site.key"), text_of(ValueError("not ASCII"))
+    ('No such file or directory', 'no file site.toml', 'not ASCII')
+    >>> text_of(PermissionError(13, "Permission denied", "keys/site.key"), "site.toml")
+    'Permission denied: keys/site.key'
     """
-    if isinstance(error, FileNotFoundError) and error.filename is not None:
-        return f"no file {error.filename}"
-    reason = error.strerror if isinstance(error, OSError) else None
-    return reason or str(error) or type(error).__name__
+    text = _of_system(error, named) if isinstance(error, OSError) else str(error)[: 4 * LONGEST_LINE]
+    return printable(text, LONGEST_LINE) or type(error).__name__
+
+
+def _of_system(error: OSError, named: str | PathLike[str] | None) -> str:
+    """Return the reason and, unless it is `named`, the path; a package's exception may lack the reason."""
+    paths = [fsdecode(each) for each in (error.filename, error.filename2) if isinstance(each, str | bytes)]
+    reason, known = error.strerror, fsdecode(named) if named else ""
+    if not reason:  # raised by a package with one argument: a path, or a sentence
+        text = str(error).strip().removesuffix(f": {known}")
+        reason = next((strerror(each) for kind, each in _OF_FILES.items() if isinstance(error, kind)), "")
+        if not reason and len(text.split()) == 1:
+            return f"{type(error).__name__}: {text}"
+        if not reason or not text or text.startswith(reason):
+            return text or reason
+        paths = [text]
+    if not paths or (known and normpath(known) in map(normpath, paths)):
+        return reason
+    first, *more = paths[0].split() or [""]
+    if isinstance(error, FileNotFoundError) and (error.filename is not None or not more or "/" in first):
+        return f"no file {paths[0]}"
+    return f"{reason}: {paths[0]}"
 
 
 def words_of(error: BaseException, longest: int = LONGEST_LINE) -> str:
-    r"""Return the first line of an exception's text, printable and at most `longest` long.
+    r"""Return the text of an exception in one line, printable and at most `longest` long.
 
     The kind of a foreign exception stands before it.
 
     >>> words_of(ValueError("one\ntwo")), words_of(BadTask("task: saw no loss, needed one"))
-    ('ValueError: one', 'task: saw no loss, needed one')
+    ('ValueError: one two', 'task: saw no loss, needed one')
     """
-    text = printable(str(error).strip().partition("\n")[0][: 4 * longest], longest)
-    return text if isinstance(error, FedgcError) else f"{type(error).__name__}: {text}"[:longest]
+    kind, text = type(error).__name__, printable(str(error).strip()[: 4 * longest], longest)
+    if not text:
+        return kind[:longest]
+    return text if isinstance(error, FedgcError) else f"{kind}: {text}"[:longest]
 
 
 def printable(text: object, longest: int = LONGEST_TEXT) -> str:

@@ -2,13 +2,18 @@
 
 import inspect
 import re
+from collections.abc import Callable
+from pathlib import Path
 
+import fsspec
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import load_file
 
 from fedgc import errors
-from fedgc.errors import FedgcError, nearest
+from fedgc.errors import LONGEST_LINE, FedgcError, nearest, text_of, words_of
 
 
 def exchange() -> dict[str, str]:
@@ -67,3 +72,66 @@ def test_misspelled_name_gets_hint():
     assert nearest("replicaz", ["rounds", "replicas", "blocks"]) == "; did you mean replicas?"
     assert nearest("zzz", ["rounds", "replicas"]) == ""
     assert nearest("anything", []) == ""
+
+
+def raised(act: Callable[[], object]) -> Exception:
+    try:
+        act()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def test_words_of_error_hold_all_its_lines():
+    model = torch.nn.Linear(1, 1)
+    words = words_of(raised(lambda: model.load_state_dict({"weight": torch.zeros(1, 1)})))
+    assert words.startswith("RuntimeError: Error(s) in loading state_dict for Linear: Missing key(s)")
+    assert '"bias"' in words
+    assert words_of(ValueError(" \n")) == "ValueError"
+    assert words_of(AssertionError()) == "AssertionError"
+    assert words_of(FedgcError()) == "FedgcError"
+
+
+def test_text_of_error_is_one_limited_printable_line():
+    assert text_of(OSError("left\nERROR  the disk is full \x1b[31m")) == "left ERROR the disk is full [31m"
+    assert len(text_of(ValueError("c" * 5000))) == LONGEST_LINE
+    assert text_of(TimeoutError()) == "TimeoutError"
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (FileNotFoundError("bucket/my file"), "no file bucket/my file"),
+        (FileNotFoundError("the bucket is gone"), "No such file or directory: the bucket is gone"),
+        (PermissionError("bucket/key"), "Permission denied: bucket/key"),
+        (PermissionError(), "Permission denied"),
+        (IsADirectoryError("bucket"), "Is a directory: bucket"),
+        (ConnectionRefusedError("host:1"), "ConnectionRefusedError: host:1"),
+        (ConnectionError("TLS has ended"), "TLS has ended"),
+        (OSError("the cluster is gone"), "the cluster is gone"),
+    ],
+)
+def test_system_error_without_number_has_reason(error: OSError, text: str):
+    assert text_of(error) == text
+
+
+def test_missing_object_of_store_is_named():
+    memory = fsspec.filesystem("memory")
+    assert text_of(raised(lambda: memory.cat_file("/none/chunk"))) == "no file /none/chunk"
+
+
+def test_path_that_message_names_is_not_repeated(tmp_path: Path):
+    missing = raised((tmp_path / "none").read_bytes)
+    assert text_of(missing, f"{tmp_path}/./none") == "No such file or directory"
+    assert text_of(missing, tmp_path / "other") == text_of(missing) == f"no file {tmp_path}/none"
+    folder = raised(tmp_path.read_bytes)
+    assert text_of(folder, tmp_path) == "Is a directory"
+    assert text_of(folder, tmp_path / "other") == f"Is a directory: {tmp_path}"
+    (tmp_path / "new").touch()
+    (tmp_path / "full").mkdir()
+    assert text_of(raised(lambda: (tmp_path / "new").replace(tmp_path / "full")), tmp_path / "full") == (
+        "Is a directory"
+    )
+    assert text_of(raised(lambda: load_file(tmp_path / "none")), tmp_path / "none") == (
+        "No such file or directory"
+    )

@@ -88,4 +88,4 @@ class ChunkStore:
             except (ImportError, ValueError) as error:  # another package is needed; an unknown protocol
                 raise Unusable(f"chunk store {self.url}: {error}") from error
             except OSError as error:
-                raise EdgeFailed(f"chunk store {self.url}: {text_of(error)}") from error
+                raise EdgeFailed(f"chunk store {self.url}: {text_of(error, self._root)}") from error

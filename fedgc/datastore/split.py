@@ -47,7 +47,7 @@ def read_arrays(source: Path) -> Arrays:
             with source.open("rb") as file, np.load(file) as found:
                 return dict(found)
     except (OSError, ValueError, TypeError, EOFError, BadZipFile, zlib.error, SafetensorError) as error:
-        raise Unusable(f"{source}: saw {text_of(error)}, needed arrays to split") from error
+        raise Unusable(f"{source}: saw {text_of(error, source)}, needed arrays to split") from error
     raise Unusable(f"{source}: needed a file .npz, .safetensors or .pt, or a folder of .npy files")
 
 

@@ -92,4 +92,4 @@ def _manifest(folder: Path) -> dict[str, Any]:
     try:
         return tomllib.loads((folder / MANIFEST).read_text())
     except (OSError, ValueError, RecursionError) as error:
-        raise Unusable(f"{folder / MANIFEST}: cannot be read: {text_of(error)}") from error
+        raise Unusable(f"{folder / MANIFEST}: cannot be read: {text_of(error, folder / MANIFEST)}") from error

@@ -280,7 +280,9 @@ def _context(authority: Path) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=str(authority))
     except (ssl.SSLError, OSError) as error:
-        raise EdgeFailed(f"{authority}: needed the authority's certificate ({text_of(error)})") from error
+        raise EdgeFailed(
+            f"{authority}: needed the authority's certificate ({text_of(error, authority)})"
+        ) from error
 
 
 def _ask(

@@ -95,7 +95,7 @@ def _connections(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise Unusable(f"Flower's configuration {path}: cannot be read ({text_of(error)})") from error
+        raise Unusable(f"Flower's configuration {path}: cannot be read ({text_of(error, path)})") from error
     return {name: each for name, each in table.get("superlink", {}).items() if isinstance(each, dict)}
 
 
@@ -146,7 +146,9 @@ def _trusting(certificates: Path | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=str(certificates) if certificates else None)
     except OSError as error:  # an SSLError is one
-        raise EdgeFailed(f"root-certificates {certificates}: cannot be read ({text_of(error)})") from error
+        raise EdgeFailed(
+            f"root-certificates {certificates}: cannot be read ({text_of(error, certificates)})"
+        ) from error
 
 
 def _mistrust(where: Connection, error: ssl.SSLError) -> str:

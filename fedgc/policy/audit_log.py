@@ -120,7 +120,7 @@ class AuditLog:
                 fcntl.flock(log, fcntl.LOCK_EX)
                 yield log
         except OSError as error:
-            raise EdgeFailed(f"audit log {self.path}: {text_of(error)}") from error
+            raise EdgeFailed(f"audit log {self.path}: {text_of(error, self.path)}") from error
 
     def _head(self, log: IO[bytes]) -> Head:
         """Return the head; a line whose head could not be written any more is counted in."""
@@ -164,7 +164,7 @@ def verify(path: Path, known: str = "") -> Head:
                 head = _followed(path, head, line)
                 seen = seen or head.digest == known
     except OSError as error:
-        raise EdgeFailed(f"audit log {path}: {text_of(error)}") from error
+        raise EdgeFailed(f"audit log {path}: {text_of(error, path)}") from error
     if (head.lines, head.digest) != (kept.lines, kept.digest):
         raise EdgeFailed(
             f"audit log {path}: saw {head.lines} lines that end with {head.digest}, needed {kept.lines} "
@@ -197,8 +197,9 @@ def read_head(path: Path) -> Head:
             ) from error
         return Head()
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        reason = text_of(error, _head_of(path))
         raise EdgeFailed(
-            f"audit log {path}: its head {_head_of(path).name} cannot be read: {text_of(error)}"
+            f"audit log {path}: its head {_head_of(path).name} cannot be read: {reason}"
         ) from error
 
 

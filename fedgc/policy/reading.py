@@ -33,7 +33,7 @@ def read_policy(path: Path) -> Policy:
         text = path.read_text()
         table = tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:
-        raise Unusable(f"policy {path}: cannot be read: {text_of(error)}") from error
+        raise Unusable(f"policy {path}: cannot be read: {text_of(error, path)}") from error
     policy = Policy(path, MappingProxyType(dict(_lines(text))))
     given = {}
     for section, entries in table.items():

@@ -123,7 +123,8 @@ def load(
         try:
             found = _read(path)
         except (FedgcError, OSError) as error:
-            reasons.append(f"checkpoint {path.name}: skipped: {text_of(error)}")
+            cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+            reasons.append(f"checkpoint {path.name}: skipped: {text_of(cause, path)}")
             continue
         if reasons:
             tell(f"{'; '.join(reasons)}; {path.name}, of round {found.round}, is used in its place")
@@ -180,7 +181,7 @@ def listed(folder: Path, *, every: bool = False) -> tuple[Saved, ...]:
             found.append(_about(path))
         except (EdgeFailed, OSError) as error:  # damaged, or removed meanwhile: nothing to restore
             if every:
-                raise EdgeFailed(f"checkpoint {path}: {text_of(error)}") from error
+                raise EdgeFailed(f"checkpoint {path}: {text_of(error, path)}") from error
     return tuple(found)
 
 

@@ -162,7 +162,7 @@ def backup(database: Database, path: Path) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except (OSError, sqlite3.Error) as error:
-        raise EdgeFailed(f"backup {path}: could not be written: {text_of(error)}") from error
+        raise EdgeFailed(f"backup {path}: could not be written: {text_of(error, path)}") from error
     finally:
         with suppress(OSError):  # its folder may be a file
             temporary.unlink(missing_ok=True)

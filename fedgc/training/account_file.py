@@ -34,7 +34,9 @@ class AccountFile:
             for folder in (self._path.parent, self._path.parent.parent):  # which may be new, too
                 _sync(folder)
         except OSError as error:
-            raise EdgeFailed(f"account {self._path}: could not be written: {text_of(error)}") from error
+            raise EdgeFailed(
+                f"account {self._path}: could not be written: {text_of(error, self._path)}"
+            ) from error
 
     def read(self) -> tuple[Releases, Releases]:
         """Return what was written last, nothing without a file; raise EdgeFailed if it cannot be read."""
@@ -45,8 +47,8 @@ class AccountFile:
             return (), ()
         except (OSError, ValueError) as error:
             raise EdgeFailed(
-                f"account {self._path}: cannot be read ({text_of(error)}), and what this client has spent "
-                "of its privacy is in it; needed it, or another name of the run"
+                f"account {self._path}: cannot be read ({text_of(error, self._path)}), and what this client "
+                "has spent of its privacy is in it; needed it, or another name of the run"
             ) from error
 
 

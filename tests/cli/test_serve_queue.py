@@ -104,7 +104,7 @@ def test_missing_folder_and_unforeseen_error_fail_only_their_run(starts, serve, 
     assert states() == {"a": "failed", "b": "failed", "c": "completed"}
     reasons = {each["run"]: each["reason"] for each in entries()}
     assert reasons["a"] == f"folder {apart / 'app'}: saw none on this machine, needed the one that was added"
-    assert reasons["b"] == "the queue (entry 2): saw ZeroDivisionError: "
+    assert reasons["b"] == "the queue (entry 2): saw ZeroDivisionError"
 
 
 def test_run_of_killed_server_is_resumed_before_higher_priority(starts, serve):

@@ -35,7 +35,7 @@ def sink(path: str, tmp_path: Path) -> StoreSink:
     [
         (EdgeFailed("the run did not complete: no client came"), "the run did not complete: no client came"),
         (IndexError("list index out of range\nand more"),
-         "the server ended in mid-run: IndexError: list index out of range"),
+         "the server ended in mid-run: IndexError: list index out of range and more"),
         (SystemExit(1), "the server ended in mid-run"),
     ],
 )  # fmt: skip

@@ -100,6 +100,22 @@ def test_changed_totals_are_found(log: AuditLog):
         verify(log.path)
 
 
+def test_path_that_fails_is_named_once(log: AuditLog):
+    head, new = log.path.with_name("site.audit.jsonl.head"), log.path.with_name("site.audit.jsonl.new")
+    new.mkdir()
+    with pytest.raises(EdgeFailed, match=rf"^audit log {log.path}: Is a directory: {new}$"):
+        log.append(Entry("joined", "north", "ward"))
+    apart = AuditLog(head / "log", UTC, wall)
+    with pytest.raises(EdgeFailed, match=rf"^audit log {apart.path}: File exists: {head}$"):
+        apart.totals()
+    head.unlink()
+    head.mkdir()
+    with pytest.raises(EdgeFailed, match=rf"its head {head.name} cannot be read: Is a directory$"):
+        verify(log.path)
+    with pytest.raises(EdgeFailed, match=r"^audit log (\S+): No such file or directory$"):
+        verify(log.path.with_name("none"))
+
+
 def test_log_and_head_cut_together_are_found_by_noted_digest(log: AuditLog):
     noted = verify(log.path).digest
     cut = AuditLog(log.path.with_name("cut.jsonl"), UTC, wall)

@@ -344,7 +344,9 @@ def test_unloadable_chunk_fails_and_next_chunk_continues(bench, small):
     engine = bench.engine(replace(small, load=load))
     engine.handle(bench.work([1, 0]))
     failed, progress = bench.drain(engine)
-    assert failed == Failed(0.0, "me", 1, "chunk 1 (c1), step 1: FileNotFoundError: no scan", (1,))
+    assert failed == Failed(
+        0.0, "me", 1, "chunk 1 (c1), step 1: FileNotFoundError: no scan of that name", (1,)
+    )
     assert progress.chunk == 0
 
 

@@ -40,7 +40,7 @@ def test_failing_evaluation_is_reported_in_one_line(small):
         raise ValueError("no labels\nat all")
 
     common = CommonModel(replace(small, evaluate=evaluate), RunConfig(work="coded"))
-    with pytest.raises(TaskFailed, match=r"evaluate\(\) raised ValueError: no labels$"):
+    with pytest.raises(TaskFailed, match=r"evaluate\(\) raised ValueError: no labels at all$"):
         common.evaluate(common.first())
 
 
