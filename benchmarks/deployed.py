@@ -17,7 +17,7 @@ from benchmarks.stock import MODELS, Quickstart, overheads_s
 from fedgc.deploy.app_folder import Setting
 from fedgc.deploy.local_consortium import make_consortium
 from fedgc.deploy.local_federation import LocalFederation, Node
-from fedgc.errors import EdgeFailed
+from fedgc.errors import EdgeFailed, words_of
 from fedgc.secagg import Quantizer
 from fedgc.store.database import Store
 
@@ -84,7 +84,7 @@ def _plus_rows(federation: LocalFederation, folder: Path) -> Iterator[dict[str, 
     try:
         found = overheads_s(federation, folder, SECAGG_PLUS, run, PLUS_WAIT_S)
     except EdgeFailed as error:
-        yield {"what": "failed", "part": "flower deployed", "reason": str(error).splitlines()[0]}
+        yield {"what": "failed", "part": "flower deployed", "reason": words_of(error)}
         return
     for overhead_s in found[PRACTICE:]:
         yield {"what": "deployed", "method": "flower", "round_s": overhead_s}

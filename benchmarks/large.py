@@ -34,7 +34,7 @@ from benchmarks.report import Report, Value, machine, number
 from benchmarks.stock import plain_stream_s
 from fedgc.deploy.app_folder import Setting
 from fedgc.deploy.local_federation import LocalFederation
-from fedgc.errors import BadSetting, EdgeFailed
+from fedgc.errors import BadSetting, EdgeFailed, words_of
 from fedgc.sim.owned import end_with_the_parent
 from fedgc.store.database import Store
 
@@ -133,12 +133,11 @@ def bench_large(sizes_gb: Sequence[float], rounds: int = ROUNDS) -> Report:
                 try:
                     rows += _measured(federation, folder, model, size_bytes, rounds)
                 except EdgeFailed as error:
-                    reason = str(error).splitlines()[0]
-                    rows.append({"what": "failed", "model": model, "reason": reason})
+                    rows.append({"what": "failed", "model": model, "reason": words_of(error)})
         try:
             rows += large_overlap.bench_overlap(folder, f"{MODULE}:{_attribute(SLOW)}", environment)
         except EdgeFailed as error:
-            rows.append({"what": "failed", "model": SLOW, "reason": str(error).splitlines()[0]})
+            rows.append({"what": "failed", "model": SLOW, "reason": words_of(error)})
     return Report({**figures(rows), **large_overlap.figures(rows)}, rows, machine())
 
 

@@ -36,7 +36,7 @@ from benchmarks.stock import MODELS, Quickstart, fedavg_overheads_s, plain_strea
 from benchmarks.stop import stops_heard_s
 from fedgc.deploy.app_folder import Setting
 from fedgc.deploy.local_federation import LocalFederation
-from fedgc.errors import EdgeFailed, FedgcError
+from fedgc.errors import EdgeFailed, FedgcError, words_of
 from fedgc.store.database import Store
 
 Rows = list[dict[str, Value]]
@@ -99,8 +99,7 @@ class Parts:
                 raise EdgeFailed("no time was left")
             self.rows += measure(left_s)
         except (FedgcError, OSError, queue.Empty, BrokenBarrierError) as error:  # processes of all kinds
-            said = f"{type(error).__name__}: {error}".splitlines()[0]
-            self.rows.append({"what": "failed", "part": name, "reason": said})
+            self.rows.append({"what": "failed", "part": name, "reason": words_of(error)})
 
 
 def bench_link(*, quick: bool) -> Report:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedgc.errors import BadSetting, EdgeFailed
+from fedgc.errors import BadSetting, EdgeFailed, text_of
 from fedgc.sim.clock import Scenario
 from fedgc.sim.traces.table import COUNTS, Rows, read_bytes, to_scenario
 from fedgc.sim.traces.values import number, shown
@@ -69,4 +69,4 @@ def _columns(path: Path) -> list[list[Any]]:
         table = parquet.read_table(io.BytesIO(content), columns=list(COLUMNS))
         return [table[name].to_pylist() for name in COLUMNS]
     except (arrow.ArrowException, KeyError, ValueError, OSError) as error:
-        raise BadSetting(f"trace {path.name}: {str(error).splitlines()[0]}") from error
+        raise BadSetting(f"trace {path.name}: {text_of(error, path)}") from error

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from fedgc.errors import EdgeFailed, Unusable
+from fedgc.errors import EdgeFailed, Unusable, words_of
 from fedgc.export.rows import measures
 from fedgc.store.views import Round, Run
 
@@ -40,7 +40,7 @@ def log_run(
     except Unusable:
         raise
     except Exception as error:  # its own, a database's, a disk's: MLflow raises many types
-        raise EdgeFailed(f"mlflow at {tracking}: {str(error).splitlines()[0]}") from error
+        raise EdgeFailed(f"mlflow at {tracking}: {words_of(error)}") from error
 
 
 def _logged(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadTask, EdgeFailed, Unusable
+from fedgc.errors import BadTask, EdgeFailed, Unusable, words_of
 from fedgc.sim.workers import Order, ahead
 from fedgc.training.simulated import ClientTrainer, Stretch, Trained
 from fedgc.training.tasks import Task
@@ -46,7 +46,7 @@ class RayWorkers:
         try:
             self._ray.init(address, log_to_driver=False, include_dashboard=False if address == HERE else None)
         except Exception as error:  # Ray raises what its connection does
-            raise EdgeFailed(f"--ray {address}: {_line(error)}, needed a cluster of Ray") from error
+            raise EdgeFailed(f"--ray {address}: {words_of(error)}, needed a cluster of Ray") from error
         gpus = 0.0 if config.device == "cpu" else self._ray.cluster_resources().get("GPU", 0.0)
         kind = self._ray.remote(
             num_cpus=1, num_gpus=min(1.0, gpus / count), max_restarts=-1, max_task_retries=RETRIES
@@ -55,7 +55,7 @@ class RayWorkers:
             made = [kind(Actor).remote(make, config, folder, sys.path) for _ in range(count)]
         except Exception as error:  # of the user's task, which pickle refuses in many ways
             self._ray.shutdown()
-            raise BadTask(f"task: {_line(error)}, needed one that can be sent to Ray") from error
+            raise BadTask(f"task: {words_of(error)}, needed one that can be sent to Ray") from error
         self._actors: deque[Any] = deque(made)
 
     def more(self, needed: Order, ordered: int, clients: int) -> int:  # noqa: ARG002  the interface of all workers
@@ -79,7 +79,8 @@ class RayWorkers:
             cause = getattr(error, "cause", None)  # of an actor's error, which has its traceback as text
             if isinstance(cause, EdgeFailed):
                 raise cause from None
-            raise EdgeFailed(f"training on Ray: {_line(error)}") from error
+            reason = words_of(cause if isinstance(cause, Exception) else error)
+            raise EdgeFailed(f"training on Ray: {reason}") from error
 
     def close(self) -> None:
         """Leave the cluster; one that was started for this simulation ends."""
@@ -93,7 +94,3 @@ def _ray() -> Any:  # noqa: ANN401  a module without types
         raise Unusable(
             "--ray: saw no package ray, needed it: pip install '.[ray]' in fedgc's repository"
         ) from None
-
-
-def _line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__

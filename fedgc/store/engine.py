@@ -20,7 +20,7 @@ from typing import Any, Final
 from sqlalchemy import URL, Connection, create_engine, event, exc, make_url, text
 from sqlalchemy.pool import StaticPool
 
-from fedgc.errors import BadMessage, EdgeFailed, FedgcError, Unusable
+from fedgc.errors import BadMessage, EdgeFailed, FedgcError, Unusable, text_of
 from fedgc.guards import guarded
 from fedgc.store import owned
 
@@ -166,7 +166,7 @@ class Database:
         try:
             yield
         except (exc.IntegrityError, exc.DataError) as error:
-            raise BadMessage(f"store {self.name}: refused: {_line(error.orig)}") from error
+            raise BadMessage(f"store {self.name}: refused: {text_of(error.orig or error)}") from error
         except exc.SQLAlchemyError as error:
             raise self._meaning(error) from error
 
@@ -203,7 +203,7 @@ class Database:
         for prefix, meaning in _SQLITE_ERRORS.items():
             if code.startswith(prefix):
                 return _KINDS.get(prefix, EdgeFailed)(f"store {self.name}: {meaning}")
-        return EdgeFailed(f"store {self.name}: {_line(cause)}")
+        return EdgeFailed(f"store {self.name}: {text_of(cause)}")
 
 
 def use_wal(database: Database, wait_s: float) -> None:
@@ -284,13 +284,8 @@ def _may_write(folder: Path) -> bool:
     return os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
-def _line(error: object) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
 def _without_driver(url: URL, error: Exception) -> str:
     if isinstance(error, ImportError):
         extra = " (pip install 'psycopg[binary]')" if url.get_backend_name() == "postgresql" else ""
-        return f"saw no driver for {url.drivername} ({_line(error)}), needed its package{extra}"
-    return f"saw {_line(error)}, needed an address that SQLAlchemy knows"
+        return f"saw no driver for {url.drivername} ({text_of(error)}), needed its package{extra}"
+    return f"saw {text_of(error)}, needed an address that SQLAlchemy knows"

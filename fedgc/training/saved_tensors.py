@@ -2,13 +2,21 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
-from fedgc.errors import Unusable
+from fedgc.errors import LONGEST_TEXT, Unusable, printable, text_of, words_of
+
+CAUSE: Final = "WeightsUnpickler error: "  # follows torch's advice on `weights_only`, of 700 characters
+
+
+def reason_of(error: Exception) -> str:
+    """Return why torch cannot read a file, without its advice."""
+    advice, _, cause = str(error).rpartition(CAUSE)
+    return printable(cause, LONGEST_TEXT) if advice else words_of(error, LONGEST_TEXT)
 
 
 def saved_tensors(path: Path) -> Mapping[str, NDArray[Any]]:
@@ -20,8 +28,8 @@ def saved_tensors(path: Path) -> Mapping[str, NDArray[Any]]:
         with torch.serialization.safe_globals([TensorDataset]):
             saved = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds of error for invalid files
-        reason = str(error).strip().split("\n")[0]
-        raise Unusable(f"{path}: saw {reason[:200]}, needed tensors that torch saved") from error
+        reason = text_of(error, path) if isinstance(error, OSError) else reason_of(error)
+        raise Unusable(f"{path}: saw {reason}, needed tensors that torch saved") from error
     if isinstance(saved, TensorDataset):
         saved = saved.tensors
     if isinstance(saved, list | tuple):

@@ -29,6 +29,7 @@ from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.fragments import borders_of
 from fedgc.large_vectors import in_tiles
 from fedgc.training.flat import Vector, check_shape, check_vector
+from fedgc.training.saved_tensors import reason_of
 from fedgc.training.schedule_free import ScheduleFreeSGD, average
 
 USUAL_MOMENTUM: Final = 0.9  # of rules that need one, unless the setting says another
@@ -224,9 +225,8 @@ def _read(state: bytes) -> dict[str, Any]:
     try:
         kept = torch.load(BytesIO(state), weights_only=True)
     except Exception as error:  # torch raises many kinds of error for invalid bytes
-        reason = str(error).split("\n")[0]
         raise EdgeFailed(
-            f"server optimizer: its {len(state)} bytes of state cannot be read: {reason}"
+            f"server optimizer: its {len(state)} bytes of state cannot be read: {reason_of(error)}"
         ) from error
     if not isinstance(kept, dict) or kept.keys() - {"residual"} != {"rule", "parameters", "state"}:
         raise EdgeFailed(f"server optimizer: saw a {type(kept).__name__} of another form as its state")

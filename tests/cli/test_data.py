@@ -124,3 +124,10 @@ def test_saved_tensors_are_split(data, form: str):
 def test_other_saved_object_is_refused(data):
     torch.save({"x": "text"}, "ward.pt")
     data("split", "ward.pt", "--chunks", "2", "--to", "store", raises="saw a dict, needed tensors")
+    torch.save({"x": print}, "ward.pt")
+    data(
+        "split", "ward.pt", "--chunks", "2", "--to", "store", raises="ward.pt: saw Unsupported global: GLOBAL"
+    )
+    for none in ("none.pt", "none.npz", "none.safetensors"):
+        sentence = f"{none}: saw No such file or directory, needed"
+        data("split", none, "--chunks", "2", "--to", "store", raises=sentence)

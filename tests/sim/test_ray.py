@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from concurrent.futures import Future
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.sim import ray_workers
 from fedgc.sim.training import train
+from fedgc.sim.workers import Order
 from tests.sim.test_fleet import job, make
 
 
@@ -26,6 +28,19 @@ def test_ray_without_its_package_is_refused_in_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(Unusable, match="saw no package ray, needed it: pip install"):
         train(replace(job(), ray="local", workers=2))
+
+
+class ActorError(Exception):
+    """As Ray's: its text is a traceback, and what the actor raised is its cause."""
+
+    cause = ValueError("no\nbatch")
+
+
+def test_error_of_actor_is_told_by_its_cause():
+    order = Order(None, Future())
+    order.future.set_exception(ActorError("ray::Actor.train()\n" * 50))
+    with pytest.raises(EdgeFailed, match=r"^training on Ray: ValueError: no batch$"):
+        ray_workers.RayWorkers.result(None, order)
 
 
 @pytest.mark.contract

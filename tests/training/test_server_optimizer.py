@@ -154,6 +154,8 @@ def test_invalid_state_bytes_are_refused(tmp_path):
     for spoilt in (b"", b"nonsense", state[: len(state) // 2], (tmp_path / "code").read_bytes()):
         with pytest.raises(EdgeFailed, match="server optimizer"):
             server.restore(spoilt)
+    with pytest.raises(EdgeFailed, match=r"cannot be read: Unsupported global: GLOBAL \S*print was not"):
+        server.restore((tmp_path / "code").read_bytes())
     torch.save([1], tmp_path / "list")
     with pytest.raises(EdgeFailed, match="saw a list"):
         server.restore((tmp_path / "list").read_bytes())
