@@ -28,7 +28,7 @@ from fedgc.config import RunConfig
 from fedgc.config.names import group_of
 from fedgc.deploy.app_folder import App, Setting
 from fedgc.deploy.superlink import Superlink
-from fedgc.errors import BadSetting, EdgeFailed, Unusable
+from fedgc.errors import BadSetting, EdgeFailed, Unusable, text_of
 from fedgc.store import checkpoint, owned
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
@@ -108,7 +108,7 @@ def write_place(environment: ScriptEnvironment) -> Path:
         with open(place, "w", opener=owned.opener) as file:
             file.write(environment.write()[VARIABLE])
     except OSError as error:
-        raise EdgeFailed(f"{place}: cannot be written ({error.strerror or error})") from error
+        raise EdgeFailed(f"{place}: cannot be written ({text_of(error, place)})") from error
     return place
 
 

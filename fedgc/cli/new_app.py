@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedgc.cli.template import FILES
 from fedgc.deploy.flower_version import supported
-from fedgc.errors import EdgeFailed, Unusable
+from fedgc.errors import EdgeFailed, Unusable, text_of
 
 
 def write_new(folder: Path) -> None:
@@ -24,7 +24,7 @@ def write_new(folder: Path) -> None:
             path.write_text(_filled(text, folder.name, package))
         (folder / ".python").write_text(f"{sys.executable}\n")
     except OSError as error:
-        raise EdgeFailed(f"{folder}: cannot be written: {error.strerror or error}") from error
+        raise EdgeFailed(f"{folder}: cannot be written: {text_of(error, folder)}") from error
     sys.stdout.write(
         f"{folder} is written: `cd {shlex.quote(str(folder))} && make test` runs it, "
         f"{package}/task.py is yours to change\n"

@@ -14,7 +14,7 @@ from typing import Final
 
 from fedgc.datastore.chunk_store import ChunkStore
 from fedgc.datastore.manifest import Chunk
-from fedgc.errors import EdgeFailed, Refused
+from fedgc.errors import EdgeFailed, Refused, text_of
 
 
 class ChunkCache:
@@ -33,7 +33,9 @@ class ChunkCache:
             self.forget({name for name in self._sizes if name.endswith(".part")})
             self._make_room(0)
         except OSError as error:
-            raise EdgeFailed(f"chunks {folder}: {error.strerror}, needed a folder to write") from error
+            raise EdgeFailed(
+                f"chunks {folder}: {text_of(error, folder)}, needed a folder to write"
+            ) from error
 
     @property
     def used_bytes(self) -> int:
@@ -59,7 +61,7 @@ class ChunkCache:
                 self._sizes[chunk.digest] = self._sizes.pop(chunk.digest)
                 return (self._folder / chunk.digest).read_bytes()
             except OSError as error:
-                raise EdgeFailed(f"{chunk.name}: {error.strerror}, needed a file to read") from error
+                raise EdgeFailed(f"{chunk.name}: {text_of(error)}, needed a file to read") from error
 
     def fetch(self, chunk: Chunk, *, evicts: bool = True) -> bool:
         """Fetch a chunk; return whether it is here. Unless `evicts`, it takes only room that is free."""
@@ -76,7 +78,7 @@ class ChunkCache:
                 self._count(chunk.size_bytes, time.monotonic() - began)
                 part.replace(self._folder / chunk.digest)
             except OSError as error:
-                raise EdgeFailed(f"{chunk.name}: {error.strerror}, needed a disk to write to") from error
+                raise EdgeFailed(f"{chunk.name}: {text_of(error)}, needed a disk to write to") from error
             finally:
                 part.unlink(missing_ok=True)
             self._sizes[chunk.digest] = chunk.size_bytes

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedgc.errors import EdgeFailed, Unusable
+from fedgc.errors import EdgeFailed, Unusable, text_of
 from fedgc.export.rows import Column, Table
 
 
@@ -77,4 +77,4 @@ def _whole(path: Path) -> Iterator[Path]:
         finally:
             unfinished.unlink(missing_ok=True)
     except OSError as error:
-        raise EdgeFailed(f"{path}: {error.strerror or error}, needed to write it") from error
+        raise EdgeFailed(f"{path}: {text_of(error, path)}, needed to write it") from error

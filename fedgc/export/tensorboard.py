@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from fedgc.errors import EdgeFailed, Unusable
+from fedgc.errors import EdgeFailed, Unusable, text_of
 from fedgc.export.rows import measures
 from fedgc.store.views import Round, Run
 
@@ -39,5 +39,5 @@ def write_events(
             write(row.round, ended, {**measures(each), **of_clients.get(row.round, {})})
         writer.close()
     except OSError as error:
-        raise EdgeFailed(f"{own}: {error.strerror or error}, needed to write it") from error
+        raise EdgeFailed(f"{own}: {text_of(error, own)}, needed to write it") from error
     return own

@@ -68,7 +68,7 @@ def test_empty_folder_is_accepted_and_full_folder_unchanged(tmp_path: Path):
 
 def test_unwritable_folder_gives_one_line(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(EdgeFailed, match="cannot be written"):
+    with pytest.raises(EdgeFailed, match=r"cannot be written: Not a directory"):
         write_new(tmp_path / "file" / "ward")
 
 
