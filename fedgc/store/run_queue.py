@@ -115,10 +115,12 @@ class RunQueue:
 
 
 def queue_marks(connection: Connection) -> tuple[int, ...]:
-    """Return numbers that change when the queue does."""
+    """Return numbers that change when the queue does, or when a process that serves an entry ends."""
     left = func.count(case((Queued.state == INTERRUPTED, 1)))
     counts = (func.count(), func.count(Queued.began), func.count(Queued.ended), left, func.max(Queued.id))
-    return tuple(each or 0 for each in connection.execute(select(*counts)).one())
+    serving = connection.scalars(select(Queued.process).where(Queued.state == RUNNING))
+    gone = sum(bool(ended(mapping_in(process))) for process in serving)
+    return (*(each or 0 for each in connection.execute(select(*counts)).one()), gone)
 
 
 def _entries(connection: Connection, finished: int) -> tuple[Entry, ...]:

@@ -1,5 +1,9 @@
 """Test the queue of runs: its order, who takes an entry, and what is refused."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 
 from fedgc.errors import Unusable
@@ -125,3 +129,18 @@ def test_pulse_of_run_changes_with_queue(store):
     assert len({each.marks for each in pulses[1:5]}) == 4
     assert pulses[0].marks != pulses[1].marks
     assert pulses[5].marks != pulses[4].marks
+
+
+def test_pulse_changes_when_server_of_queue_is_killed(store):
+    store.write(Begun(1000.0, "a", {"task": "digits"}))
+    added(store, ("b", 0))
+    tells = "import json, sys\nfrom fedgc.store.liveness import this_process\n"
+    tells += "print(json.dumps(this_process().words()), flush=True)\nsys.stdin.read()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", tells], stdin=pipe, stdout=pipe) as server:
+        store.queue.take(json.loads(server.stdout.readline()), 1001.0)
+        before = store.pulse()
+        assert store.pulse() == before
+        server.kill()
+    assert [each.state for each in store.queue.entries()] == [INTERRUPTED]
+    assert store.pulse().marks != before.marks
