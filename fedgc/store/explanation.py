@@ -27,6 +27,7 @@ from fedgc.store.views import Round, Run
 INCOMPLETE: Final = "the run did not complete: "  # the prefix of the reason when the server gave up
 NAMED: Final = 5  # clients that a line names
 SUMMED: Final = ("synced", "approximate")
+START_TIMEOUT: Final = "timing.start-timeout-s"
 ONE_RUN: Final = "a SuperNode serves one run at a time"
 BACK: Final = "what it has finished counts once it is back"
 LOOK: Final = "to do: look at the server's machine and its log"
@@ -203,10 +204,12 @@ def _to_do(known: _Known, awaited: Sequence[Awaited], until: float | None) -> It
     live = known.run.present
     absent = _some([each.name for each in awaited if not each.present])
     if _whole(live, "needed"):
-        ends = "" if until is None else f" by {_clock(until)}, or the run ends (timing.start-timeout-s)"
         if known.others:
-            yield f"to do: wait until run {_some(known.others)} is over, or stop it,{ends}: {ONE_RUN}"
+            busy = f"run {_some(known.others)} has the clients ({ONE_RUN})"
+            ends = "" if until is None else f"; otherwise this run ends at {_clock(until)} ({START_TIMEOUT})"
+            yield f"to do: {busy}: wait for its end, or stop it{ends}"
             return
+        ends = "" if until is None else f" by {_clock(until)}, or the run ends ({START_TIMEOUT})"
         start = f"start {absent}" if absent else "start more clients"
         busy = "" if absent else f"; {ONE_RUN}, so clients may be busy with another one"
         yield f"to do: {start}{ends}; min-clients says how many a run needs to begin{busy}"

@@ -108,8 +108,17 @@ def test_gathering_run_says_how_many_clients_must_come(store: Store):
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ("hospital:1", "wait until run night is over, or stop it, by {}, or the run ends ({}): {}"),
-        ("hospital:2", "start more clients by {}, or the run ends ({}); {}"),
+        (
+            "hospital:1",
+            "run night has the clients (a SuperNode serves one run at a time): wait for its end, or stop it; "
+            "otherwise this run ends at {at} (timing.start-timeout-s)",
+        ),
+        (
+            "hospital:2",
+            "start more clients by {at}, or the run ends (timing.start-timeout-s); min-clients says how many "
+            "a run needs to begin; a SuperNode serves one run at a time, so clients may be busy with another "
+            "one",
+        ),
     ],
 )
 def test_run_on_busy_clients_names_run_that_they_serve(store: Store, other: str, said: str):
@@ -119,10 +128,7 @@ def test_run_on_busy_clients_names_run_that_they_serve(store: Store, other: str,
     store.write(Present(NOW, "night", live(**{SUPERLINK: other})))
     last = told(store).lines[-1]
     at = time.strftime("%H:%M:%S", time.localtime(NOW + 40))
-    one = "a SuperNode serves one run at a time"
-    needs = f"min-clients says how many a run needs to begin; {one}, so clients may be busy with another one"
-    why = one if other == "hospital:1" else needs
-    assert last == "to do: " + said.format(at, "timing.start-timeout-s", why)
+    assert last == "to do: " + said.format(at=at)
     store.write(Ended(NOW, "night", "stopped"))
     assert told(store).lines[-1].startswith("to do: start more clients")
 
