@@ -196,9 +196,12 @@ def _how_left(store: Store, name: str, wanted: Wanted, before: Run | None) -> st
     if run is None or run == before:
         if wanted.superlink is None:
             return NOTHING_STARTED
-        return f"run {name} has not begun; if it does, its SuperLink had taken it: `fedgc status` shows it"
+        begins = "if its SuperLink has accepted it, it will still begin: `fedgc status` shows it"
+        return f"run {name} has not begun; {begins}"
     if run.state == "running" and not lost(run):
         return f"run {name} is still running, or just ending; `fedgc status {name}` shows it"
+    if run.state == "completed":
+        return f"run {name} is completed"
     advice = f"`fedgc run --resume {name}` goes on" if run.models else "it has no model to go on from"
     return f"run {name} is {state_of(run)}; {advice}"
 

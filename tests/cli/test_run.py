@@ -272,7 +272,17 @@ def test_ctrl_c_while_run_is_submitted_names_it(stand, capsys):
     made.submit = lambda app: os.kill(os.getpid(), signal.SIGINT)
     with pytest.raises(SystemExit, match="130"):
         running.run(Wanted(None, {"run": "same"}, superlink="ward"))
-    assert capsys.readouterr().err.startswith("fedgc: interrupted; run same has not begun; if it does,")
+    begins = "if its SuperLink has accepted it, it will still begin: `fedgc status` shows it"
+    assert capsys.readouterr().err == f"fedgc: interrupted; run same has not begun; {begins}\n"
+
+
+@pytest.mark.usefixtures("signals")
+def test_ctrl_c_after_last_round_says_run_is_completed(stand, capsys):
+    made = stand(complete)
+    made.close = lambda: os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(SystemExit, match="130"):
+        running.run(Wanted(None, {"run": "same"}, superlink="ward"))
+    assert capsys.readouterr().err == "fedgc: interrupted; run same is completed\n"
 
 
 @pytest.mark.usefixtures("signals")
