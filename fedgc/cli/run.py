@@ -417,6 +417,11 @@ def app_with(app: App | None, folder: Path, config: RunConfig, here: Path) -> Pa
     return app.write(folder, config.table(), travels(config.script, app.folder, app))
 
 
+def new_name() -> str:
+    """Return the name of a run to which none is given."""
+    return f"run-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
+
+
 def settings_of(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
     """Return the settings: those given, over those of a resumed run, over the app's."""
     layers: list[Layer] = []
@@ -424,8 +429,7 @@ def settings_of(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
         layers.append(("--clients", {"min-clients": wanted.here}))
     if app is not None:
         layers.append((MANIFEST, app.settings))
-    name = f"run-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
-    had: Mapping[str, Setting] = {"run": name}
+    had: Mapping[str, Setting] = {"run": new_name()}
     if wanted.resume is not None:
         found = store.run(wanted.resume)
         must_be_over(found)

@@ -9,11 +9,11 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from fedgc.cli.clients import NONE, ClientSettings
 from fedgc.errors import EdgeFailed, Unusable
@@ -23,6 +23,7 @@ from fedgc.store.engine import default_path, runs_folder
 FILE: Final = "place.json"
 LOCK: Final = "lock"
 POLL_S: Final = 0.2
+UNKNOWN: Final = "another command"  # that holds a lock, if it could not write its process id
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,37 +79,47 @@ def keys_of_queue(store: str) -> Path:
 
 
 @contextmanager
-def claimed(run: str, wait_s: float = 0.0) -> Iterator[None]:
+def claimed(run: str, waits: Callable[[str], bool] = lambda _: False) -> Iterator[None]:
     """Hold the lock of a run: the store knows of a start only once its server has begun.
 
+    While another command on this machine holds it, `waits` is called again and again with the name of that
+    command's process, and says whether to wait longer.
+
     Raises:
-        Unusable: Another command on this machine holds it, also after `wait_s`.
+        Unusable: Another command holds it, and `waits` is false.
     """
-    path = folder_of(run) / LOCK
     with ExitStack() as stack:
+        lock = None
         with suppress(OSError):  # as of the place: a folder that cannot be written ends no run
+            path = folder_of(run) / LOCK
             owned.make_folder(path.parent)
-            lock = stack.enter_context(open(path, "a+", opener=owned.opener))
-            _hold(run, lock, time.monotonic() + wait_s)
+            lock = owned.opener(str(path), os.O_RDWR | os.O_CREAT)
+            stack.callback(os.close, lock)
+        while lock is not None and not _locked(lock):
+            by = _holder(lock)
+            if not waits(by):
+                raise Unusable(f"run {run}: saw it running ({by} has started it), needed it to be over")
+            time.sleep(POLL_S)
         yield
 
 
-def _hold(run: str, lock: IO[str], end: float) -> None:
-    while True:
+def _locked(lock: int) -> bool:
+    """Take the lock and write this process into it; return False if another command holds it."""
+    with suppress(OSError):  # a file system without locks, or a full one
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
         except BlockingIOError:
-            lock.seek(0)
-            by = lock.read().strip() or "another"
-            if time.monotonic() >= end:
-                raise Unusable(
-                    f"run {run}: saw it running (process {by} has started it), needed it to be over"
-                ) from None
-        time.sleep(POLL_S)
-    lock.truncate(0)
-    lock.write(f"{os.getpid()}\n")
-    lock.flush()
+            return False
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return True
+
+
+def _holder(lock: int) -> str:
+    with suppress(OSError):
+        if pid := os.pread(lock, 32, 0).decode(errors="replace").strip():
+            return f"process {pid}"
+    return UNKNOWN
 
 
 def keep_place(run: str, place: RunPlace) -> None:

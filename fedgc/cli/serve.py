@@ -31,6 +31,7 @@ from fedgc.cli.run import (
     Wanted,
     host_of,
     must_be_known,
+    new_name,
     ready,
     settings_of,
     started,
@@ -50,7 +51,7 @@ from fedgc.store.views import Run
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
-CLAIM_S: Final = 60.0  # for the command that ran it until now to end
+CLAIM_S: Final = 60.0  # for the command that has started the run to end, while the run is not under way
 CHECK_S: Final = 2.0  # between checks for processes of a local federation that ended
 POLL_S: Final = 0.2  # the same during a pause
 NOT_BY_USER: Final = "its SuperLink ended the server"
@@ -117,8 +118,11 @@ def keep(
     store: Store,
     console: Console,
     on: Callable[[Wanted, str], AbstractContextManager[Host]],
+    claim_s: float | None = None,
 ) -> Over | None:
     """Keep a run alive until it is complete or stopped; give up after `most` restarts without a round.
+
+    What is started is decided once no other command on this machine runs it.
 
     Args:
         wanted: The run.
@@ -126,15 +130,30 @@ def keep(
         store: The store of the run.
         console: Where the run is shown.
         on: Enters where a run of a name takes place; called only if there is something to run.
+        claim_s: So long another command may hold the run while it is not under way, by default `CLAIM_S`.
 
     Returns:
         How the last start of the run ended; None if it was complete before.
 
     Raises:
         EdgeFailed: The run did not complete; the message begins with the first cause.
-        Unusable: The run cannot begin with these settings.
+        Unusable: The run cannot begin with these settings, or another command holds it.
     """
     app = app_in(wanted.folder)
+    wanted, name = _named(store, wanted, app)
+    with claimed(name, _Waits(store, console, name, CLAIM_S if claim_s is None else claim_s)):
+        return _kept(wanted, most, store, console, on, app)
+
+
+def _kept(
+    wanted: Wanted,
+    most: int,
+    store: Store,
+    console: Console,
+    on: Callable[[Wanted, str], AbstractContextManager[Host]],
+    app: App | None,
+) -> Over | None:
+    """Keep a run alive whose lock is held."""
     wanted, known = _under_its_name(store, wanted, app)
     if known is not None and alive(known, time.time()):
         known = _followed(store, known, console)
@@ -148,7 +167,7 @@ def keep(
         raise Unusable("fedgc serve: saw history.keep-checkpoints = 0, needed 1 or more to resume from")
     say(console, f"run {name}, store {store.name}")
     began = time.monotonic()
-    with claimed(name, CLAIM_S), on(wanted, name) as host:
+    with on(wanted, name) as host:
         keep_place(name, wanted.place)
         over = _Server(Place(wanted, app, store, host, console)).keep(config, Restarts(most))
     print_tables(console, over.seen, time.monotonic() - began, resumed=bool(config.resume))
@@ -158,13 +177,46 @@ def keep(
     return over
 
 
+class _Waits:
+    """What to do while another command holds the lock of a run: show the run while it is under way."""
+
+    def __init__(self, store: Store, console: Console, name: str, limit_s: float) -> None:
+        self._store, self._console, self._name, self._limit_s = store, console, name, limit_s
+        self._until: float | None = None
+
+    def __call__(self, holder: str) -> bool:
+        """Return whether to wait longer."""
+        known = Follower(self._store, self._name).run()
+        if known is not None and alive(known, time.time()):
+            _followed(self._store, known, self._console)
+            self._until = None
+            return True
+        now = time.monotonic()
+        if self._until is None and self._limit_s:
+            self._until = now + self._limit_s
+            say(self._console, f"run {self._name}: waiting for {holder}, which has started it, to end")
+        return self._until is not None and now < self._until
+
+
+def _named(store: Store, wanted: Wanted, app: App | None) -> tuple[Wanted, str]:
+    """Return a run with its name, which is a new one if none is given."""
+    if wanted.resume is not None:
+        name = store.run(wanted.resume).run
+        return replace(wanted, resume=name), name
+    layers = (wanted.settings, app.settings if app else {})
+    given = (layer.get(key) for key in ("resume", "run") for layer in layers)
+    name = next((str(each) for each in given if each), "") or new_name()
+    RunConfig.read({"run": name})  # checks
+    return replace(wanted, settings={**wanted.settings, "run": name}), name
+
+
 def _under_its_name(store: Store, wanted: Wanted, app: App | None) -> tuple[Wanted, Run | None]:
     """Return a run that the store knows by the given name, and what resumes it if it has a checkpoint."""
     if wanted.resume is not None:
         known = store.run(wanted.resume)
         return wanted.where_it_was(known.run), known
-    given = str(wanted.settings.get("run", "") or (app.settings.get("run", "") if app else ""))
-    found = Follower(store, given).run() if given else None
+    given = str(wanted.settings["run"])
+    found = Follower(store, given).run()
     if found is None:
         return wanted, None
     wanted = wanted.where_it_was(found.run)

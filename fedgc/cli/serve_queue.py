@@ -5,6 +5,7 @@ the clients on this machine, stay the same for all of them. Whatever ends a run 
 its reason, and the queue goes on; a run whose server was killed, or got a signal, is the first one again.
 """
 
+import math
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -58,7 +59,7 @@ def _run(
     try:
         with guarded("the queue", f"entry {entry.id}", EdgeFailed):
             given = replace(wanted, settings=entry.settings, folder=_folder(entry))
-            over = keep(given, most, store, console, lambda *_: nullcontext(host))
+            over = keep(given, most, store, console, lambda *_: nullcontext(host), math.inf)
     except FedgcError as error:
         return "failed", str(error)
     if over is not None and over.stopped:

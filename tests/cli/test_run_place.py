@@ -1,8 +1,8 @@
 """Test that a run is resumed and evaluated where it was."""
 
+import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,7 +13,16 @@ from fedgc.cli import evaluate as evaluation
 from fedgc.cli import run as running
 from fedgc.cli.clients import ClientSettings
 from fedgc.cli.run import Wanted
-from fedgc.cli.run_place import FILE, RunPlace, claimed, folder_of, keep_place, keys_of_queue, place_of
+from fedgc.cli.run_place import (
+    FILE,
+    LOCK,
+    RunPlace,
+    claimed,
+    folder_of,
+    keep_place,
+    keys_of_queue,
+    place_of,
+)
 from fedgc.cli.serve import serve
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, Unusable
@@ -193,15 +202,39 @@ def test_run_started_by_another_process_is_refused(
         command()
 
 
-def test_claim_waits_for_earlier_command(state: Path) -> None:
+def test_claim_waits_for_earlier_command() -> None:
+    asked: list[str] = []
     with ExitStack() as earlier:
         earlier.enter_context(claimed("ward"))
-        ended = threading.Thread(target=earlier.close)
-        with pytest.raises(Unusable, match="run ward: saw it running"), claimed("ward", 0.5):
+
+        def waits(holder: str) -> bool:
+            asked.append(holder)
+            if len(asked) == 2:
+                earlier.close()
+            return True
+
+        with claimed("ward", waits), pytest.raises(Unusable), claimed("ward"):
             pass
-        ended.start()
-        with claimed("ward", 60.0):
-            ended.join()
+    assert asked == [f"process {os.getpid()}"] * 2
+
+
+def test_holder_that_wrote_no_process_is_another_command() -> None:
+    with claimed("ward"):
+        (folder_of("ward") / LOCK).write_text("")
+        with pytest.raises(Unusable, match=r"\(another command has started it\)"), claimed("ward"):
+            pass
+
+
+def test_lock_on_full_disk_is_held_without_process() -> None:
+    full = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+    lines = (
+        f"from fedgc.cli.run_place import claimed\nfrom fedgc.errors import Unusable\n{full}"
+        "with claimed('ward'):\n    try:\n        with claimed('ward'): pass\n"
+        "    except Unusable as error: print(error)\nprint('over')\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=False)
+    said = "run ward: saw it running (another command has started it), needed it to be over\nover\n"
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, said, "")
 
 
 def test_folder_that_cannot_be_written_claims_nothing() -> None:

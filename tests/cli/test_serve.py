@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from fedgc.cli import run as running
 from fedgc.cli import serve as serving
 from fedgc.cli.run import Wanted
+from fedgc.cli.run_place import claimed
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.store import checkpoint
@@ -167,6 +169,32 @@ def test_known_run_is_resumed_and_complete_one_left_alone(starts, capsys):
     serve()
     assert len(made.given) == 1
     assert "run ward is complete" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "given"),
+    [(does(4), [("ward", "ward")]), (does(9, state="completed"), [])],
+    ids=["begun", "completed"],
+)
+def test_run_of_other_command_is_judged_after_that_ends(
+    starts, monkeypatch, capsys, meanwhile: Does, given: list[tuple[str, str]]
+):
+    made = starts(does(9, state="completed"))
+    with ExitStack() as other:
+        other.enter_context(claimed("ward"))
+        left = [meanwhile]
+
+        def ends(_seconds: float) -> None:
+            if left:
+                with Store.open() as store:
+                    left.pop()(store, "ward")
+                other.close()
+
+        monkeypatch.setattr("fedgc.cli.run_place.time.sleep", ends)
+        serve()
+    assert made.given == given
+    said = f"run ward: waiting for process {os.getpid()}, which has started it, to end\n"
+    assert capsys.readouterr().out.count(said) == 1
 
 
 def test_start_with_unseen_end_is_stopped_before_next_one(starts):

@@ -3,6 +3,7 @@
 import json
 import shutil
 import time
+from contextlib import ExitStack
 
 import click
 import pytest
@@ -12,6 +13,7 @@ from fedgc.cli import serve_queue as serving
 from fedgc.cli.commands import app
 from fedgc.cli.new_app import write_new
 from fedgc.cli.run import Wanted
+from fedgc.cli.run_place import claimed
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.store.database import Store
 from fedgc.store.liveness import SERVER, this_process
@@ -165,6 +167,32 @@ def test_queue_waits_for_superlink_that_does_not_answer(starts, serve, capsys):
     serve()
     assert states() == {"a": "completed"}
     assert capsys.readouterr().out.count("waiting: 127.0.0.1:1 does not answer: refused") == 1
+
+
+def test_queue_waits_for_command_that_holds_its_run(starts, monkeypatch, capsys):
+    add("a")
+    made = starts(does(9, state="completed"))
+    monkeypatch.setattr("fedgc.cli.serve.CLAIM_S", 0.0)
+    seen: list[str] = []
+    with ExitStack() as other:
+        other.enter_context(claimed("a"))
+
+        def passes(_seconds: float) -> None:
+            seen.append(states()["a"])
+            if len(seen) == 3:
+                with Store.open() as store:
+                    does(4)(store, "a")
+                other.close()
+            if seen[-1] == "completed":
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(serving.time, "sleep", passes)
+        with pytest.raises(KeyboardInterrupt):
+            serving.serve_queue(Wanted(None, {}, superlink="ward"), 0)
+    assert seen[:3] == ["running"] * 3, "it is not recorded as failed"
+    assert seen[-1] == "completed"
+    assert made.given == [("a", "a")]
+    assert capsys.readouterr().out.count("run a: waiting for process") == 1
 
 
 def test_run_with_invalid_settings_is_not_added(apart):
