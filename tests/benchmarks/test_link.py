@@ -165,8 +165,8 @@ def test_failed_part_gives_reason_and_other_parts_are_measured():
     parts.add("kept back for", lambda left_s: over("fedavg", "tiny", left_s))
     assert [row["part"] for row in parts.rows if row["what"] == "failed"] == ["broken", "late"]
     assert [row["reason"] for row in parts.rows if row["what"] == "failed"] == [
-        "EdgeFailed: it broke",
-        "EdgeFailed: no time was left",
+        "it broke and more of that",
+        "no time was left",
     ]
     found = figures(parts.rows)
     assert (found["session_overhead_s"], found["fedavg_overhead_s"]) == (40.0, 60.0)
