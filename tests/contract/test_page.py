@@ -201,9 +201,9 @@ def test_plain_averaging_line_matches_byte_figures(done, served: Served):
     floor = len(up) - up[::-1].argmax(axis=0)
     seen = plain.any(axis=0)  # the line is dashed
     assert seen.sum() > len(at) / 3
-    exchange = (floor - plain.argmax(axis=0))[seen] / (floor - control.argmax(axis=0))[seen]
-    expected = (np.array(series["plain_bytes"]) / sent)[:-1][seen]
-    assert np.median(np.abs(exchange - expected)) < 0.04
+    drawn, bars = (floor - each.argmax(axis=0) for each in (plain, control))
+    expected = bars * (np.array(series["plain_bytes"]) / sent)[:-1]
+    assert np.median(np.abs(drawn - expected)[seen]) < 3 * SCALE, "pixels: a low bar has few of them"
 
 
 def test_slow_and_killed_client_are_visible(done):
