@@ -128,10 +128,8 @@ class ModelStack:
             if lead:
                 moved -= torch.cat([each.reshape(-1) for each in lead]) * led
             squares = torch.linalg.vector_norm(moved, dim=1, dtype=torch.float64).square()
-        vectors, state = (
-            _in_main_memory(rows),
-            [self._optimizer.state.get(each, {}) for each in self._weights],
-        )
+        vectors = _in_main_memory(rows)
+        state = [self._optimizer.state.get(each, {}) for each in self._weights]
         figures = [each[first:].tolist() for each in (self._losses, self._bad, self._is_bad)]
         left = []
         for at, (losses, bad, is_bad, square) in enumerate(zip(*figures, squares.tolist(), strict=True)):

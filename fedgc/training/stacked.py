@@ -69,7 +69,12 @@ class StackedTrainer:
             with failing(group[0].work), restored():
                 return self._together(group)
         except EdgeFailed as error:
-            return [error] if len(group) == 1 else [self._outcomes([each])[0] for each in group]
+            if len(group) == 1:
+                return [error]
+            if isinstance(error.__cause__, torch.OutOfMemoryError):  # one by one would take very long
+                seen = f"training: a stack of {len(group)} clients does not fit into the device's memory"
+                return [EdgeFailed(f"{seen}, needed a smaller stack")] * len(group)
+            return [self._outcomes([each])[0] for each in group]
 
     def _together(self, group: Sequence[Stretch]) -> list[Outcome]:
         """Train stretches that begin alike, the longest first."""

@@ -229,6 +229,20 @@ def test_loss_that_reads_values_is_refused():
         train(Job(replace(task(), loss=reads), settings(), uneven(), owned=True, stack=CLIENTS))
 
 
+def test_stack_that_does_not_fit_is_named():
+    steps = iter(range(6))  # of the first client, which is trained alone
+
+    def large(module, batch):
+        if next(steps, None) is None:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return loss(module, batch)
+
+    with pytest.raises(
+        EdgeFailed, match=r"a stack of \d clients does not fit into the device's memory, needed"
+    ):
+        train(Job(replace(task(), loss=large), settings(), uneven(), owned=True, stack=CLIENTS))
+
+
 def by_shape(parameters, rate, size=torch.Tensor.dim, least=2):
     groups = [[each for each in parameters if (size(each) >= least) is wide] for wide in (True, False)]
     return torch.optim.SGD([{"params": each} for each in groups], lr=rate)
