@@ -130,6 +130,15 @@ def test_one_key_of_two_members_is_refused(opened, kit):
             join(group, changed(kit, roster, 1, **same), kit)
 
 
+@pytest.mark.parametrize("which", ["masks", "commitments"])
+def test_keys_that_site_has_not_signed_are_refused(opened, kit, which):
+    group, _, _ = opened
+    advert = next(iter(group.adverts()))
+    other = replace(advert, **{which: (SECRET, *getattr(advert, which)[1:])})
+    with pytest.raises(NotAdmitted, match="signature"):
+        SetUp(group.federation, 1).admit(other, kit.now)
+
+
 def test_own_head_must_be_in_roster(opened, kit):
     group, _, roster = opened
     for wrong in (changed(kit, roster, SITE, channel=public_of(SECRET)),

@@ -30,9 +30,9 @@ def test_backup_does_not_overwrite_file(file_store, tmp_path):
 def test_unwritable_backup_is_reported_and_leaves_nothing(file_store, tmp_path):
     with pytest.raises(EdgeFailed, match="could not be written"):
         file_store.backup(tmp_path / "nowhere" / "copy.db")
-    (tmp_path / "letter").touch()
+    (tmp_path / "taken").touch()
     with pytest.raises(EdgeFailed, match="could not be written: Not a directory"):
-        file_store.backup(tmp_path / "letter" / "copy.db")
+        file_store.backup(tmp_path / "taken" / "copy.db")
 
 
 def test_database_server_is_backed_up_by_its_own_tool(postgres, tmp_path):
