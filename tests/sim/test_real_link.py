@@ -21,8 +21,8 @@ from fedgc.links.session.client import Session
 from fedgc.links.session.client import Terms as SessionTerms
 from fedgc.links.session.server import Listener
 from fedgc.links.session.sessions import Surroundings
-from fedgc.messages import Add, Codeword, Held, Joined, Progress, Tick
-from fedgc.run.machine import Append, Apply, Finished, Run
+from fedgc.messages import Add, Announced, Codeword, Held, Joined, Progress, Tick
+from fedgc.run.machine import Append, Apply, Chose, Finished, Run
 from fedgc.sim.clock import ArrayClientModel, Terms, VirtualClock, working
 from fedgc.training import CommonModel, Engine, new_engine
 from fedgc.training.pace import Pace
@@ -55,7 +55,7 @@ def loss(module, batch):
     return nn.functional.cross_entropy(module(batch[0]), batch[1])
 
 
-TASK = Task(model=partial(nn.Linear, 5, 2), chunks=SIZES, load=load, loss=loss)
+TASK = Task(model=partial(nn.Linear, 5, 2), chunks=SIZES, load=load, loss=loss, may_move=True)
 
 
 class PastRound:
@@ -125,11 +125,13 @@ def real(folder: Path) -> PastRound:
     told = PastRound(tuned_run(CONFIG, now=time.monotonic(), size=common.size))
     turn, threads = threading.Lock(), []
     try:
-        for at, step_s in enumerate(STEP_S):  # one after the other, so that they are numbered as above
-            who = Identity(Ed25519PrivateKey.generate())
+        made = (Identity(Ed25519PrivateKey.generate()) for _ in STEP_S)
+        ordered = sorted(made, key=lambda who: who.client)  # so that they are numbered as above
+        for at, (who, step_s) in enumerate(zip(ordered, STEP_S, strict=True)):
             args = (listener.invite(), who, step_s, folder / str(at), turn)
             threads.append(threading.Thread(target=serve, args=args))
             threads[-1].start()
+            assert isinstance(events.get(timeout=20.0), Announced)
             joined = events.get(timeout=20.0)
             assert isinstance(joined, Joined)
             carry_out(told.handle(joined), listener)
@@ -150,7 +152,7 @@ def carry_out(outputs, listener: Listener) -> None:
     for output in outputs:
         if isinstance(output, Add):
             listener.take(output.client, output.round, output.attempt)
-        elif not isinstance(output, Apply | Append | Finished):
+        elif not isinstance(output, Apply | Append | Chose | Finished):
             listener.send(output)
 
 
