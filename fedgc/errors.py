@@ -142,22 +142,20 @@ def text_of(error: BaseException, named: str | PathLike[str] | None = None) -> s
 
 def _of_system(error: OSError, named: str | PathLike[str] | None) -> str:
     """Return the reason and, unless it is `named`, the path; a package's exception may lack the reason."""
-    paths = [fsdecode(each) for each in (error.filename, error.filename2) if isinstance(each, str | bytes)]
-    reason, known = error.strerror, fsdecode(named) if named else ""
-    if not reason:  # raised by a package with one argument: a path, or a sentence
-        text = str(error).strip().removesuffix(f": {known}")
-        reason = next((strerror(each) for kind, each in _OF_FILES.items() if isinstance(error, kind)), "")
-        if not reason and len(text.split()) == 1:
-            return f"{type(error).__name__}: {text}"
-        if not reason or not text or text.startswith(reason):
-            return text or reason
-        paths = [text]
-    if not paths or (known and normpath(known) in map(normpath, paths)):
-        return reason
-    first, *more = paths[0].split() or [""]
-    if isinstance(error, FileNotFoundError) and (error.filename is not None or not more or "/" in first):
-        return f"no file {paths[0]}"
-    return f"{reason}: {paths[0]}"
+    known = fsdecode(named) if named else ""
+    if error.strerror:
+        paths = [
+            fsdecode(each) for each in (error.filename, error.filename2) if isinstance(each, str | bytes)
+        ]
+        if not paths or (known and normpath(known) in map(normpath, paths)):
+            return error.strerror
+        reason = "no file " if isinstance(error, FileNotFoundError) else f"{error.strerror}: "
+        return reason + paths[0]
+    text = str(error).strip().removesuffix(f": {known}")
+    reason = next((strerror(each) for kind, each in _OF_FILES.items() if isinstance(error, kind)), "")
+    if text.startswith(reason) and (reason or len(text.split()) > 1):
+        return text
+    return f"{reason or type(error).__name__}: {text}" if text else reason
 
 
 def words_of(error: BaseException, longest: int = LONGEST_LINE) -> str:

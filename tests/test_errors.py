@@ -101,7 +101,7 @@ def test_text_of_error_is_one_limited_printable_line():
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (FileNotFoundError("bucket/my file"), "no file bucket/my file"),
+        (FileNotFoundError("bucket/my file"), "No such file or directory: bucket/my file"),
         (FileNotFoundError("the bucket is gone"), "No such file or directory: the bucket is gone"),
         (PermissionError("bucket/key"), "Permission denied: bucket/key"),
         (PermissionError(), "Permission denied"),
@@ -117,7 +117,7 @@ def test_system_error_without_number_has_reason(error: OSError, text: str):
 
 def test_missing_object_of_store_is_named():
     memory = fsspec.filesystem("memory")
-    assert text_of(raised(lambda: memory.cat_file("/none/chunk"))) == "no file /none/chunk"
+    assert text_of(raised(lambda: memory.cat_file("/none/chunk"))) == "No such file or directory: /none/chunk"
 
 
 def test_path_that_message_names_is_not_repeated(tmp_path: Path):
