@@ -9,48 +9,21 @@ import pytest
 import torch
 from torch import nn
 
-from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.sim import workers
-from fedgc.sim.clock import working
 from fedgc.sim.fleet import Fleet
 from fedgc.sim.training import Job, _Training, train
 from fedgc.training.tasks import Task, over
-
-CLIENTS = 6
-ROUNDS = 5
+from tests.sim.uneven_clients import CLIENTS, data, loss, settings, uneven
 
 
 def network() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
 
 
-def loss(module, batch):
-    return nn.functional.cross_entropy(module(batch[0]), batch[1])
-
-
-def settings(**changes) -> RunConfig:
-    values = {
-        "work": "local", "rounds": ROUNDS, "local_steps": 4, "batch_size": 8, "min_clients": CLIENTS,
-        "chunks": CLIENTS, "device": "cpu", "threads": 1, "gate": "every", "gate_period": 2,
-    }  # fmt: skip
-    return RunConfig(**{**values, **changes})
-
-
 def make() -> Task:
-    rng = np.random.default_rng(0)
-    inputs, labels = rng.normal(size=(180, 8)).astype(np.float32), rng.integers(0, 3, 180)
-    made = over((inputs, labels), settings(), model=network, loss=loss)
+    made = over(data(), settings(), model=network, loss=loss)
     return replace(made, private=("4.*",))
-
-
-def uneven():
-    """Two clients are slow, one of which dies in the third round and comes back."""
-    calm = working([[1.0], [1.1], [1.2], [1.3], [3.7], [2.9]], control_s=0.01, up_s=0.1)
-    dies_s_w, returns_s_w = np.full(CLIENTS, np.inf), np.full(CLIENTS, np.inf)
-    dies_s_w[4], returns_s_w[4] = 0.6, 0.9
-    gone = replace(calm, dies_s_w=dies_s_w, returns_s_w=returns_s_w)
-    return tuple(gone if at == 2 else calm for at in range(ROUNDS))
 
 
 def job(**changes) -> Job:
