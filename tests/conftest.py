@@ -4,9 +4,11 @@ The default run uses the same examples every time, so its result depends on the 
 search finds is added to the test. (Hypothesis also draws numbers and words from loaded modules, so examples
 may differ where other modules are loaded: a strategy must be correct for everything it can draw.)
 
-Garbage collection is off while thousands of tests are collected, and skips those objects later."""
+Garbage collection is off while thousands of tests are collected, and skips those objects later. A shell that
+starts the tests in the background ignores Ctrl-C for them; the commands that they start must hear it."""
 
 import gc
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -21,6 +23,8 @@ settings.load_profile("same")
 
 def pytest_configure() -> None:
     gc.disable()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
