@@ -19,10 +19,10 @@ class AggregationRule(ABC):
     own options: the setting `aggregation.options` gives them as "name=value, name=value", converted to the
     type of their default.
 
-    The server has one instance for a run. It calls `begin` with the common model before the updates that
-    start from it. In each round it calls `add` for every update as it arrives, and then `result`, or `clear`
-    if the round ends without an exchange. A rule whose result needs all updates at once is a subclass of
-    `CollectingRule`.
+    The server has one instance for a run, and a new one when the run goes back to an earlier model. It calls
+    `begin` with the common model before the updates that start from it. In each round it calls `add` for
+    every update as it arrives, and then `result`, or `clear` if the round ends without an exchange. A rule
+    whose result needs all updates at once is a subclass of `CollectingRule`.
 
     >>> import numpy as np
     >>> from fedgc.aggregators.weighted_mean import WeightedMean

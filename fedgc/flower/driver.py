@@ -36,6 +36,7 @@ from fedgc.links.pieces import Vector, digest_of, packed
 from fedgc.messages import (
     Add,
     Announced,
+    Close,
     Codeword,
     Event,
     Failed,
@@ -231,6 +232,7 @@ class Driver:
                     self._warn_once(about, self._run.number, warning)
             self._hours.handle(event, self._run.number)
             self._live.handle(event)
+            self._run.goes_back = self._rollback.is_due
             outputs = self._run.handle(event)
             if isinstance(event, Joined):
                 self._name_idle(link)
@@ -322,7 +324,7 @@ class Driver:
         if isinstance(command, Work):
             self._validation.work_sent(command.client, self._clock())
             self._job.sink.assigned(command.round, [name for _, name in command.names])
-        link.send(command)
+        link.send(self._rollback.closing(command) if isinstance(command, Close) else command)
 
     def _publish(self, version: int, link: Link, change: ModelChange | None = None) -> None:
         self._sum.begin(version, self.model, self.common.layout.shapes)
@@ -360,6 +362,7 @@ class Driver:
         stepped, change = self._stepped(apply), None
         if back := self._rollback.take():
             self._optimizer.restore(back.optimizer)
+            self._sum = RoundSum(self._job.config, self.common.size)  # rules remember the last mean update
             self.model = back.model
         elif stepped is not None:
             self.model, change = stepped

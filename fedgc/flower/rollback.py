@@ -1,13 +1,16 @@
 """Goes back to the best model after a collapse, and records whose updates led to it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from logging import WARNING, Logger
 from typing import Final
 
 from fedgc.config import RunConfig
 from fedgc.flower.sink import Sink
 from fedgc.history import RoundRow
+from fedgc.messages import Close
 from fedgc.run.collapse import CollapseWatch
+from fedgc.run.rows import SUMMED
 from fedgc.store.checkpoint import Checkpoint
 
 MOST_KEPT: Final = 4  # models whose figures are not known yet
@@ -40,7 +43,7 @@ class Rollback:
 
     def counted(self, row: RoundRow) -> None:
         """Note the clients whose updates are in a version."""
-        if self._is_on and row.outcome in ("synced", "approximate"):
+        if self._is_on and row.outcome in SUMMED:
             self._sources[row.version + 1] = tuple(each.client for each in row.clients if each.counted)
             if len(self._sources) > MOST_SOURCES:
                 del self._sources[next(iter(self._sources))]
@@ -58,6 +61,15 @@ class Rollback:
         for each in older:
             del self._kept[each]
         self._sources = {each: who for each, who in self._sources.items() if each > (best or 0)}
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next exchange goes back."""
+        return self._due is not None
+
+    def closing(self, close: Close) -> Close:
+        """Return what a client is told at the end of a round: one that goes back has no use for updates."""
+        return replace(close, outcome="aborted") if self.is_due and close.outcome in SUMMED else close
 
     def take(self) -> Checkpoint | None:
         """Return the model to go back to now, once."""

@@ -216,7 +216,10 @@ class Unmask:
 
 @value
 class Close:
-    """The round is over; `frees` says that its kept work may be deleted."""
+    """The round is over; `frees` says that its kept work may be deleted.
+
+    A round that is aborted and frees the work makes no model: the run goes back to an earlier one.
+    """
 
     client: str
     round: Count

@@ -108,6 +108,7 @@ class Run:
         self._target = config.round_steps
         self._first_step = 0
         self._common_steps = 0.0
+        self.goes_back = False  # the driver makes the next version from an earlier model, not from a step
         self._model_since = now
         self._up_bytes = 0  # of the current round
         self._fruitless = FruitlessRounds()
@@ -375,7 +376,7 @@ class Run:
         self.version += 1
         self._model_since = began_training(self.config.fragments, over, now)
         self._first_step += self._target
-        self._common_steps = result.steps if self.config.alpha < 1 else 0.0
+        self._common_steps = result.steps if self.config.alpha < 1 and not self.goes_back else 0.0
         self._gate.last_sync = (self._up_bytes, over.closed_at - over.started_at - over.working_s)
 
     def _next(self, over: Round, now: float) -> list[Output]:

@@ -202,6 +202,8 @@ class LocalEngine(Engine):
         elif self._asked is not None:  # too late
             self._asked = None
             self._go_on()
+        if command.frees and not counted:  # the run goes back to an earlier model
+            self._residuals = Residuals(None)
         self._residuals.closed(command.round, counted=counted)
         if not self._queued:
             self._loop.rest()
