@@ -221,7 +221,7 @@ class StockDriver:
             text = "round %d: %s: a %s message failed: %s"
             self._log.log(WARNING, text, round_, name_of(node), kind, reason)
         if kind == "train":
-            self._do(self._machine.failed(self._clock(), node, reason))
+            self._do(self._machine.failed(self._clock(), node, round_, reason))
         else:
             self._count(round_, node)
 
@@ -232,9 +232,11 @@ class StockDriver:
         except Refused as error:
             self._failed("train", node, round_, str(error))
             return
-        self._train_metrics.append((trained.examples, metrics))
-        self._do(self._machine.answered(self._clock(), node, trained))
-        self._answers.pop(node, None)  # if unused: its round is over, or its node was lost
+        outputs = self._machine.answered(self._clock(), node, round_, trained)
+        if outputs:  # else the run is over, or its node was lost
+            self._train_metrics.append((trained.examples, metrics))
+        self._do(outputs)
+        self._answers.pop(node, None)  # if unused
 
     def _read(self, node: int, content: RecordDict) -> tuple[Trained, Metrics]:
         """Keep the model in a reply; return the rest."""

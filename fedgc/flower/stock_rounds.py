@@ -160,11 +160,11 @@ class StockRounds:
             self._miss(gone, "lost")
         return self._go_on(now)
 
-    def answered(self, now: float, node: int, trained: Trained) -> tuple[Output, ...]:
-        """A node has answered with valid arrays."""
-        pending = self._pending.pop(node, None)
-        if pending is None or self.finished:
+    def answered(self, now: float, node: int, round_: int, trained: Trained) -> tuple[Output, ...]:
+        """A node has answered the message of this round with valid arrays."""
+        if self.finished or not self._is_pending(node, round_):
             return ()
+        pending = self._pending.pop(node)
         self._times_s.append(now - pending.since)
         if self._open is None:
             return ()
@@ -182,9 +182,10 @@ class StockRounds:
         )
         return (Aggregate(node, pending.version, weight), *self._go_on(now))
 
-    def failed(self, now: float, node: int, reason: str) -> tuple[Output, ...]:
-        """A node has failed, or its answer was refused; it can be asked again."""
-        self._miss(node, reason)
+    def failed(self, now: float, node: int, round_: int, reason: str) -> tuple[Output, ...]:
+        """A node has failed in this round, or its answer was refused; it can be asked again."""
+        if self._is_pending(node, round_):
+            self._miss(node, reason)
         return self._go_on(now)
 
     def tick(self, now: float) -> tuple[Output, ...]:
@@ -297,6 +298,10 @@ class StockRounds:
             return self._finish(done, complete=True)
         reason = caused(_fault_of(last), f"{done}, and no work was ever counted")
         return self._finish(reason, complete=False)
+
+    def _is_pending(self, node: int, round_: int) -> bool:
+        """Whether a node owes the answer of this round; a node that was lost owes only what it got since."""
+        return node in self._pending and self._pending[node].round == round_
 
     def _miss(self, node: int, reason: str) -> None:
         self._pending.pop(node, None)
