@@ -50,7 +50,7 @@ class RunGate:
 
     def write(self) -> str:
         """Return the state as JSON, with the name of its gate."""
-        return json.dumps([self._config.gate, self._state])
+        return json.dumps([self._config.chosen_gate, self._state])
 
     def read(self, text: str) -> None:
         """Restore a state from JSON; raise BadSetting if it is invalid. Another gate begins anew."""
@@ -60,7 +60,7 @@ class RunGate:
             raise BadSetting(
                 f"resume: saw a gate state of {len(text)} characters, needed JSON with a name ({error})"
             ) from error
-        if name == self._config.gate:
+        if name == self._config.chosen_gate:
             self._state = self._next = state
 
     def _priced(self, reports: Reports, plan: Plan | None, step: int) -> Reports:

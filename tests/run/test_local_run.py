@@ -150,12 +150,16 @@ def test_gate_state_is_json_and_resumed_run_decides_equally():
     assert again.of(Work)[0].first_step == state.first_step == 5 * len(first.outcomes)
 
 
-def test_resumed_run_with_other_gate_decides_from_its_first_state():
-    first = Fleet(gate="drift", gate_budget=0.3, rounds=20)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [({"gate": "drift"}, {"gate": "every"}), ({"gate": "auto"}, {"gate": "auto", "fragments": 2})],
+)
+def test_resumed_run_with_other_gate_decides_from_its_first_state(before, after):
+    first = Fleet(gate_budget=0.3, rounds=20, link="session", **before)
     while first.outcomes.count("synced") < 3:
         first.do_a_round()
     left = 20 - len(first.outcomes)
-    again = Fleet(resume=first.run.state(), gate="every", gate_period=2, rounds=20)
+    again = Fleet(resume=first.run.state(), gate_period=2, rounds=20, link="session", **after)
     assert again.to_the_end()[: left - 1] == (10 * ["skipped", "synced"])[: left - 1]
 
 
