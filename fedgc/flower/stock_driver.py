@@ -149,7 +149,9 @@ class StockDriver:
         now = self._clock()
         if now >= self._looked + NODES_S:
             self._looked = now
-            self._do(self._machine.nodes_seen(now, sorted(self._grid.get_node_ids())))
+            nodes = sorted(self._grid.get_node_ids())
+            self._do(self._machine.nodes_seen(now, nodes))
+            self._await_only(nodes)
         self._pull()
         self._do(self._machine.tick(self._clock()))
         self._show(now)
@@ -157,8 +159,10 @@ class StockDriver:
     def _collect_evaluations(self) -> None:
         end = self._clock() + self._job.config.start_timeout_s
         while self._evaluations and self._clock() < end:
-            self._pull()
+            self._turn()
             time.sleep(POLL_S)
+        for round_ in sorted(self._evaluations):
+            self._report(round_)
 
     def _do(self, outputs: tuple[Output, ...]) -> None:
         asks = [each for each in outputs if isinstance(each, Ask)]
@@ -266,10 +270,19 @@ class StockDriver:
         if evaluation is None:
             return
         evaluation.awaits.discard(node)
-        if evaluation.awaits:
-            return
-        del self._evaluations[round_]
-        metrics = _mean(evaluation.replies)
+        if not evaluation.awaits:
+            self._report(round_)
+
+    def _await_only(self, nodes: list[int]) -> None:
+        """Wait for no evaluate reply of other nodes."""
+        for round_, evaluation in sorted(self._evaluations.items()):
+            evaluation.awaits &= set(nodes)
+            if not evaluation.awaits:
+                self._report(round_)
+
+    def _report(self, round_: int) -> None:
+        """Report the metrics of the evaluate replies that are here."""
+        metrics = _mean(self._evaluations.pop(round_).replies)
         if metrics:
             self.result.evaluate_metrics_clientapp[round_] = MetricRecord(dict(metrics))
             figures = " ".join(f"{name}={value:.4g}" for name, value in metrics.items())
@@ -296,11 +309,12 @@ class StockDriver:
         row = self._left_out.row(row)
         self._log.log(INFO, "%s", line_of(row))
         self._job.sink.append(row)
-        if closed.weight > 0:
+        every = self._job.config.evaluate_every
+        is_evaluated = every and round_ % every == 0 and closed.weight > 0
+        if is_evaluated:
             self._evaluate(round_)
         self._keep(closed)
-        every = self._job.config.evaluate_every
-        if every and round_ % every == 0 and closed.weight > 0:
+        if is_evaluated:
             self._evaluations[round_] = _Evaluation(set(self._machine.present))
             self._send("evaluate", list(self._machine.present), round_)
 

@@ -1,5 +1,6 @@
 """Test the driver of stock clients on a simulated grid: its messages and the use of answers."""
 
+import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -100,18 +101,63 @@ class Ordered(Kept):
         super().evaluated(round_, metrics)
 
 
-def test_figures_of_server_follow_their_round() -> None:
+@pytest.mark.parametrize(("every", "rounds"), [(1, [0, 1, 2, 3]), (2, [0, 2]), (0, [0])])
+def test_figures_of_server_follow_their_round(every: int, rounds: list[int]) -> None:
     config = config_of(
-        {"work": "coded", "rounds": 2, "min_clients": 2, "client_app": "stock", "evaluate_every": 0}
+        {"work": "coded", "rounds": 3, "min_clients": 2, "client_app": "stock", "evaluate_every": every}
     )
-    sink = Ordered()
     job = StockJob(
-        config, sink, ArrayRecord(FIRST), ConfigRecord(), ConfigRecord(),
+        config, Ordered(), ArrayRecord(FIRST), ConfigRecord(), ConfigRecord(),
         evaluate_fn=lambda number, _: MetricRecord({"number": number}),
     )  # fmt: skip
     driver = StockDriver(PlayedGrid(adds(1.0)), job, time.monotonic, logging.getLogger("test"))
     assert driver.drive().complete
-    assert sink.metrics == {number: {"number": number} for number in (0, 1, 2)}
+    assert {number: each["number"] for number, each in driver.result.evaluate_metrics_serverapp.items()} == {
+        each: each for each in rounds
+    }
+
+
+class SilentGrid(PlayedGrid):
+    """Node 2 does not answer evaluate messages; if it `leaves`, it does so once it has got one."""
+
+    leaves = False
+
+    def push_messages(self, messages) -> list[str]:
+        ids = super().push_messages(messages)
+        for message, each in zip(messages, ids, strict=True):
+            if (message.metadata.message_type, message.metadata.dst_node_id) == ("evaluate", 2):
+                del self.replies[each]
+                self.nodes = [1] if self.leaves else self.nodes
+        return ids
+
+
+class Listed(Kept):
+    """A sink that keeps the order of rows and figures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: list[str] = []
+
+    def append(self, row) -> None:
+        self.order.append(f"row {row.round}")
+
+    def evaluated(self, round_, metrics) -> None:
+        self.order.append(f"figures {round_}")
+        super().evaluated(round_, metrics)
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_figures_do_not_need_answer_of_every_node(leaves: bool) -> None:
+    config = config_of(
+        {"work": "coded", "rounds": 3, "min_clients": 2, "client_app": "stock", "start_timeout_s": 20.0}
+    )
+    grid, sink, now = SilentGrid(adds(1.0)), Listed(), itertools.count()
+    grid.leaves = leaves
+    job = StockJob(config, sink, ArrayRecord(FIRST), ConfigRecord(), ConfigRecord())
+    driver = StockDriver(grid, job, lambda: float(next(now)), logging.getLogger("test"))
+    assert driver.drive().complete
+    assert sink.metrics == {number: {"loss": 1.0} for number in (1, 2, 3)}
+    assert (sink.order.index("figures 1") < sink.order.index("row 3")) is leaves
 
 
 def test_messages_equal_those_of_fedavg() -> None:
