@@ -4,8 +4,9 @@ Nothing of the run changes: there is no round, no checkpoint and no row in its h
 """
 
 import json
+import math
 import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from logging import INFO, Logger
@@ -34,6 +35,7 @@ from fedgc.store.checkpoint import Checkpoint
 
 RESULT: Final = "scored: "  # before the result in the server's log, which is one line of JSON
 WAIT_S: Final = 0.25
+TIMES_LONGEST: Final = 5.0  # the longest time to figures: how long the others are waited for, once some came
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,9 @@ class Scoring:
         self._config, self._saved, self._start, self._parts = config, saved, start, parts
         self._figures = ClientFigures()
         self._joined: set[str] = set()
+        self._asked: dict[str, float] = {}  # when
+        self._longest_s = 0.0  # from then to figures
+        self._until = math.inf
         self._answers: dict[str, Scored] = {}
         self._problems: dict[str, str] = {}
         self._names: dict[str, str] = {}
@@ -66,21 +71,30 @@ class Scoring:
         link.publish(self._saved.version, self._saved.model)
         until = self._parts.clock() + self._config.start_timeout_s
         guard = EventGuard(self._parts.log, lambda: self._saved.round)
-        while len(self._joined) < self._config.min_clients or self._waits():
+        while len(self._joined) < self._config.min_clients or self._awaited:
             event = self._next()
             if isinstance(event, Stop):
                 raise EdgeFailed(event.reason)
             if event is not None:
                 for refusal in guard.outputs(event, partial(self._handle, event, link)):
                     link.send(refusal)
-            elif len(self._joined) < self._config.min_clients and self._parts.clock() > until:
+            now = self._parts.clock()
+            if len(self._joined) < self._config.min_clients and now > until:
                 wanted, seen = self._config.min_clients, len(self._joined)
                 waited = f"waited {self._config.start_timeout_s:g} s for {wanted} clients, saw {seen}"
                 raise EdgeFailed(caused(self._start.last_refusal, waited))
+            if now > self._until:
+                late = f"it returned no figures within {self._wait_s:.0f} s of the last ones"
+                self._problems.update(dict.fromkeys(self._awaited, late))
         return self._result()
 
-    def _waits(self) -> bool:
-        return bool(self._joined - self._answers.keys() - self._problems.keys())
+    @property
+    def _awaited(self) -> Set[str]:
+        return self._joined - self._answers.keys() - self._problems.keys()
+
+    @property
+    def _wait_s(self) -> float:
+        return max(self._config.start_timeout_s, TIMES_LONGEST * self._longest_s)
 
     def _next(self) -> LinkEvent | None:
         try:
@@ -97,6 +111,7 @@ class Scoring:
             case Joined() if event.client not in self._start.refused:
                 self._joined.add(event.client)
                 self._names[event.client] = link.name(event.client)
+                self._ask(event.client)
                 link.send(Validate(event.client, self._saved.round, self._saved.version))
             case Scored():
                 self._scored(event)
@@ -108,7 +123,17 @@ class Scoring:
                 pass
         return ()
 
+    def _ask(self, client: str) -> None:
+        """Await the figures of a client, also of one that is back."""
+        self._problems.pop(client, None)
+        self._asked[client] = now = self._parts.clock()
+        if self._until < math.inf:
+            self._until = now + self._wait_s
+
     def _scored(self, event: Scored) -> None:
+        now = self._parts.clock()
+        self._longest_s = max(self._longest_s, now - self._asked.get(event.client, now))
+        self._until = now + self._wait_s
         if event.problem:
             self._problems[event.client] = event.problem
             return

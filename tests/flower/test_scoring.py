@@ -24,7 +24,7 @@ from fedgc.history import Speeds
 from fedgc.links.identity import Identity
 from fedgc.links.session.server import Listener
 from fedgc.links.session.sessions import Surroundings
-from fedgc.messages import Stop
+from fedgc.messages import Held, Joined, LinkEvent, Lost, Scored, Stop
 from fedgc.run.initialization import Initialization
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.training import CommonModel
@@ -32,6 +32,7 @@ from fedgc.training.tasks import named
 from tests.config_of import config_of
 from tests.flower.test_driver import SETTINGS, norm_of, serve
 from tests.links.conftest import WAIT_S
+from tests.links.test_links import PlainLink
 
 LOG = logging.getLogger("test")
 
@@ -96,3 +97,44 @@ def test_missing_clients_end_scoring(tmp_path: Path) -> None:
 def test_stopped_scoring_ends_with_reason(tmp_path: Path) -> None:
     with pytest.raises(EdgeFailed, match="stopped by hand"):
         score(tmp_path, norm_of, clients=0, stop="stopped by hand")
+
+
+class Played:
+    """Events that are there at once; after them only time passes."""
+
+    def __init__(self, *events: LinkEvent) -> None:
+        self.events, self.now = list(events), 0.0
+
+    def get(self, timeout: float) -> LinkEvent:
+        self.now += timeout
+        if not self.events:
+            raise queue.Empty
+        return self.events.pop(0)
+
+
+def joined(client: str) -> Joined:
+    return Joined(0.0, client, True, (Held("x", 1),))
+
+
+def scored(client: str, value: float) -> Scored:
+    return Scored(0.0, client, 5, 1, (("norm", value),), "")
+
+
+def result_of(*events: LinkEvent) -> Mapping[str, Any]:
+    config = config_of({**SETTINGS, "min_clients": 2, "start_timeout_s": 60.0})
+    played, saved = Played(*events), Checkpoint(7, 5, np.ones(3, np.float32), b"", json.dumps({}))
+    parts = Parts(played, lambda: played.now, LOG)
+    return Scoring(config, saved, Initialization(), parts).drive(PlainLink("s"))
+
+
+def test_client_without_figures_is_awaited_for_limited_time() -> None:
+    result = result_of(joined("a"), joined("b"), scored("a", 2.0))
+    assert result["mean"] == {"norm": 2.0}
+    assert list(result["problems"].values()) == ["it returned no figures within 60 s of the last ones"]
+
+
+def test_client_that_comes_back_is_awaited_again() -> None:
+    result = result_of(
+        joined("a"), joined("b"), Lost(0.0, "b"), joined("b"), scored("a", 2.0), scored("b", 4.0)
+    )
+    assert (result["mean"], result["problems"]) == ({"norm": 3.0}, {})
