@@ -22,7 +22,7 @@ def test_memory_does_not_grow_with_clients():
 def test_rule_that_collects_needs_disk_for_every_client():
     assert needs(clients=1000, aggregator="median").server_scratch > 1000 * PLAIN.model
     assert needs(clients=1000, aggregator="median", clients_per_round=3).server_scratch < 10 * PLAIN.model
-    assert needs(clients=1000, aggregator="weighted-mean").server_scratch == 2 * PLAIN.model
+    assert needs(clients=1000, aggregator="weighted-mean", rollback="off").server_scratch == 2 * PLAIN.model
 
 
 @pytest.mark.parametrize(("rule", "models"), [("sgd", 0), ("nesterov", 1), ("adam", 2)])
@@ -56,6 +56,16 @@ def test_fragments_and_download_codec_shorten_exchanges():
 def test_evaluation_on_server_needs_module():
     assert PLAIN.server_memory - needs(evaluate_every=0).server_memory == PLAIN.model
     assert needs(script="train.py").server_memory == needs(evaluate_every=0).server_memory
+
+
+@pytest.mark.parametrize(("rule", "models"), [("sgd", 1), ("adam", 3)])
+def test_models_to_go_back_to_need_disk(rule: str, models: int):
+    kept, none = (needs(server_optimizer=rule, rollback=each).server_scratch for each in ("auto", "off"))
+    assert kept - none == 2 * models * PLAIN.model
+    unevaluated = needs(server_optimizer=rule, evaluate_every=0).server_scratch
+    assert (
+        needs(server_optimizer=rule, rollback="off", evaluate_every=0).server_scratch == unevaluated == none
+    )
 
 
 def test_run_without_checkpoints_or_momentum_needs_less():

@@ -130,7 +130,7 @@ def _facts(config: RunConfig, clients: int, needs: Requirements, lines: Lines) -
         "lines": lines.source,
         "bytes of a round": f"{down} to {clients} clients, {up} from them",
         "the server's memory": gigabytes(needs.server_memory),
-        "the server's disk": f"{gigabytes(needs.server_scratch)} for updates, "
+        "the server's disk": f"{gigabytes(needs.server_scratch)} for updates and earlier models, "
         f"{gigabytes(needs.checkpoints)} for checkpoints",
         "a client's memory": f"{gigabytes(needs.client_memory)} beside its training",
         "a client's disk": f"{gigabytes(needs.client_disk)} for models and the client cache",

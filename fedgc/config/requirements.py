@@ -75,7 +75,8 @@ def requirements(config: RunConfig, numbers: int, clients: int) -> Requirements:
     return Requirements(
         model=model,
         server_memory=int(model * (SERVER_MODELS + _evaluation_models(config) + STATE_COPIES * state)),
-        server_scratch=model * _scratch_models(config, model, clients),
+        server_scratch=model
+        * (_scratch_models(config, model, clients) + _earlier_models(config) * (1 + state)),
         checkpoints=model * (1 + state) * (kept + 2) if config.keep_checkpoints else 0,
         client_memory=int(model * _client_models(config)),
         client_disk=model * (CLIENT_FILES + CACHE_MODELS),
@@ -98,6 +99,12 @@ def _scratch_models(config: RunConfig, model: int, clients: int) -> int:
     rule = config.chosen_rule
     held = 0 if rule == PLAIN else min(clients, most_held(model) + 1) if rule == BOUNDED else clients
     return min(clients, config.upload_slots) + held + (rule == BOUNDED)
+
+
+def _earlier_models(config: RunConfig) -> int:
+    """Return how many earlier models the server keeps to go back to: the best, and one under evaluation."""
+    goes_back = config.rollback == "auto" and config.evaluate_every and not config.is_private
+    return 2 if goes_back else 0
 
 
 def _evaluation_models(config: RunConfig) -> float:

@@ -26,13 +26,22 @@ class _Task:
     call: Callable[[], Any]
 
 
+def most_waiting(task_bytes: int) -> int:
+    """Return how many tasks of a kind wait at most, if each holds so much memory.
+
+    >>> most_waiting(1000), most_waiting(10**9)
+    (2, 1)
+    """
+    return MOST_WAITING if task_bytes < LARGE_BYTES else 1
+
+
 class BackgroundQueue:
     """One thread with a bounded queue; `warn` receives a message for each dropped task."""
 
     def __init__(self, warn: Callable[[str], None], task_bytes: int = 0) -> None:
         """`task_bytes` is the memory that a queued task holds."""
         self._warn = warn
-        self._most_waiting = MOST_WAITING if task_bytes < LARGE_BYTES else 1
+        self._most_waiting = most_waiting(task_bytes)
         self._pool = ThreadPoolExecutor(1, "fedgc-background")
         self._lock = threading.Lock()
         self._waiting: deque[_Task] = deque()

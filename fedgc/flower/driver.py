@@ -128,7 +128,7 @@ class Driver:
             "alike": AlikeData(),
             "shares": SampleShares(job.config, self._pins),
         }
-        self._rollback = Rollback(job.config, job.sink, log)
+        self._rollback = Rollback(job.config, job.sink, log, job.scratch)
         self._validation = self._new_validation(job)
         self._evaluations = Evaluations(
             job, self._background, self._validation, self._privacy, self._warn_once
@@ -369,12 +369,12 @@ class Driver:
         self._publish(apply.version, link, change)
         if self._job.save:
             self._checkpoints.due = self._checkpoint(apply.round, apply.version)
-        if self._validation.is_evaluated:
-            self._rollback.made(self._checkpoints.due or self._checkpoint(apply.round, apply.version))
         self._validation.made(apply.version, apply.round, self._checkpoints.due)
         every = self._job.config.evaluate_every
         if every and apply.round % every == 0:
             self._evaluations.begin(apply.round, lambda: self.average)
+        if self._validation.is_evaluated(apply.version, apply.round):
+            self._rollback.made(self._checkpoints.due or self._checkpoint(apply.round, apply.version))
 
     def _stepped(self, apply: Apply) -> tuple[Vector, ModelChange | None] | None:
         """Return the model after the server's step, and its change; None without a finite mean update."""

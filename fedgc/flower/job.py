@@ -36,5 +36,5 @@ class Job:
     pin: Pin | None = None  # keeps the checkpoint of the best model
     best: BestModel | None = None  # before a resume
     gateway: GatewayLine | None = None  # of a site
-    scratch: Scratch | None = None  # where a masked sum is
+    scratch: Scratch | None = None  # where a masked sum is, and models to go back to
     fleet: int | None = None  # clients that there are in all, if that is known

@@ -1,44 +1,84 @@
 """Goes back to the best model after a collapse, and records whose updates led to it."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from logging import WARNING, Logger
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedgc.config import RunConfig
+from fedgc.errors import EdgeFailed
+from fedgc.flower.background import most_waiting
 from fedgc.flower.sink import Sink
 from fedgc.history import RoundRow
+from fedgc.large_vectors import IN_MEMORY_BYTES, Scratch
 from fedgc.messages import Close
 from fedgc.run.collapse import CollapseWatch
 from fedgc.run.rows import SUMMED
 from fedgc.store.checkpoint import Checkpoint
 
-MOST_KEPT: Final = 4  # models whose figures are not known yet
 MOST_SOURCES: Final = 1000  # versions of which the clients are remembered
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kept:
+    """A model to go back to."""
+
+    checkpoint: Checkpoint
+    optimizer: NDArray[np.uint8] | None = None  # its state, if it is in the scratch
+
+    def moved(self, scratch: Scratch) -> "_Kept":
+        """Return the model with its large arrays in the scratch."""
+        before = self.checkpoint
+        if self.optimizer is not None or before.model.nbytes <= IN_MEMORY_BYTES:
+            return self
+        model = scratch.empty(before.model.nbytes).view(np.float32)
+        optimizer = scratch.empty(len(before.optimizer))
+        model[:] = before.model
+        optimizer[:] = np.frombuffer(before.optimizer, np.uint8)
+        return _Kept(replace(before, model=model, optimizer=b""), optimizer)
+
+    def whole(self) -> Checkpoint:
+        """Return the checkpoint."""
+        state = self.optimizer
+        return self.checkpoint if state is None else replace(self.checkpoint, optimizer=state.tobytes())
+
+
 class Rollback:
-    """Keeps the best model, and the newer ones while they are evaluated.
+    """Keeps the best model, and newer ones while they are evaluated; all but the newest in the scratch.
 
     Under masks it does nothing: a site masks no second update of a model whose sum was revealed. Nor does it
     with client-level privacy: going back would tell figures of clients without noise.
     """
 
-    def __init__(self, config: RunConfig, sink: Sink, log: Logger) -> None:
+    def __init__(self, config: RunConfig, sink: Sink, log: Logger, scratch: Scratch | None = None) -> None:
         self._is_on = config.rollback == "auto" and config.secrecy == "open" and not config.is_private
         self._watch = CollapseWatch(config.best, config.best_is)
-        self._sink, self._log = sink, log
-        self._kept: dict[int, Checkpoint] = {}  # by version
+        self._sink, self._log, self._scratch = sink, log, scratch or Scratch()
+        self._kept: dict[int, _Kept] = {}  # by version
         self._sources: dict[int, tuple[str, ...]] = {}  # clients whose updates made a version
-        self._due: Checkpoint | None = None
+        self._due: _Kept | None = None
 
     def made(self, checkpoint: Checkpoint) -> None:
         """Keep a new model that will be evaluated."""
         if not self._is_on:
             return
-        self._kept[checkpoint.version] = checkpoint
+        try:
+            self._kept = {version: each.moved(self._scratch) for version, each in self._kept.items()}
+        except EdgeFailed as error:
+            self._is_on, self._kept = False, {}
+            self._log.log(
+                WARNING,
+                "round %d: the run cannot go back to a model from now on: %s",
+                checkpoint.round,
+                error,
+            )
+            return
+        self._kept[checkpoint.version] = _Kept(checkpoint)
         unknown = [each for each in self._kept if each != self._watch.best]
-        for each in unknown[:-MOST_KEPT]:
+        for each in unknown[1 : -most_waiting(checkpoint.model.nbytes)]:  # the first one is evaluated now
             del self._kept[each]
 
     def counted(self, row: RoundRow) -> None:
@@ -53,10 +93,10 @@ class Rollback:
         if version not in self._kept:
             return
         back = self._watch.enter(version, figures)
-        best, round_ = self._watch.best, self._kept[version].round
+        best, round_ = self._watch.best, self._kept[version].checkpoint.round
         if back is not None and back in self._kept and self._due is None:
             self._due = self._kept[back]
-            self._report(self._due, version, round_)
+            self._report(self._due.checkpoint, version, round_)
         older = [each for each in self._kept if each <= version and each != best]
         for each in older:
             del self._kept[each]
@@ -74,7 +114,7 @@ class Rollback:
     def take(self) -> Checkpoint | None:
         """Return the model to go back to now, once."""
         due, self._due = self._due, None
-        return due
+        return None if due is None else due.whole()
 
     def _report(self, back: Checkpoint, version: int, round_: int) -> None:
         watch = self._watch

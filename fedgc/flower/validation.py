@@ -62,7 +62,7 @@ class Validation:
         """
         self._judge = judge or (lambda _version, _figures: None)
         self._sink, self._log, self._pin = sink, log, pin
-        self._figures = ClientFigures()
+        self._figures, self._every = ClientFigures(), config.evaluate_every
         self._models: dict[int, _Model] = {}
         self._newest = self._first = 0
         self._search = BestModelSearch(config.best, config.best_is, config.best_patience, best)
@@ -124,10 +124,10 @@ class Validation:
             self._enter_before(event.version)
             self._enter(event.version)
 
-    @property
-    def is_evaluated(self) -> bool:
-        """Whether the server or a client evaluates models."""
-        return self._on_server or bool(self._scorers)
+    def is_evaluated(self, version: int, round_: int) -> bool:
+        """Whether the server or a client evaluates the model of this round."""
+        by_clients = self._scorers and self._every and version % self._every == 0
+        return round_ in self._evaluating or bool(by_clients)
 
     def lacking(self, present: Collection[str]) -> frozenset[str]:
         """Return the clients that have scored models before, and have not scored the newest one."""

@@ -1,9 +1,18 @@
-"""Test that a run goes on well from the best model once it has gone back to it."""
+"""Test that a run goes on well from the best model once it has gone back to it, and what is kept for that."""
 
+import logging
+import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from fedgc.config import RunConfig
+from fedgc.errors import EdgeFailed
+from fedgc.flower.rollback import Rollback
+from fedgc.flower.sink import Sink
+from fedgc.large_vectors import IN_MEMORY_BYTES, Scratch
+from fedgc.store.checkpoint import Checkpoint
 from tests.flower.test_driver import run
 from tests.outside_package import install
 
@@ -36,3 +45,55 @@ def test_run_learns_on_after_return(
     )  # fmt: skip
     assert [kind for kind, _, _ in sink.audit if kind != "outlier"] == ["rollback"]
     assert sink.metrics[15]["accuracy"] > 0.6
+
+
+LARGE = IN_MEMORY_BYTES // 4 + 1  # numbers
+ACCURACIES = (0.1, 0.5, 0.7, 0.8, 0.9, 0.2)
+
+
+def large(version: int) -> Checkpoint:
+    return Checkpoint(version, version, np.full(LARGE, version, np.float32), b"state %d" % version, "{}")
+
+
+def test_large_models_before_newest_are_in_scratch(tmp_path: Path) -> None:
+    rollback = Rollback(RunConfig(), Sink(), logging.getLogger("test"), Scratch(tmp_path))
+    models = []
+    for version, accuracy in enumerate(ACCURACIES):
+        checkpoint = large(version)
+        models.append(weakref.ref(checkpoint.model))
+        rollback.made(checkpoint)
+        del checkpoint
+        rollback.evaluated(version, {"accuracy": accuracy})
+    assert all(each() is None for each in models)
+    back = rollback.take()
+    assert (back.version, back.optimizer, rollback.take()) == (4, b"state 4", None)
+    np.testing.assert_array_equal(back.model, large(4).model)
+
+
+def test_model_under_evaluation_is_kept_until_it_has_figures(tmp_path: Path) -> None:
+    """Its evaluation takes many rounds; those of the models after it are dropped but for the last."""
+    rollback = Rollback(RunConfig(), Sink(), logging.getLogger("test"), Scratch(tmp_path))
+    for version, accuracy in enumerate(ACCURACIES[:-1]):
+        rollback.made(large(version))
+        rollback.evaluated(version, {"accuracy": accuracy})
+    for version in range(5, 20):
+        rollback.made(large(version))
+    rollback.evaluated(5, {"accuracy": 0.1})
+    assert rollback.is_due
+
+
+class Full(Scratch):
+    """A disk without room."""
+
+    def empty(self, size_bytes: int) -> np.ndarray:
+        raise EdgeFailed(f"no room for a vector of {size_bytes} bytes")
+
+
+def test_run_goes_on_without_room_for_earlier_models(caplog: pytest.LogCaptureFixture) -> None:
+    rollback = Rollback(RunConfig(), Sink(), logging.getLogger("test"), Full())
+    for version, accuracy in enumerate(ACCURACIES):
+        rollback.made(large(version))
+        rollback.evaluated(version, {"accuracy": accuracy})
+    assert not rollback.is_due
+    assert len(caplog.messages) == 1
+    assert "the run cannot go back to a model from now on: no room" in caplog.text

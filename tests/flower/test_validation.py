@@ -64,6 +64,15 @@ def test_mean_is_weighted_by_samples() -> None:
     assert run.sink.scores == [(0, "a", 10, {"accuracy": 0.5}), (0, "b", 30, {"accuracy": 0.9})]
 
 
+def test_model_is_evaluated_every_few_rounds() -> None:
+    run = Run(evaluate_every=3)
+    assert not any(run.validation.is_evaluated(version, version + 1) for version in range(9))
+    run.validation.evaluating(4)
+    assert [round_ for round_ in range(9) if run.validation.is_evaluated(round_ - 1, round_)] == [4]
+    run.score(0, 0.5, 0.5)
+    assert [version for version in range(9) if run.validation.is_evaluated(version, 0)] == [0, 3, 6]
+
+
 def test_mean_waits_for_all_clients() -> None:
     run = Run()
     run.score(0, 0.5)
