@@ -144,12 +144,15 @@ class StepReports:
             return f"it trains on {event.samples} samples, needed {self.samples[w]}"
         if event.steps > self.most_steps:
             return f"saw {event.steps} steps, it was asked for at most {self.most_steps}"
-        if event.steps < state.steps and not self.collecting:
+        is_claim = state.report is None  # its steps are those that it kept, maybe from an abandoned model
+        if event.steps < state.steps and not (is_claim or self.collecting):
             return f"saw {event.steps} steps, it has reported {state.steps}"
         return ""
 
     def _book(self, w: int, event: Report) -> None:
         state, statistics = self.clients[w], self.roster.statistics
+        if event.steps < state.before:  # it has begun anew
+            state.before = 0
         state.steps, state.report = event.steps, event
         statistics.steps[w] = max(0, event.steps - state.before)
         self._note(w)

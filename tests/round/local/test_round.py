@@ -449,6 +449,30 @@ def test_steps_on_chunks_of_others_do_not_count():
     assert machine.summary.reached["client 0"] == 0, "it was one model for both chunks"
 
 
+def test_steps_kept_from_abandoned_model_are_done_again():
+    """After a resume the version has another model, so the client that was away trains from it anew."""
+    plan = planned(2)
+    machine, fleet = Round(plan, Assignment(1, 0, TARGET, 0, most_steps=2 * TARGET), sync), Clients(plan)
+    present = [joined(plan, "client 0", steps=TARGET + 4), joined(plan, "client 1")]
+    fleet.obey(machine, machine.start(0.0, present), 0.0)
+    reach(machine, fleet, "client 0", 4)
+    assert machine.summary.reached["client 0"] == 4
+    assert not fleet.unsent
+    for client in plan.clients:
+        reach(machine, fleet, client, now=2.0)
+    for client in plan.clients:
+        fleet.send(machine, client, 3.0)
+    assert (machine.outcome, fleet.refused) == ("synced", [])
+    assert machine.statistics.steps == [TARGET, TARGET]
+
+
+def test_report_of_fewer_steps_than_before_is_refused():
+    machine, fleet = begun(planned(2))
+    for steps in (4, 3):
+        fleet.obey(machine, machine.handle(fleet.report("client 0", 1.0, steps)), 1.0)
+    assert [each.reason for each in fleet.refused] == ["saw 3 steps, it has reported 4"]
+
+
 def test_deadline_asks_every_client_even_without_report():
     plan = planned(2)
     machine, fleet = begun(plan)
