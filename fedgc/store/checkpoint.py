@@ -100,7 +100,10 @@ def pin(folder: Path, checkpoint: Checkpoint) -> Path:
     path = pinned / _name(checkpoint.version)
     try:
         owned.make_folder(pinned)
-        _copy(folder / _name(checkpoint.version), path, lambda: checkpoint)
+        if _is_of(folder / _name(checkpoint.version), checkpoint):
+            _copy(folder / _name(checkpoint.version), path, lambda: checkpoint)
+        else:
+            _write(path, checkpoint)
         _sync_folder(pinned)
         for other in _saved(pinned):
             if other != path:
@@ -236,15 +239,23 @@ def _asides(folder: Path) -> list[Path]:
 
 def _about(path: Path) -> Saved:
     with path.open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            raise EdgeFailed("saw other first bytes, needed a checkpoint of this format")
-        header = _header(_exactly(file, _header_length(file, hashlib.sha256()), hashlib.sha256()))
+        header = _first_of(file, hashlib.sha256())
         file.seek(-_DIGEST_BYTES, os.SEEK_END)
         digest = file.read().hex()
     size = path.stat().st_size + sum(each.size_bytes for each in _shards(header))
     return Saved(
         path, int(header["version"]), int(header["round"]), digest, size, str(header.get("privacy", ""))
     )
+
+
+def _is_of(path: Path, checkpoint: Checkpoint) -> bool:
+    """Whether a file is of this checkpoint: it may be of a version that a resume has abandoned."""
+    try:
+        with path.open("rb") as file:
+            header = _first_of(file, hashlib.sha256())
+    except (EdgeFailed, OSError):
+        return False
+    return (header["round"], header["state"]) == (checkpoint.round, checkpoint.state)  # measured times too
 
 
 def _name(version: int) -> str:
@@ -381,10 +392,7 @@ def _read(path: Path) -> Checkpoint:
 def _read_whole(path: Path) -> Checkpoint:
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            raise EdgeFailed("saw other first bytes, needed a checkpoint of this format")
-        digest.update(MAGIC)
-        header = _header(_exactly(file, _header_length(file, digest), digest))
+        header = _first_of(file, digest)
         files, optimizer_bytes = _shards(header), int(header["optimizer_bytes"])
         numbers = 0 if files else int(header["numbers"])
         size = file.tell() + numbers * NUMBERS.itemsize + optimizer_bytes + _DIGEST_BYTES
@@ -404,6 +412,14 @@ def _read_whole(path: Path) -> Checkpoint:
 
 def _shards(header: Mapping[str, Any]) -> tuple[Shard, ...]:
     return shards.shards_of(header.get("shards", []))  # earlier versions of fedgc wrote none
+
+
+def _first_of(file: BufferedReader, digest: "hashlib._Hash") -> dict[str, Any]:
+    """Return the header of a checkpoint, with which it begins."""
+    if file.read(len(MAGIC)) != MAGIC:
+        raise EdgeFailed("saw other first bytes, needed a checkpoint of this format")
+    digest.update(MAGIC)
+    return _header(_exactly(file, _header_length(file, digest), digest))
 
 
 def _header_length(file: BufferedReader, digest: "hashlib._Hash") -> int:

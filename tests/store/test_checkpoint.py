@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -290,6 +291,21 @@ def test_pinned_version_is_kept_while_others_are_removed(tmp_path):
     assert same(load(pinned(tmp_path).path.parent, 2), make(2))
     assert [(each.version, each.pinned) for each in listed(tmp_path)] == [(4, False), (5, False), (2, True)]
     assert same(load(tmp_path), make(5))
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_file_of_abandoned_version_is_not_pinned(tmp_path, damaged):
+    path = save(tmp_path, make(2), keep=2)
+    if damaged:
+        path.write_bytes(b"damaged")
+    again = replace(make(2), model=make(7).model, state=json.dumps({"gap": 7}))
+    pin(tmp_path, again)
+    assert same(load(tmp_path / "best", 2), again)
+
+
+def test_pinned_version_is_linked_to_its_file(tmp_path):
+    path = save(tmp_path, make(2), keep=2)
+    assert pin(tmp_path, make(2)).samefile(path)
 
 
 def test_better_version_replaces_pinned_one(tmp_path):
