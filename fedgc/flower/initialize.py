@@ -12,7 +12,7 @@ from fedgc.errors import BadVector, EdgeFailed
 from fedgc.flower.event_guard import EventGuard
 from fedgc.links.links import Link
 from fedgc.links.pieces import Vector
-from fedgc.messages import LinkEvent, Stop, ToClient
+from fedgc.messages import Codeword, LinkEvent, Stop, ToClient
 from fedgc.run.initialization import Initialization
 from fedgc.training import AnnouncedModel
 
@@ -34,7 +34,8 @@ def announced_model(config: RunConfig, events: Events, link: Link) -> AnnouncedM
     Events that belong to the run are put back into the queue, in their order.
 
     Raises:
-        EdgeFailed: The run was stopped, or no client has announced a model within `timing.start-timeout-s`.
+        EdgeFailed: The run was stopped, no client has announced a model within `timing.start-timeout-s`, or
+            none of those that were asked has sent it, each within this time.
     """
     start, guard = Initialization(), EventGuard(events.log, lambda: 1)
     later: list[LinkEvent] = []
@@ -42,23 +43,34 @@ def announced_model(config: RunConfig, events: Events, link: Link) -> AnnouncedM
     model = None
     while model is None:
         event = _next(events.queue)
-        if event is None and events.clock() > end:
-            raise EdgeFailed(_waited(config, start, link))
+        commands: Sequence[ToClient] = ()
         if isinstance(event, Stop):
             raise EdgeFailed(event.reason)
-        if event is None:
-            continue
-        if start.is_vector(event):
-            model = _taken(start, link, events.log)
-            commands: Sequence[ToClient] = start.without(start.source) if model is None else ()
-        else:
+        if isinstance(event, Codeword) and start.is_vector(event):
+            model = _taken(start, event.client, link, events.log)
+            commands = start.without(event.client) if model is None else ()
+        elif event is not None:
             later.append(event)
             commands = guard.outputs(event, partial(_commands, start, event, link))
+        if model is None and events.clock() > end:
+            end = events.clock() + config.start_timeout_s
+            commands = (*commands, *_next_source(config, start, events.log, link))
         for command in commands:
             link.send(command)
     for event in later:
         events.queue.put(event)
     return model
+
+
+def _next_source(config: RunConfig, start: Initialization, log: Logger, link: Link) -> tuple[ToClient, ...]:
+    """Ask another client for the model, or raise EdgeFailed if there is none."""
+    why, silent = _waited(config, start, link), start.source
+    commands = start.another()
+    if not commands:
+        raise EdgeFailed(why)
+    text = "%s has not sent its model within %g s: another client is asked"
+    log.log(WARNING, text, link.name(silent) or silent, config.start_timeout_s)
+    return commands
 
 
 def _commands(start: Initialization, event: LinkEvent, link: Link) -> tuple[ToClient, ...]:
@@ -77,14 +89,14 @@ def _next(events: "queue.SimpleQueue[LinkEvent]") -> LinkEvent | None:
         return None
 
 
-def _taken(start: Initialization, link: Link, log: Logger) -> AnnouncedModel | None:
+def _taken(start: Initialization, client: str, link: Link, log: Logger) -> AnnouncedModel | None:
     """Return the model with the vector that has come, or None if it cannot be used."""
-    vector: Vector = link.take(start.source, 0, 0)
-    link.forget(start.source, 0, 0)
+    vector: Vector = link.take(client, 0, 0)
+    link.forget(client, 0, 0)
     try:
         return AnnouncedModel(start.layout, vector) if start.layout is not None else None
     except BadVector as error:
-        log.log(WARNING, "the initial model of %s cannot be used: %s", start.source, error)
+        log.log(WARNING, "the initial model of %s cannot be used: %s", client, error)
         return None
 
 

@@ -27,7 +27,8 @@ class Initialization:
     def __init__(self, layout: Layout | None = None) -> None:
         """`layout` is known already if a run is resumed."""
         self.layout = layout
-        self.source = ""  # the client that was asked for the vector
+        self.source = ""  # the client that was asked for the vector last
+        self._asked: set[str] = set()  # it, and those that have not answered in time
         self._waiting: deque[str] = deque()  # others that could be asked
         self.refused: Final[dict[str, str]] = {}  # clients whose model has another layout, and which
 
@@ -49,7 +50,7 @@ class Initialization:
 
     def is_vector(self, event: LinkEvent) -> bool:
         """Whether the event tells that the first vector has come."""
-        return isinstance(event, Codeword) and (event.client, event.round) == (self.source, 0)
+        return isinstance(event, Codeword) and event.round == 0 and event.client in self._asked
 
     def _announced(self, event: Announced) -> tuple[ToClient, ...]:
         difference = self.layout.difference(event.layout) if self.layout is not None else ""
@@ -64,13 +65,20 @@ class Initialization:
             if event.client not in self._waiting:
                 self._waiting.append(event.client)
             return ()
-        self.source = event.client
-        return (Initialize(event.client),)
+        return self._ask(event.client)
 
     def without(self, client: str) -> tuple[ToClient, ...]:
         """Ask another client, if this one was asked and cannot send its vector."""
         self._waiting = deque(each for each in self._waiting if each != client)
-        if client != self.source:
-            return ()
-        self.source = self._waiting.popleft() if self._waiting else ""
-        return (Initialize(self.source),) if self.source else ()
+        self._asked.discard(client)
+        return self.another() if client == self.source else ()
+
+    def another(self) -> tuple[ToClient, ...]:
+        """Ask another client too, if there is one."""
+        self.source = ""
+        return self._ask(self._waiting.popleft()) if self._waiting else ()
+
+    def _ask(self, client: str) -> tuple[ToClient, ...]:
+        self.source = client
+        self._asked.add(client)
+        return (Initialize(client),)

@@ -111,6 +111,9 @@ class Played:
             raise queue.Empty
         return self.events.pop(0)
 
+    def put(self, event: LinkEvent) -> None:
+        self.events.append(event)
+
 
 def joined(client: str) -> Joined:
     return Joined(0.0, client, True, (Held("x", 1),))
