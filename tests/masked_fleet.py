@@ -69,7 +69,7 @@ class Fleet:
     def restart_server(self, state=None):
         """Start a new process, from a checkpoint if given."""
         key_agreement = KeyAgreement(
-            self.party.federation, Terms(SIZE, self.config.shape, bytes(32)), 20.0, 0.0
+            self.party.federation, Terms(SIZE, self.config.shape, bytes(32)), 20.0, lambda: 0.0
         )
         self.run = tuned_run(self.config, now=self.now, size=SIZE, key_agreement=key_agreement, resume=state)
         self.unsent, self.ring, self.adding, self.away = [], None, [], set(self.party.clients)

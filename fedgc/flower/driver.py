@@ -141,7 +141,7 @@ class Driver:
 
     def _key_agreement(self, federation: Federation) -> KeyAgreement:
         terms = Terms(self.common.size, self._job.config.shape, bytes(KEY_BYTES))
-        return KeyAgreement(federation, terms, KEYS_S, time.time() - self._started, self._job.name)
+        return KeyAgreement(federation, terms, KEYS_S, time.time, self._job.name)
 
     def _new_validation(self, job: Job) -> Validation:
         pin = self._checkpoints.write_best if job.pin is not None else None

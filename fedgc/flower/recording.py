@@ -37,8 +37,7 @@ def recorded(config: RunConfig, run: str, flower_run: int) -> Iterator[Recording
     aside = default_path(os.environ).with_name(f"aside-{flower_run}.jsonl")
     keeper = Keeper(Store.open, aside, LOG.warning)
     lines = Lines(config.log_file, LOG.warning)
-    offset_s = time.time() - time.monotonic()
-    sink = StoreSink(keeper, run, time.time, offset_s, lines, superlink_of(sys.argv))
+    sink = StoreSink(keeper, run, time.time, time.monotonic, lines, superlink_of(sys.argv))
     with sink.recorded(config), closing(Sinks(sink, opened(config, run))) as sinks:
         yield Recording(sinks, keeper)
 

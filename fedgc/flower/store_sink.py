@@ -1,6 +1,7 @@
 """The sink that writes a run's history to the store and to JSON lines.
 
-The driver uses a monotonic clock and the store seconds since 1970; the sink adds a fixed offset.
+The driver uses a monotonic clock and the store seconds since 1970. The sink adds their present difference,
+which grows while the machine is suspended.
 """
 
 from collections import Counter
@@ -43,16 +44,15 @@ class StoreSink(Sink):
         keeper: Keeper,
         run: str,
         wall: Callable[[], float],
-        offset_s: float,
+        clock: Callable[[], float],
         lines: Lines,
         superlink: str = "",
     ) -> None:
-        """`offset_s` converts the driver's clock to seconds since 1970; `superlink` is in the live state."""
+        """`wall` gives seconds since 1970, `clock` is the driver's; `superlink` is in the live state."""
         self._keeper = keeper
         self._lines = lines
         self._run = run
-        self._wall = wall
-        self._offset_s = offset_s
+        self._wall, self._clock = wall, clock
         # identifies a server that was killed, and whose clients are busy
         self._process = {SERVER: this_process().words(), SUPERLINK: superlink}
         self._seen: dict[str, tuple[str, str]] = {}
@@ -82,6 +82,11 @@ class StoreSink(Sink):
             self._end("failed", "the server ended in mid-run")
             self._keeper.close()
 
+    @property
+    def _offset_s(self) -> float:
+        """What converts the driver's clock to seconds since 1970."""
+        return self._wall() - self._clock()
+
     def _put(self, record: Record) -> None:
         self._keeper.put(record)
         self._lines.tell(record)
@@ -109,17 +114,15 @@ class StoreSink(Sink):
             if self._seen.get(each.client) != (each.name, each.link):
                 self._seen[each.client] = each.name, each.link
                 self._put(Seen(self._wall(), each.client, each.name, link=each.link))
-        until = live.until + self._offset_s if live.until is not None else None
-        live = replace(live, since=live.since + self._offset_s, until=until)
+        offset_s = self._offset_s
+        until = live.until + offset_s if live.until is not None else None
+        live = replace(live, since=live.since + offset_s, until=until)
         state = {
             **_fields(live),
-            "clients": [_fields(each) | self._hours(each) for each in live.clients],
+            "clients": [_fields(each) | _hours(each, offset_s) for each in live.clients],
             "data": _fields(live.data),
         }
         self._put(Present(self._wall(), self._run, state | self._process))
-
-    def _hours(self, client: LiveClient) -> dict[str, object]:
-        return {} if client.closes is None else {"closes": client.closes + self._offset_s}
 
     def evaluated(self, round_: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of the model after a round."""
@@ -156,7 +159,8 @@ class StoreSink(Sink):
             return  # it never had hours
         self._announced[client] += 1
         if self._announced[client] <= AUDITED:
-            times = [[opens + self._offset_s, ends + self._offset_s] for opens, ends in windows]
+            offset_s = self._offset_s
+            times = [[opens + offset_s, ends + offset_s] for opens, ends in windows]
             hours = sum(ends - opens for opens, ends in windows) / 3600
             may = f"{hours:.0f} h a week" if windows else "at any time"
             about = f"client {self._seen.get(client, (client,))[0]} may train {may}"
@@ -179,6 +183,10 @@ class StoreSink(Sink):
         for (kind, who), count in many:
             what = f"{count} times in this run, {AUDITED} of them on record"
             self._put(Audited(self._wall(), kind, who, what, self._run))
+
+
+def _hours(client: LiveClient, offset_s: float) -> dict[str, object]:
+    return {} if client.closes is None else {"closes": client.closes + offset_s}
 
 
 def _fields(value: Live | LiveClient | Data) -> dict[str, object]:

@@ -62,7 +62,7 @@ def test_verify_names_damaged_and_unknown_chunks(data, tmp_path: Path):
 def used_by(run: str, path: Path, chunks: list[str]) -> None:
     """Record that a run has used these chunks."""
     keeper = Keeper(Store.open, path / "aside.jsonl", print)
-    sink = StoreSink(keeper, run, lambda: 1.0, 0.0, Lines("", print))
+    sink = StoreSink(keeper, run, lambda: 1.0, lambda: 1.0, Lines("", print))
     with sink.recorded(RunConfig()):
         sink.assigned(1, chunks)
         sink.assigned(2, chunks[:1])

@@ -57,7 +57,9 @@ class House:
                 keys.append((client.replace("client", "site"), vault.identity().public))
         self.federation = Federation(member_list(keys), 3, 3, 4, Quantizer(1.0, 20, 32, 100))
         self.open = {client: self.start(client) for client in self.clients}
-        self.key_agreement = KeyAgreement(self.federation, Terms(MODEL.size, SETTINGS, bytes(32)), 10.0, 0.0)
+        self.key_agreement = KeyAgreement(
+            self.federation, Terms(MODEL.size, SETTINGS, bytes(32)), 10.0, lambda: 0.0
+        )
 
     def path(self, client: str) -> Path:
         return self.folder / f"{client}.db"

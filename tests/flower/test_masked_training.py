@@ -85,7 +85,7 @@ class Masked:
         }
         self.ward, self.federation = ward, federation
         self.key_agreement = KeyAgreement(
-            federation, Terms(ward.common.size, CONFIG.shape, bytes(32)), 10.0, 0.0
+            federation, Terms(ward.common.size, CONFIG.shape, bytes(32)), 10.0, lambda: 0.0
         )
         for client, one in self.open.items():
             self.key_agreement.enrol(one.enrolled(client, ""))

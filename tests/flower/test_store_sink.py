@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> str:
 @pytest.fixture
 def sink(path: str, tmp_path: Path) -> StoreSink:
     keeper = Keeper(lambda: Store.open(path), tmp_path / "aside.jsonl", lambda _: None)
-    return StoreSink(keeper, "r", time.time, 0.0, Lines("", lambda _: None))
+    return StoreSink(keeper, "r", time.time, time.time, Lines("", lambda _: None))
 
 
 @pytest.mark.parametrize(
@@ -59,17 +59,19 @@ def test_run_status_names_serving_process(sink: StoreSink, path: str):
 
 def test_times_of_live_state_are_stored_as_wall_clock(path: str, tmp_path: Path):
     keeper = Keeper(lambda: Store.open(path), tmp_path / "aside.jsonl", lambda _: None)
-    sink = StoreSink(keeper, "r", time.time, 1000.0, Lines("", lambda _: None))
+    slept_s = 0.0
+    sink = StoreSink(keeper, "r", lambda: 1009.0 + slept_s, lambda: 9.0, Lines("", lambda _: None))
     with sink.recorded(RunConfig(work="coded")):
+        slept_s = 600.0  # the driver's clock stands still while the machine is suspended
         sink.present(Live(1, 3, 0, "working", 1.0, 0, 4, 1, (), since=5.0, until=9.0))
     with Store.open(path) as store:
         present = store.run("r").present
-    assert (present["since"], present["until"]) == (1005.0, 1009.0)
+    assert (present["since"], present["until"]) == (1605.0, 1609.0)
 
 
 def test_hours_of_client_are_stored_as_wall_clock(path: str, tmp_path: Path):
     keeper = Keeper(lambda: Store.open(path), tmp_path / "aside.jsonl", lambda _: None)
-    sink = StoreSink(keeper, "r", time.time, 1000.0, Lines("", lambda _: None))
+    sink = StoreSink(keeper, "r", lambda: 1009.0, lambda: 9.0, Lines("", lambda _: None))
     with sink.recorded(RunConfig(work="coded")):
         for _ in range(AUDITED + 5):
             sink.has_hours(1, "a", ((5.0, 3605.0),))
@@ -82,7 +84,7 @@ def test_hours_of_client_are_stored_as_wall_clock(path: str, tmp_path: Path):
 
 def test_client_without_hours_any_more_is_stored_once_it_joins(path: str, tmp_path: Path):
     keeper = Keeper(lambda: Store.open(path), tmp_path / "aside.jsonl", lambda _: None)
-    sink = StoreSink(keeper, "r", time.time, 1000.0, Lines("", lambda _: None))
+    sink = StoreSink(keeper, "r", lambda: 1009.0, lambda: 9.0, Lines("", lambda _: None))
     hours = AnnouncedHours(sink)
     joins = [Joined(9.0, client, True, ()) for client in ("a", "b")]
     with sink.recorded(RunConfig(work="coded")):
@@ -124,7 +126,7 @@ def test_completed_run_reports_share_of_samples(tmp_path: Path, changes: dict, r
         return Store.open(str(tmp_path / "fedgc.db"))
 
     keeper = Keeper(opened, tmp_path / "aside", print)
-    sink = StoreSink(keeper, "run", lambda: 5.0, 0.0, Lines("", print))
+    sink = StoreSink(keeper, "run", lambda: 5.0, lambda: 5.0, Lines("", print))
     with sink.recorded(RunConfig(work="coded")):
         sink.append(RoundRow(**{**ROW, **changes}))
     with opened() as store:

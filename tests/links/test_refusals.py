@@ -45,7 +45,7 @@ class Kept(Keeper):
 def test_repeated_refusals_do_not_fill_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeping, "AUDITED", 3)
     keeper = Kept()
-    sink = StoreSink(keeper, "run", lambda: 5.0, 0.0, Lines("", lambda _: None))
+    sink = StoreSink(keeper, "run", lambda: 5.0, lambda: 5.0, Lines("", lambda _: None))
     with sink.recorded(RunConfig(work="coded")):
         for _ in range(10):
             sink.audited("refused", "hog", "BadVector: no")

@@ -19,7 +19,7 @@ is recovered the run goes on with the new model; else it ends.
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -76,12 +76,18 @@ class KeyAgreement:
     """The sites of one federation, as the server sees them."""
 
     def __init__(
-        self, federation: Federation, terms: Terms, patience_s: float, wall_s: float, run: str = ""
+        self,
+        federation: Federation,
+        terms: Terms,
+        patience_s: float,
+        wall: Callable[[], float],
+        run: str = "",
     ) -> None:
         """`terms` are those of every exchange, except for the model and its steps.
 
-        `patience_s` is how long each half of a set-up may take. `wall_s` added to an event's time gives
-        seconds since 1970, with which sites' clocks are compared. `run` is the run's name, as sites know it.
+        `patience_s` is how long each half of a set-up may take. `wall` gives seconds since 1970, with which
+        sites' clocks are compared; the clock of events stops while the machine is suspended. `run` is the
+        run's name, as sites know it.
         """
         self.federation: Final = federation
         self.phase = Phase.IDLE
@@ -95,7 +101,7 @@ class KeyAgreement:
         self._given = GivenModels()
         self._exchange_drawn: MaskedExchange | None = None
         self._patience_s = patience_s
-        self._wall_s = wall_s
+        self._wall = wall
         self._enrolled: dict[str, int] = {}  # client -> the last epoch it reported
         self._asked: set[str] = set()  # when this epoch was opened, and present since
         self._waiting: set[str] = set()  # clients whose advert or deal is awaited
@@ -250,7 +256,7 @@ class KeyAgreement:
             self._check_member(deal.member, event.client)
             return setup.receive(deal)
         advert = packets.Advert.unpack(event.packet)
-        after = setup.admit(advert, event.now + self._wall_s)
+        after = setup.admit(advert, self._wall())
         self._check_member(advert.member, event.client)
         self._client[advert.member] = event.client
         return after

@@ -23,7 +23,9 @@ class Exchange:
 
     def __init__(self, party, count, model_digest):
         self.party = party(count)
-        self.key_agreement = KeyAgreement(self.party.federation, Terms(SIZE, b"", model_digest), 10.0, 0.0)
+        self.key_agreement = KeyAgreement(
+            self.party.federation, Terms(SIZE, b"", model_digest), 10.0, lambda: 0.0
+        )
         self.key_agreement.noted(Published(0.0, 0, model_digest))
         for client in self.party.clients:
             self.key_agreement.enrol(self.party.enrolled(client))

@@ -16,8 +16,8 @@ MODEL = hashlib.sha256(b"model").digest()
 WALL_S = 1000.0  # seconds since 1970 when the server's clock says 0
 
 
-def keying_of(party, there=None, patience_s=10.0):
-    key_agreement = KeyAgreement(party.federation, Terms(5, b"settings", MODEL), patience_s, WALL_S)
+def keying_of(party, there=None, patience_s=10.0, wall=lambda: WALL_S):
+    key_agreement = KeyAgreement(party.federation, Terms(5, b"settings", MODEL), patience_s, wall)
     assert key_agreement.noted(Published(0.0, 0, MODEL)) == ()
     for client in party.clients if there is None else there:
         assert key_agreement.enrol(party.enrolled(client)) == ()
@@ -52,6 +52,16 @@ def test_set_up_makes_keys_for_all_sites(party):
     assert not key_agreement.stands_for(four.clients[:2])
     assert set(key_agreement.members) == set(four.clients)
     assert not key_agreement.newcomers
+
+
+def test_keys_are_made_after_machine_was_suspended(party):
+    """The clock of events stands still meanwhile, those of the sites do not."""
+    three, slept_s = party(3), 0.0
+    key_agreement = keying_of(three, wall=lambda: WALL_S + slept_s)
+    slept_s = 1200.0
+    for command in (commands := list(key_agreement.open(1.0, 1))):
+        commands += key_agreement.heard(three.answer(command, now=1.0, wall=WALL_S + slept_s))
+    assert key_agreement.phase is Phase.STANDING
 
 
 def test_exchange_reaches_its_mean_with_keys(party):
@@ -356,7 +366,7 @@ def test_exchange_is_bound_to_lead_of_its_steps(party):
 
 def test_events_are_dispatched(party):
     three = party(3)
-    key_agreement = KeyAgreement(three.federation, Terms(5, b"", MODEL), 10.0, WALL_S)
+    key_agreement = KeyAgreement(three.federation, Terms(5, b"", MODEL), 10.0, lambda: WALL_S)
     for client in three.clients:
         assert key_agreement.noted(three.enrolled(client)) == ()
     assert key_agreement.noted(Tick(99.0)) == ()
