@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,8 +28,6 @@ from fedgc.training.flat import Vector
 from fedgc.training.local_update import LOCAL_TRAJECTORY, Residual, chunk_numbers
 
 T = TypeVar("T")
-
-MODELS_KEPT: Final = 2  # the newest and the one before, from which work may still be requested
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +156,15 @@ class CacheFiles:
         return {int(words[1]): words[2] for words in named if len(words) == 3 and words[1].isdecimal()}
 
     def put_model(self, version: int, vector: Vector) -> None:
-        """Write a common model; keep only the newest `MODELS_KEPT`."""
+        """Write a common model; keep besides only the one before, from which work may still be requested.
+
+        Later versions were made by a server that has since gone back to an earlier checkpoint.
+        """
         self._write(f"model-{version}", torch.from_numpy(np.array(vector)), digest_of(vector))
         here = self.models()
-        for old in sorted(here)[:-MODELS_KEPT]:
-            (self._folder / f"model-{old}-{here[old]}.pt").unlink(missing_ok=True)
+        before = max((each for each in here if each < version), default=version)
+        for other in here.keys() - {before, version}:
+            (self._folder / f"model-{other}-{here[other]}.pt").unlink(missing_ok=True)
 
     def model(self, version: int) -> Vector | None:
         """Return the memory-mapped model of this version, or None if it cannot be read."""

@@ -140,6 +140,16 @@ def test_models_are_named_by_digest_and_only_newest_stay(folder, bench):
     assert cache.model(7) is None
 
 
+def test_earlier_model_replaces_those_of_abandoned_run(folder, bench):
+    cache = CacheFiles(folder)
+    for version in (2, 6, 7, 4):  # the server has gone back
+        cache.put_model(version, bench.vector(5, version))
+        assert version in cache.models()
+    assert sorted(cache.models()) == [4]
+    cache.put_model(5, bench.vector(5, 5))
+    assert sorted(cache.models()) == [4, 5]
+
+
 def changed(data: bytes, how: int, at: int) -> bytes:
     """Return these bytes with one bit flipped, cut short, or followed by one more."""
     at %= len(data)
