@@ -3,8 +3,9 @@
 A bfloat16 number has 8 significant bits: a change below 1/512 of a weight leaves it as it is, and training
 stalls. As in mixed-precision training (Micikevicius et al., "Mixed precision training", 2018), the optimizer
 steps on a float32 copy of each half-precision tensor, and the tensor is the copy, rounded. Where something
-else changes a tensor, its exact difference from the rounded copy is added to the copy. So vectors hold more
-than the tensors: a common model is kept in full, whatever a client's precision.
+else changes a tensor, the copy becomes the tensor, plus what rounding had taken from the copy; nothing if the
+rounded copy was no number, as after a failed step. So vectors hold more than the tensors: a common model is
+kept in full, whatever a client's precision.
 """
 
 from collections.abc import Iterator, Mapping
@@ -52,11 +53,12 @@ class Float32Copies:
         now = tensor.detach().float()
         copy = self._copies.get(name)
         if copy is None or copy.shape != now.shape:
-            self._copies[name] = copy = now
-        elif copy.device != now.device:
+            self._copies[name] = now
+            return now
+        if copy.device != now.device:
             self._copies[name] = copy = copy.to(now.device)
-        copy += now - copy.to(tensor.dtype).float()
-        return copy
+        lost = copy.sub_(copy.to(tensor.dtype).float())  # by rounding
+        return lost.nan_to_num_(0.0, 0.0, 0.0).add_(now)
 
     @torch.no_grad()
     def write(self, name: str, tensor: Tensor, value: Tensor) -> None:

@@ -147,6 +147,33 @@ def test_state_of_optimizer_is_restored_in_float32():
         trained(half, plain, steps=1)
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_model_recovers_from_step_that_is_no_number(dtype: torch.dtype, bad: float):
+    half = weight(dtype)
+    with joined(half) as state:
+        optimizer = torch.optim.SGD(half.parameters(), lr=RATE)
+        good = {name: each.clone() for name, each in half.state_dict().items()}
+        (loss_of(half) * bad).backward()
+        optimizer.step()
+        assert not np.isfinite(read(state)).any()
+        half.load_state_dict(good)  # as a script does that looks at its loss
+        optimizer.zero_grad()
+        exact = weight(torch.float32)
+        trained(half, optimizer)
+        trained(exact, torch.optim.SGD(exact.parameters(), lr=RATE))
+        assert np.array_equal(read(state), exact.weight.detach().numpy().ravel())
+
+
+def test_value_beyond_float16_is_replaced_with_tensor():
+    state = ModelState(weight(torch.float16))
+    state.write(np.float32([70_000.0, 0.3333333, -70_000.0]), Ranks())
+    assert not np.isnan(read(state)).any()
+    with torch.no_grad():
+        state.module.weight[0, 0] = 2.0
+    assert np.array_equal(read(state), np.float32([2.0, 0.3333333, -np.inf]))
+
+
 def test_optimizer_of_other_model_is_left_alone():
     other = weight(torch.bfloat16)
     optimizer = torch.optim.SGD(other.parameters(), lr=RATE)
