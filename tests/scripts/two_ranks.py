@@ -6,6 +6,7 @@ Two ranks with half of a batch each take the same steps as `trained_alone` does 
 import argparse
 import os
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -98,6 +99,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--step-s", type=float, default=0.0)
     parser.add_argument("--steps", type=int, default=0)  # after which the script ends by itself
+    parser.add_argument("--prints-steps", action="store_true")  # each rank, the steps of the run so far
     parser.add_argument("--fault", default="")  # raise or kill
     parser.add_argument("--at", default="")  # name of the client, rank and step of the fault, as north:1:5
     parser.add_argument("--once", type=Path, default=Path("/dev/null"))  # a file that tells of the fault
@@ -115,6 +117,8 @@ def main() -> None:
             if words.fault == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise ValueError("this rank has no data")
+        if words.prints_steps:
+            sys.stdout.write(f"rank {dist.get_rank()}: step {fed.global_step} of the run\n")
         step(model, optimizer, [each.to(words.device) for each in batch])
         time.sleep(words.step_s)
         if done == words.steps:

@@ -47,10 +47,11 @@ class Action:
     round: int = 0
     version: int = 0
     first_step: int = 0  # local steps of the run before the common model
+    steps: int = 0  # since the common model, for LOAD
 
     def numbers(self) -> tuple[int, ...]:
         """Return the action as numbers."""
-        return (self.do, self.round, self.version, self.first_step)
+        return (self.do, self.round, self.version, self.first_step, self.steps)
 
     @classmethod
     def of(cls, numbers: tuple[int, ...]) -> "Action":
@@ -221,7 +222,8 @@ class Leader:
 
     def _here(self, do: Do) -> Action:
         place = self._place
-        return Action(do, place.round, place.version, place.first_step)
+        steps = self.steps if do == Do.LOAD else 0
+        return Action(do, place.round, place.version, place.first_step, steps)
 
     def _heard(self, wait_s: float) -> Mapping[str, Any] | None:
         """Return the client's next line; None after a signal to leave, or if none comes for long."""

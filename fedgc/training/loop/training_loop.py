@@ -352,7 +352,7 @@ class TrainingLoop:
             case Do.LOAD:
                 self._state.write(leader.common if leader else None, ranks)
                 self._place = action
-                self._steps = leader.steps if leader else 0
+                self._steps = action.steps
             case Do.VALIDATE:
                 self._score(action.version)
             case Do.READ | Do.HAND_IN:

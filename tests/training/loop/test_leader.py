@@ -49,5 +49,5 @@ def test_lost_client_raises(pair):
 
 
 def test_action_survives_its_broadcast_as_numbers():
-    action = Action(Do.LOAD, 3, 2, 40)
+    action = Action(Do.LOAD, 3, 2, 40, 5)
     assert Action.of(action.numbers()) == action

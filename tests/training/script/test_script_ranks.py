@@ -49,11 +49,11 @@ class Client:
         eventually(lambda: self.loop.layout is not None, WAIT_S)
         self.initial = self.loop.initial()
 
-    def begin(self, model: Vector, target: int) -> None:
+    def begin(self, model: Vector, target: int, reached: int = 0) -> None:
         self.round += 1
-        self.reached = 0
+        self.reached = reached
         work = Work("north", self.round, self.round, target, (0,), ((0, "north"),), 0, 60.0, kind="local")
-        self.loop.begin(Begin(work, ("north",), model, None, None, 0))
+        self.loop.begin(Begin(work, ("north",), model, None, None, reached))
 
     def train(self, goal: int) -> None:
         end = time.monotonic() + WAIT_S
@@ -116,7 +116,7 @@ def check_sums(client: Client) -> None:
 def test_two_ranks_fail_together_and_start_again(make: Make, tmp_path: Path):
     """DDP under srun: the sums of one process, a rank that raises, a new start, a signal to leave."""
     once = tmp_path / "once"
-    client = make(f"{SRUN} --step-s 0.01 --fault raise --at north:1:9 --once {once}")
+    client = make(f"{SRUN} --step-s 0.01 --prints-steps --fault raise --at north:1:9 --once {once}")
     assert dict(client.loop.sizes) == {"north": two_ranks.SAMPLES}
     check_sums(client)
     before = client.processes()
@@ -126,8 +126,10 @@ def test_two_ranks_fail_together_and_start_again(make: Make, tmp_path: Path):
         "the script ended: exit status 1: ValueError: this rank has no data (its output: "
     )
     assert not any(map(alive, before))
-    client.begin(client.initial, SLOW)
-    client.train(3)
+    client.begin(client.initial, SLOW, reached=1000)
+    client.train(1003)
+    log = (tmp_path / "state" / "script.log").read_text()
+    assert all(f"rank {rank}: step 1001 of the run\n" in log for rank in range(2))
     client.loop._script._process._process.terminate()
     eventually(lambda: client.loop.advance(client.reached, SLOW) is None and client.loop._left, HANG_S)
     handed = client.hand_in()
