@@ -116,8 +116,10 @@ def verify_log(file: Path, noted: str) -> None:
 
 def export_log(file: Path, run: str | None, noted: str) -> None:
     """Print the entries of a verified log."""
-    verify(file, noted)
-    for line in file.read_text().splitlines():
+    verified = verify(file, noted)
+    with file.open("rb") as log:
+        lines = log.read(verified.size_bytes).decode().splitlines()  # a client may append meanwhile
+    for line in lines:
         if run is None or json.loads(line)["run"] == run:
             sys.stdout.write(f"{line}\n")
 

@@ -97,6 +97,8 @@ class AuditLog:
             head = self._head(log)
             if allowed is not None:
                 allowed(head.totals)
+            if not head.lines:
+                write_head(self.path, head)  # a log with lines and without a head was changed
             now = self._wall()
             stamped = {"at": now, "day": day_of(now, self._zone), "before": head.digest}
             about = {**stamped, **asdict(_shortened(entry))}
@@ -150,6 +152,8 @@ def _shortened(entry: Entry) -> Entry:
 def verify(path: Path, known: str = "") -> Head:
     """Return the head of a log whose lines all follow each other.
 
+    Lines after those of its head follow too: a client could not write the head any more.
+
     Args:
         path: The log; its head lies beside it.
         known: A digest of a head that was noted before: its line must be in the log.
@@ -157,24 +161,31 @@ def verify(path: Path, known: str = "") -> Head:
     Raises:
         EdgeFailed: A line was edited, inserted or removed, or the log was cut; it names the line.
     """
-    kept, head, seen = read_head(path), Head(), known in ("", FIRST)
+    head = noted = Head()
+    seen = known in ("", FIRST)
     try:
         with path.open("rb") as log:
+            fcntl.flock(log, fcntl.LOCK_SH)
+            kept = read_head(path)
             for line in lines_of(log):
+                if not line.endswith(b"\n") and not log.read(1):
+                    break  # a process ended in the middle of it: it never counted
                 head = _followed(path, head, line)
                 seen = seen or head.digest == known
+                if head.lines <= kept.lines:
+                    noted = head
     except OSError as error:
         raise EdgeFailed(f"audit log {path}: {text_of(error, path)}") from error
-    if (head.lines, head.digest) != (kept.lines, kept.digest):
+    if (noted.lines, noted.digest) != (kept.lines, kept.digest):
         raise EdgeFailed(
-            f"audit log {path}: saw {head.lines} lines that end with {head.digest}, needed {kept.lines} "
+            f"audit log {path}: saw {noted.lines} lines that end with {noted.digest}, needed {kept.lines} "
             f"that end with {kept.digest}, as its head says"
         )
     if not seen:
         raise EdgeFailed(
             f"audit log {path}: saw no line with the digest {known}, needed the one that was noted"
         )
-    if head.totals != kept.totals:
+    if noted.totals != kept.totals:
         raise EdgeFailed(f"audit log {path}: saw totals in its head that are not those of its lines")
     return head
 
@@ -204,9 +215,12 @@ def read_head(path: Path) -> Head:
 
 
 def write_head(path: Path, head: Head) -> None:
-    """Write the head beside a log, whole or not at all."""
+    """Write the head beside a log, whole or not at all, also if the power fails."""
     new = _head_of(path).with_suffix(".new")
-    new.write_text(json.dumps(asdict(head)))
+    with new.open("w") as file:
+        file.write(json.dumps(asdict(head)))
+        file.flush()
+        os.fsync(file.fileno())
     new.replace(_head_of(path))
 
 

@@ -1,6 +1,7 @@
 """Test that a change of an audit log is found, and that limits survive a restart."""
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -70,6 +71,7 @@ CHANGES: dict[str, Callable[[list[str]], list[str]]] = {
     "repeated": lambda lines: [*lines, lines[2]],
     "exchanged": lambda lines: [lines[1], lines[0], lines[2]],
     "no JSON": lambda lines: [*lines, "nonsense\n"],
+    "no JSON and too long": lambda lines: [*lines, "x" * 70_000, "\n"],
     "no entry": lambda lines: [*lines, "[]\n"],
     "emptied": lambda _: [],
 }  # fmt: skip
@@ -136,3 +138,44 @@ def test_crash_between_line_and_head_is_repaired(log: AuditLog):
         file.write('{"at": 17')  # the process ended in the middle of a line
     log.append(Entry("joined", "south", "ward"))
     assert (verify(log.path).lines, log.totals().bytes) == (5, 507)
+
+
+def test_log_without_place_for_its_head_is_whole(tmp_path: Path):
+    log = AuditLog(tmp_path / "site.audit.jsonl", UTC, wall)
+    new = tmp_path / "site.audit.jsonl.new"
+    log.append(Entry("joined", "north", "ward"))
+    new.mkdir()
+    with pytest.raises(EdgeFailed, match="Is a directory"):
+        log.append(Entry("exchange", "north", "ward", 1, bytes=7, exchanges=1))
+    new.rmdir()
+    with log.path.open("a") as file:
+        file.write('{"at": 17')  # the process ended in the middle of a line
+    head = verify(log.path)
+    assert (head.lines, head.totals.bytes) == (2, 7)
+    log.append(Entry("joined", "south", "ward"))
+    assert verify(log.path).lines == 3
+
+
+def test_first_line_without_place_for_its_head_is_not_written(tmp_path: Path):
+    log = AuditLog(tmp_path / "site.audit.jsonl", UTC, wall)
+    (tmp_path / "site.audit.jsonl.new").mkdir()
+    with pytest.raises(EdgeFailed, match="Is a directory"):
+        log.append(Entry("joined", "north", "ward"))
+    (tmp_path / "site.audit.jsonl.new").rmdir()
+    log.append(Entry("joined", "north", "ward"))
+    assert verify(log.path).lines == 1
+
+
+def test_log_is_verified_while_client_appends(log: AuditLog):
+    def append() -> None:
+        for number in range(100):
+            log.append(Entry("exchange", "south", "ward", number, bytes=1, exchanges=1))
+
+    thread = threading.Thread(target=append)
+    thread.start()
+    seen = [verify(log.path).lines]
+    while thread.is_alive():
+        seen.append(verify(log.path).lines)
+    thread.join()
+    assert seen == sorted(seen)
+    assert verify(log.path).lines == 103
