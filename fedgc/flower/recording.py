@@ -1,12 +1,15 @@
 """Records a run in the store: its rounds, metrics, audits and how it ended."""
 
+import fcntl
+import hashlib
 import os
 import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from fedgc.config import RunConfig
@@ -14,8 +17,9 @@ from fedgc.flower.json_lines import Lines
 from fedgc.flower.sinks import Sinks, opened
 from fedgc.flower.store_sink import StoreSink
 from fedgc.links.log import LOG
+from fedgc.store import owned
 from fedgc.store.database import Store
-from fedgc.store.engine import default_path
+from fedgc.store.engine import address, default_path
 from fedgc.store.liveness import this_process
 from fedgc.store.writer import Keeper
 
@@ -34,12 +38,31 @@ class Recording:
 @contextmanager
 def recorded(config: RunConfig, run: str, flower_run: int) -> Iterator[Recording]:
     """Record a run while the block runs; an exception is recorded as the reason of failure."""
-    aside = default_path(os.environ).with_name(f"aside-{flower_run}.jsonl")
-    keeper = Keeper(Store.open, aside, LOG.warning)
-    lines = Lines(config.log_file, LOG.warning)
-    sink = StoreSink(keeper, run, time.time, time.monotonic, lines, superlink_of(sys.argv))
-    with sink.recorded(config), closing(Sinks(sink, opened(config, run))) as sinks:
-        yield Recording(sinks, keeper)
+    with _aside(run, flower_run) as aside:
+        keeper = Keeper(Store.open, aside, LOG.warning)
+        lines = Lines(config.log_file, LOG.warning)
+        sink = StoreSink(keeper, run, time.time, time.monotonic, lines, superlink_of(sys.argv))
+        with sink.recorded(config), closing(Sinks(sink, opened(config, run))) as sinks:
+            yield Recording(sinks, keeper)
+
+
+@contextmanager
+def _aside(run: str, flower_run: int) -> Iterator[Path]:
+    """Yield the file in which records of this run wait while the store cannot be written.
+
+    It is named after the run and the store, so that the process that resumes the run finds it. While another
+    process of the run has it, as one that is ending, this one has a file of its own.
+    """
+    folder = default_path(os.environ).parent
+    name = hashlib.sha256(f"{run} {address(None, os.environ)}".encode()).hexdigest()[:16]
+    with ExitStack() as stack:
+        try:
+            owned.make_folder(folder)
+            lock = stack.enter_context(open(folder / "aside.lock", "ab", opener=owned.opener))
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, int(name, 16) // 4)  # one byte for each name
+        except OSError:
+            name = f"{name}-{flower_run}"
+        yield folder / f"aside-{name}.jsonl"
 
 
 def superlink_of(words: Sequence[str]) -> str:
