@@ -70,10 +70,15 @@ def kill_below(root: int) -> tuple[int, ...]:
 
 
 def ask_to_leave(folder: Path, root: int, grace_s: float) -> None:
-    """Ask the client of the SuperNode below `root` to hand in what it has within `grace_s` seconds."""
+    """Ask the client of the SuperNode below `root` to hand in what it has within `grace_s` seconds.
+
+    The folder is made again if old temporary files were removed. A full disk leaves the signals.
+    """
     fresh = folder / f"{ASKED}.new"
-    fresh.write_text(f"{time.time() + grace_s}\n")
-    fresh.replace(folder / ASKED)
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        fresh.write_text(f"{time.time() + grace_s}\n")
+        fresh.replace(folder / ASKED)
     for pid in _serving(folder, root):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGTERM)

@@ -1,6 +1,7 @@
 """Test the supervisor: it reports how its program ended, and ends it on release."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fedgc.flower.departure import Departure
 from fedgc.processes import supervision
 
 CLIENT = """
@@ -92,6 +94,32 @@ def test_second_signal_ends_node_at_once(node):
     held.terminate()
     assert held.stdout.readline() == b"node\n"
     assert held.wait(60) == 3
+
+
+def test_node_ends_without_its_folder(node, tmp_path: Path):
+    held, _ = node
+    (folder,) = tmp_path.glob("fedgc-leave-*")
+    shutil.rmtree(folder)
+    held.terminate()
+    assert held.wait(60) == 3
+
+
+def test_client_is_asked_by_signal_where_nothing_can_be_written(node, tmp_path: Path):
+    held, line = node
+    (folder,) = tmp_path.glob("fedgc-leave-*")
+    (folder / "asked.new").mkdir()
+    held.terminate()
+    assert held.stdout.readline() == b"asked False\n"
+    line.write("over\n")
+    line.flush()
+    assert held.stdout.readline() == b"node\n"
+    assert held.wait(60) == 3
+
+
+def test_request_makes_missing_folder_again(tmp_path: Path):
+    folder = tmp_path / "fedgc-leave-x"
+    supervision.ask_to_leave(folder, os.getpid(), 30.0)
+    assert 0.0 < (Departure(folder=folder).left_s or 0.0) <= 30.0
 
 
 def test_client_that_does_not_leave_is_waited_for_so_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
