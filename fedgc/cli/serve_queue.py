@@ -7,10 +7,12 @@ its reason, and the queue goes on; a run whose server was killed, or got a signa
 
 import math
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import click
 from rich.console import Console
@@ -26,7 +28,9 @@ from fedgc.store.database import Store
 from fedgc.store.liveness import alive, this_process
 from fedgc.store.run_queue import AGAIN, WAITING, Entry
 
-LOOK_S: Final = 1.0  # between looks at a queue in which no run can start
+T = TypeVar("T")
+
+LOOK_S: Final = 1.0  # between looks at a queue in which no run can start, and at a store that fails
 
 
 def serve_queue(wanted: Wanted, most: int) -> None:
@@ -39,7 +43,7 @@ def serve_queue(wanted: Wanted, most: int) -> None:
         with host_of(wanted, console, "") as host:
             say(console, f"queue of store {store.name}, until Ctrl-C")
             while True:
-                entry = _next(store, host, console)
+                entry = _until_done(lambda: _taken(store, host), host, console)
                 say(console, f"entry {entry.id}, priority {entry.priority}: run {entry.run}")
                 try:
                     state, reason = _run(entry, wanted, most, store, host, console)
@@ -47,7 +51,8 @@ def serve_queue(wanted: Wanted, most: int) -> None:
                     store.queue.interrupt(entry.id)
                     say(console, f"entry {entry.id}: run {entry.run} is interrupted, and {AGAIN}")
                     raise
-                store.queue.finish(entry.id, state, reason, time.time())
+                finished = partial(store.queue.finish, entry.id, state, reason, time.time())
+                _until_done(finished, host, console)
                 say(console, f"entry {entry.id}: run {entry.run} {state}{f': {reason}' if reason else ''}")
 
 
@@ -74,31 +79,31 @@ def _folder(entry: Entry) -> Path:
     return folder
 
 
-def _next(store: Store, host: Host, console: Console) -> Entry:
-    """Wait until a run can start, and take it from the queue."""
+def _until_done(act: Callable[[], T], host: Host, console: Console) -> T:
+    """Return what an act returns, which is repeated while it fails at an edge; say what that waits for."""
     said = ""
     while True:
-        obstacle = _obstacle(store, host)
-        if not obstacle and (entry := store.queue.take(this_process().words(), time.time())) is not None:
-            return entry
-        if (obstacle or "no run is in the queue") != said:
-            said = obstacle or "no run is in the queue"
-            say(console, f"waiting: {said}")
+        try:
+            return act()
+        except EdgeFailed as error:
+            if str(error) != said:
+                said = str(error)
+                say(console, f"waiting: {said}")
         restart_ended(host, console)
         time.sleep(LOOK_S)
 
 
-def _obstacle(store: Store, host: Host) -> str:
-    """Return why the next run cannot start yet; empty if it can, or there is none."""
+def _taken(store: Store, host: Host) -> Entry:
+    """Take the next run from the queue; raise EdgeFailed if none can start yet."""
     entries = store.queue.entries(finished=0)
     if not entries:
-        return ""
+        raise EdgeFailed("no run is in the queue")
     own = entries[0].run if entries[0].state != WAITING else ""  # it is followed to its end
     for run in store.runs():
         if run.run != own and alive(run, time.time()):
-            return f"run {run.run} is under way"
-    try:
-        host.superlink.check()
-    except EdgeFailed as error:  # without this, each run of the queue would fail in turn
-        return str(error)
-    return ""
+            raise EdgeFailed(f"run {run.run} is under way")
+    host.superlink.check()  # without it, each run of the queue would fail in turn
+    entry = store.queue.take(this_process().words(), time.time())
+    if entry is None:
+        raise EdgeFailed("no run is in the queue")
+    return entry

@@ -2,8 +2,9 @@
 
 import json
 import shutil
+import sqlite3
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 
 import click
 import pytest
@@ -148,7 +149,8 @@ def test_queue_waits_while_another_run_is_under_way(starts, serve):
         store.write(Present(time.time(), "other", {SERVER: this_process().words()}))
     made = starts(does(9, state="completed"))
     with Store.open() as store:
-        assert serving._obstacle(store, serving.Host(made)) == "run other is under way"
+        with pytest.raises(EdgeFailed, match=r"^run other is under way$"):
+            serving._taken(store, serving.Host(made))
         store.write(Ended(time.time(), "other", "completed"))
     serve()
     assert states() == {"a": "completed"}
@@ -167,6 +169,36 @@ def test_queue_waits_for_superlink_that_does_not_answer(starts, serve, capsys):
     serve()
     assert states() == {"a": "completed"}
     assert capsys.readouterr().out.count("waiting: 127.0.0.1:1 does not answer: refused") == 1
+
+
+def test_queue_waits_for_store_that_fails(starts, apart, monkeypatch, capsys):
+    add("a")
+
+    def rename(table: str, name: str) -> None:
+        with closing(sqlite3.connect(apart / "fedgc.db")) as other:
+            other.execute(f"ALTER TABLE {table} RENAME TO {name}")
+
+    def breaks(store: Store, name: str) -> None:
+        does(9, state="completed")(store, name)
+        rename("queue", "gone")
+
+    def repairs(*_: object) -> None:
+        with suppress(sqlite3.OperationalError):
+            rename("gone", "queue")
+            return
+        raise KeyboardInterrupt
+
+    made = starts(breaks)
+    rename("queue", "gone")
+    monkeypatch.setattr(serving, "LOOK_S", 0.0)
+    monkeypatch.setattr(serving, "restart_ended", repairs)
+    with pytest.raises(KeyboardInterrupt):
+        serving.serve_queue(Wanted(None, {}, superlink="ward"), 0)
+    assert made.given == [("a", "")]
+    assert states() == {"a": "completed"}
+    told = capsys.readouterr().out
+    assert told.count("no such table: queue") == 2
+    assert told.index("no such table") < told.index("entry 1, priority 0: run a")
 
 
 def test_queue_waits_for_command_that_holds_its_run(starts, monkeypatch, capsys):
