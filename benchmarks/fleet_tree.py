@@ -193,7 +193,7 @@ def serve_site() -> None:
     gateway = ScriptEnvironment.read(os.environ)
     if gateway is None:
         raise EdgeFailed("saw no gateway, needed python -m benchmarks fleet")
-    config = RunConfig.read(site_settings(gateway, write_place(gateway)))
+    config = RunConfig.read(site_settings(gateway, write_place(gateway), 0))
     with Client(str(gateway.client[TELLS]), "AF_UNIX") as pipe:
         serve(Place(config, config.min_clients * (1 + SPARE)), pipe)
 

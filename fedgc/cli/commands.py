@@ -111,7 +111,7 @@ def demo(  # noqa: PLR0913, PLR0917  one for each option
 def gateway(
     folder: Annotated[Path | None, typer.Option("--app", help="The folder of the consortium's app.")] = None,
     consortium: Annotated[
-        int, typer.Option(help="Flower's number of the consortium's run, to find a site inside itself.")
+        int, typer.Option(help="Flower's number of the consortium's run; names a run of its own for it.")
     ] = 0,
 ) -> None:
     """Run the fleet of a site for its gateway: a SuperNode with `site-fleet` in its node config starts this.

@@ -5,8 +5,9 @@ training is a run of the site's own fleet. The consortium decides what is traine
 inherited. The site decides how its fleet trains it: other settings have their defaults, or the values in the
 node config (`site-settings`).
 
-The run is named after the consortium's run and the gateway. If a gateway is started again, the run goes on
-from its last checkpoint, once the run of the earlier gateway has ended.
+The run is named after the consortium's run (by Flower's number if that has no name) and the gateway. If a
+gateway is started again, the run goes on from its last checkpoint, once the run of the earlier gateway has
+ended.
 """
 
 import math
@@ -66,7 +67,7 @@ def serve_site(app: Path | None, consortium: int) -> None:
         )
     if home := environment.client.get(HOME):
         os.environ["FLWR_HOME"] = str(home)
-    settings = site_settings(environment, write_place(environment))
+    settings = site_settings(environment, write_place(environment), consortium)
     wanted = Wanted(None, settings, superlink=str(environment.client[SITE]))
     must_be_known(wanted)
     console = view.terminal()
@@ -84,13 +85,20 @@ def serve_site(app: Path | None, consortium: int) -> None:
         raise EdgeFailed(f"the run of the site did not complete: {over.reason}")
 
 
-def site_settings(environment: ScriptEnvironment, place: Path) -> dict[str, Setting]:
-    """Return the settings of the site's run; `place` is the file by which its server finds the gateway."""
+def site_settings(environment: ScriptEnvironment, place: Path, consortium: int) -> dict[str, Setting]:
+    """Return the settings of the site's run.
+
+    Args:
+        environment: What the gateway tells: the consortium's settings, and its own.
+        place: The file by which the site's server finds the gateway.
+        consortium: Flower's number of the consortium's run.
+    """
     given, own = environment.settings, environment.client
     inherited = {
         key: each for key, each in given.items() if group_of(key) in INHERITED and not key.startswith(OWN)
     }
-    name = f"{given.get('resume') or given.get('run') or 'run'}-{own.get('name') or 'site'}"
+    of_run = given.get("resume") or given.get("run") or f"run-{consortium}"
+    name = f"{of_run}-{own.get('name') or 'site'}"
     mine = parse(shlex.split(str(own.get(SETTINGS, ""))))
     refused = sorted(mine.keys() & {"run", "resume", "site.gateway"})
     if refused:

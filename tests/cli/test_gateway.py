@@ -28,7 +28,7 @@ def test_site_inherits_settings_of_training_only() -> None:
         secrecy="masked", federation="all.fed", server_optimizer="adam", grace_s=99.0, local_steps=10,
         **{"task.rank": 8},
     )  # fmt: skip
-    config, usual = RunConfig.read(site_settings(given, PLACE)), RunConfig()
+    config, usual = RunConfig.read(site_settings(given, PLACE, 7)), RunConfig()
     assert (config.run, config.task, config.learning_rate, config.seed) == (
         "spring-north",
         "ward:task",
@@ -43,6 +43,14 @@ def test_site_inherits_settings_of_training_only() -> None:
     assert (config.chosen_gate, config.site_gateway) == ("every", str(PLACE))
 
 
+def test_each_consortium_run_has_site_run_of_its_own() -> None:
+    named = [
+        site_settings(environment({}, **settings), PLACE, number)["run"]
+        for settings, number in (({}, 7), ({"run": ""}, 7), ({"run": ""}, 8), ({"resume": "summer"}, 9))
+    ]
+    assert named == ["spring-north", "run-7-north", "run-8-north", "summer-north"]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -53,7 +61,7 @@ def test_site_inherits_settings_of_training_only() -> None:
 )
 def test_bad_settings_of_site_are_refused(words: str, says: str) -> None:
     with pytest.raises(BadSetting, match=says):
-        site_settings(environment({"site-settings": words}), PLACE)
+        site_settings(environment({"site-settings": words}), PLACE, 7)
 
 
 def test_command_without_gateway_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
