@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from threading import Lock
+from threading import RLock
 from typing import Final
 
 from fedgc.config import RunConfig
@@ -62,7 +62,7 @@ class StoreSink(Sink):
         self._early = ""  # why the run is complete before its last round
         self._lacking = ""  # describes the work missing in the last round's sum
         self._audits: Counter[tuple[str, str]] = Counter()
-        self._audits_lock = Lock()
+        self._audits_lock = RLock()  # a signal handler may call `stopped` inside `audited`
 
     @contextmanager
     def recorded(self, config: RunConfig) -> Iterator[None]:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Final, Self
 
@@ -46,7 +46,7 @@ class Keeper:
         self._store: Store | None = None
         self._trouble = self._aside_trouble = ""
         self._token = secrets.token_hex(8)  # distinguishes the stamps of this process from all others
-        self._number = 0
+        self._numbers = count(1)
         self._waiting: deque[Entry] = deque()
         self._current: tuple[Entry, ...] = ()  # those of them that are being written; none if from the file
         self._alone = 0  # so many records are written alone, as one of them is refused
@@ -71,12 +71,17 @@ class Keeper:
             return f"{why}; {waits} records wait, {self._lost} are lost" if why else ""
 
     def put(self, record: Record) -> None:
-        """Queue a record; never waits for the store."""
+        """Queue a record; never waits for the store.
+
+        A signal handler may call it inside another call. So the queue is changed in place, by single steps.
+        """
         with self._changed:
             if isinstance(record, Present):
-                self._waiting = deque(each for each in self._waiting if not isinstance(each[0], Present))
-            self._number += 1
-            self._waiting.append((record, f"{self._token}-{self._number}"))
+                for index, (earlier, _) in reversed(tuple(enumerate(self._waiting))):
+                    if isinstance(earlier, Present):
+                        del self._waiting[index]
+                        break  # there is never another one
+            self._waiting.append((record, f"{self._token}-{next(self._numbers)}"))
             self._drop_oldest()
             self._changed.notify_all()
 

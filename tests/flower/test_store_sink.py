@@ -7,6 +7,7 @@ import pytest
 
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed
+from fedgc.flower import store_sink
 from fedgc.flower.announced_hours import AnnouncedHours
 from fedgc.flower.json_lines import Lines
 from fedgc.flower.sink import Live
@@ -17,6 +18,7 @@ from fedgc.store.database import Store
 from fedgc.store.liveness import SERVER, lost, this_process
 from fedgc.store.reading import HOURS
 from fedgc.store.writer import Keeper
+from tests.interrupting import at_line
 
 
 @pytest.fixture
@@ -55,6 +57,21 @@ def test_run_status_names_serving_process(sink: StoreSink, path: str):
     assert run.present[SERVER] == this_process().words()
     assert run.present["phase"] == "working"
     assert not lost(run)
+
+
+def test_signal_handler_may_stop_run_inside_any_call(sink: StoreSink, path: str):
+    number, more = 0, True
+    with sink.recorded(RunConfig(work="coded")):
+        while more:
+            with at_line(number, store_sink, lambda: sink.stopped("a signal")) as lines:
+                sink.audited("joined", "north", "")
+            more = len(lines) > number
+            number += 1
+            sink._ended = False
+        sink._ended = True
+    with Store.open(path) as store:
+        assert (store.run("r").state, store.run("r").reason) == ("stopped", "a signal")
+    assert number > 5
 
 
 def test_times_of_live_state_are_stored_as_wall_clock(path: str, tmp_path: Path):

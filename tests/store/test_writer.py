@@ -12,6 +12,7 @@ from fedgc.store.database import Store
 from fedgc.store.records import Appended, Audited, Begun, Present, Seen
 from fedgc.store.spool import Aside
 from fedgc.store.writer import Keeper
+from tests.interrupting import at_line
 
 WAIT_S = 30.0
 
@@ -255,6 +256,26 @@ def test_only_newest_record_of_current_round_waits(held, path):
     assert keeper.settled(WAIT_S)
     with Store.open(str(path)) as store:
         assert dict(store.run().present) == {"round": 49}
+
+
+def test_record_of_signal_handler_is_never_lost(held, path):
+    keeper, told, free = held
+    number, more = 0, True
+    while more:
+        keeper.put(Present(2.0, "r1", {"round": number}))
+        with at_line(
+            number, keeping, lambda at=number: keeper.put(Audited(1.0, "joined", f"c{at}", ""))
+        ) as at:
+            keeper.put(Present(2.0, "r1", {"round": number}))
+        more = len(at) > number
+        number += 1
+    free.set()
+    assert keeper.settled(WAIT_S)
+    with Store.open(str(path)) as store:
+        assert {each.who for each in store.audited()} == {f"c{at}" for at in range(number - 1)}
+        assert dict(store.run().present) == {"round": number - 1}
+    assert number > 5
+    assert told == []
 
 
 def test_current_round_is_not_spooled(keep, path, tmp_path):
