@@ -20,7 +20,8 @@ from fedgc.training.loop.shared_vectors import GENERATION, LOGGED, LOSSES, SECON
 from fedgc.training.script.connection import END_S, STOP_S, ScriptConnection, ScriptFacts
 
 POLL_S: Final = 0.01  # between two looks at the script's counters; a command ends it early
-HAND_IN_S: Final = 10.0  # that a session's end waits for the script's present step
+HAND_IN_S: Final = 10.0  # that a session's end waits at least for the script's present step
+HAND_IN_STEPS: Final = 2.0  # the same, in measured times of a step
 MOST_SCORES: Final = 64  # models whose figures wait to be sent
 LONGEST_REASON: Final = 400  # characters of what is wrong with a line
 
@@ -41,7 +42,7 @@ class ScriptLoop(LocalLoop):
         self._begin: Begin | None = None  # to be told to the script once it is ready
         self._work: Work | None = None
         self._seen = 0  # steps of the script that were returned by `advance`
-        self._seen_s = 0.0
+        self._seen_s = self._step_s = 0.0  # the latter of one step
         self._read_at: int | None = None  # the step at which the script has read its model last
         self._generation = self._ask = 0  # of the last commands to train from a model, and to hand in
         self._asks = self._handed = self._left = self._at_exit = False
@@ -122,7 +123,7 @@ class ScriptLoop(LocalLoop):
             self._asks = True
             self._ask += 1
             self._script.say("hand-in", ask=self._ask)
-        end = time.monotonic() + (HAND_IN_S if wait else 0.0)
+        end = time.monotonic() + (max(HAND_IN_S, HAND_IN_STEPS * self._step_s) if wait else 0.0)
         self._turn()
         while not (self._handed or self._left):
             self._raise_failure()
@@ -318,7 +319,7 @@ class ScriptLoop(LocalLoop):
         seconds, logged = float(sums[SECONDS]), int(counts[LOGGED])
         losses = float(sums[LOSSES]) / logged * new if logged else 0.0
         advance = Advance(new, max(0.0, seconds - self._seen_s), losses)
-        self._seen, self._seen_s = steps, seconds
+        self._seen, self._seen_s, self._step_s = steps, seconds, advance.seconds / new
         return advance
 
     def _scored(self, message: Mapping[str, Any]) -> None:

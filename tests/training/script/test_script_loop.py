@@ -101,6 +101,16 @@ def test_script_trains_to_limit_and_hands_in(make: Make):
     np.testing.assert_array_equal(handed(loop), np.full(4, 9.0, np.float32))
 
 
+def test_end_of_session_waits_for_long_step(make: Make, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(script_loop, "HAND_IN_S", 0.0)
+    loop = ready(make(adding("--step-s", 1.0)))
+    begin(loop, work(target=1000, most=1000))
+    reached = advanced(loop, 1)
+    vector = loop.hand_in(wait=True)
+    assert vector is not None
+    assert (vector > reached).all()
+
+
 def test_hand_in_interrupts_between_steps(make: Make):
     loop = ready(make(adding("--step-s", 0.05)))
     begin(loop, work(target=1000, most=1000))
