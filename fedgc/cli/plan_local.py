@@ -13,6 +13,7 @@ from fedgc.cli.view import terminal
 from fedgc.codecs import make_codec
 from fedgc.config import RunConfig
 from fedgc.errors import Unusable
+from fedgc.fragments import largest_fragment
 from fedgc.history import Speed
 from fedgc.tuner.local_rounds import LocalChoice, LocalClients, LocalRounds, choose_rounds
 
@@ -43,8 +44,9 @@ def explain_local(source: str, speeds: Sequence[Speed], config: RunConfig, numbe
     """Return the explanation for clients with these speeds and a model of so many numbers."""
     if not speeds:
         raise Unusable(f"plan: saw no measured client in {source}, needed a round of local work")
-    down_bytes = make_codec(config.download_codec).expected(numbers)
-    up_bytes = make_codec(config.codec).expected(numbers)
+    exchanged = largest_fragment(config.fragments, numbers)
+    down_bytes = make_codec(config.download_codec).expected(exchanged)
+    up_bytes = make_codec(config.codec).expected(exchanged)
     clients = LocalClients(
         np.array([each.step_s for each in speeds]),
         np.array([down_bytes / each.down_bytes_s if each.down_bytes_s else 0.0 for each in speeds]),

@@ -8,9 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fedgc.cli.commands import app
+from fedgc.cli.plan_local import explain_local
 from fedgc.config import RunConfig
 from fedgc.errors import Unusable
-from fedgc.history import ClientRow, RoundRow
+from fedgc.history import ClientRow, RoundRow, Speed
 from fedgc.store.database import Store
 from fedgc.store.records import Appended, Begun, Decided, Seen
 
@@ -191,6 +192,16 @@ def test_local_work_is_planned_by_its_quorum(path: Path) -> None:
     )
     with pytest.raises(Unusable, match="saw --add or --client-gain with local work"):
         asked("--set", "work=local", "--add", "1")
+
+
+def test_fragments_shorten_planned_transfers() -> None:
+    speeds = [Speed(name, 0.01, up_bytes_s=1e5, down_bytes_s=1e6) for name in CLIENTS]
+    plans = [
+        explain_local("the test", speeds, RunConfig(fragments=fragments, link="session"), numbers)
+        for fragments, numbers in ((4, 1_000_001), (1, 250_001), (1, 1_000_001))
+    ]
+    assert plans[0].choice == plans[1].choice
+    assert plans[0].choice.rounds.round_s < plans[2].choice.rounds.round_s / 3
 
 
 @pytest.mark.parametrize(
