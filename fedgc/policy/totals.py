@@ -3,17 +3,22 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Final
 from zoneinfo import ZoneInfo
 
 from fedgc.secagg.renyi import Release, epsilon_of_releases, with_release
+
+DAYS_KEPT: Final = 7  # before the present one
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
     """Totals of an audit log. `day` is the date, in the site's zone, that bytes and exchanges belong to.
 
-    `privacy` has for each run the sum of 1 / noise^2 over its exchanges with noise. `steps` has for each run
-    its local steps with noise for records, as rows of noise, sampling rate and number.
+    `earlier` has the bytes and exchanges of the days before, so that a clock that is set back, as that of a
+    machine that has just started, gives no day twice. `privacy` has for each run the sum of 1 / noise^2 over
+    its exchanges with noise. `steps` has for each run its local steps with noise for records, as rows of
+    noise, sampling rate and number.
     """
 
     day: str = ""
@@ -21,10 +26,16 @@ class Totals:
     exchanges: int = 0
     privacy: Mapping[str, float] = field(default_factory=dict)
     steps: Mapping[str, list[list[float]]] = field(default_factory=dict)
+    earlier: Mapping[str, list[int]] = field(default_factory=dict, compare=False)  # heads may lack it
 
     def on(self, day: str) -> "Totals":
         """Return the totals of this day: a new day begins at 0."""
-        return self if self.day == day else replace(self, day=day, bytes=0, exchanges=0)
+        if self.day == day:
+            return self
+        known = {**self.earlier, self.day: [self.bytes, self.exchanges]}
+        size_bytes, exchanges = known.pop(day, (0, 0))
+        kept = dict([each for each in known.items() if each[0]][-DAYS_KEPT:])
+        return replace(self, day=day, bytes=size_bytes, exchanges=exchanges, earlier=kept)
 
     def spent(
         self,
@@ -44,7 +55,13 @@ class Totals:
         for step in steps:
             rows = with_release(map(_release, known.get(run, ())), step)
             known = {**known, run: [list(row) for row in rows]}
-        return Totals(day, today.bytes + size_bytes, today.exchanges + exchanges, charged, known)
+        return replace(
+            today,
+            bytes=today.bytes + size_bytes,
+            exchanges=today.exchanges + exchanges,
+            privacy=charged,
+            steps=known,
+        )
 
     def epsilon(self, delta: float, run: str = "", more: float = 0.0, steps: Iterable[Release] = ()) -> float:
         """Return the epsilon of all runs and of these steps.

@@ -10,9 +10,11 @@ import pytest
 
 from fedgc.errors import EdgeFailed
 from fedgc.policy import AuditLog, Entry, Totals, verify
+from fedgc.policy.totals import DAYS_KEPT
 
 UTC = ZoneInfo("UTC")
 NOW = 1_700_000_000.0
+DAY_S = 24 * 3600.0
 
 
 def wall() -> float:
@@ -34,6 +36,25 @@ def test_totals_survive_restart(log: AuditLog):
     again.append(Entry("exchange", "south", "ward", 2, bytes=100, exchanges=1))
     assert (again.totals().bytes, verify(log.path).lines) == (600, 4)
     assert log.path.stat().st_mode & 0o077 == 0
+
+
+def test_clock_that_is_set_back_gives_no_day_twice(log: AuditLog):
+    def append(days: float) -> tuple[int, int]:
+        again = AuditLog(log.path, UTC, lambda: NOW + days * DAY_S)
+        again.append(Entry("exchange", "north", "ward", 2, bytes=100, exchanges=1))
+        return again.totals().bytes, again.totals().exchanges
+
+    assert [append(days) for days in (-19_000, 0, 0, 4_000, 0, 1, 1, 0)] == [
+        (100, 1), (600, 2), (700, 3), (100, 1), (800, 4), (100, 1), (200, 2), (900, 5),
+    ]  # fmt: skip
+    assert [append(days)[1] for days in range(2, 40)] == [1] * 38
+    assert len(log.totals().earlier) == DAYS_KEPT
+    head = log.path.with_name("site.audit.jsonl.head")
+    about = json.loads(head.read_text())
+    del about["totals"]["earlier"]  # as an earlier version wrote it
+    head.write_text(json.dumps(about))
+    assert verify(log.path).totals.bytes == 100
+    assert log.totals().earlier == {}
 
 
 def test_steps_on_records_add_up_in_totals(log: AuditLog):
