@@ -1,7 +1,7 @@
 """The chunks on a client's disk: as they lie in the store (encrypted, if they are there), within a quota.
 
 One process at a time uses the folder: it belongs to one client, whose identity is locked. Threads of that
-process may share it.
+process may share it: a chunk that is here does not wait for one that is being fetched.
 """
 
 import hashlib
@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Collection
 from pathlib import Path
-from threading import Lock, RLock
+from threading import Condition
 from typing import Final
 
 from fedgc.datastore.chunk_store import ChunkStore
@@ -23,8 +23,8 @@ class ChunkCache:
     def __init__(self, folder: Path, quota_bytes: int, store: ChunkStore) -> None:
         """Take over what an earlier process left, as far as the quota allows."""
         self.quota_bytes: Final = quota_bytes
-        self._folder, self._store, self._lock = folder, store, RLock()
-        self._counting = Lock()  # beside the other one, which is held while a chunk is fetched
+        self._folder, self._store, self._changed = folder, store, Condition()
+        self._fetching: dict[str, int] = {}  # sizes by digest
         self._fetched = 0, 0, 0.0
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -39,8 +39,8 @@ class ChunkCache:
 
     @property
     def used_bytes(self) -> int:
-        """The bytes of all files."""
-        return sum(self._sizes.values())
+        """The bytes of all files, and of those that are being fetched."""
+        return sum(self._sizes.values()) + sum(self._fetching.values())
 
     @property
     def digests(self) -> frozenset[str]:
@@ -54,53 +54,67 @@ class ChunkCache:
             Refused: The store has other bytes under this name.
             EdgeFailed: The store or the disk failed, or the quota is smaller than the chunk.
         """
-        with self._lock:
+        while True:
             self.fetch(chunk)
-            try:
-                os.utime(self._folder / chunk.digest)
-                self._sizes[chunk.digest] = self._sizes.pop(chunk.digest)
-                return (self._folder / chunk.digest).read_bytes()
-            except OSError as error:
-                raise EdgeFailed(f"{chunk.name}: {text_of(error)}, needed a file to read") from error
+            with self._changed:
+                if chunk.digest not in self._sizes:
+                    continue  # another one has taken its room
+                try:
+                    os.utime(self._folder / chunk.digest)
+                    self._sizes[chunk.digest] = self._sizes.pop(chunk.digest)
+                    return (self._folder / chunk.digest).read_bytes()
+                except OSError as error:
+                    raise EdgeFailed(f"{chunk.name}: {text_of(error)}, needed a file to read") from error
 
     def fetch(self, chunk: Chunk, *, evicts: bool = True) -> bool:
         """Fetch a chunk; return whether it is here. Unless `evicts`, it takes only room that is free."""
-        with self._lock:
+        with self._changed:
+            self._changed.wait_for(lambda: self._may_begin(chunk, evicts=evicts))
             if chunk.digest in self._sizes:
                 return True
             if not evicts and self.used_bytes + chunk.size_bytes > self.quota_bytes:
                 return False
             self._make_room(chunk.size_bytes)
-            part = self._folder / f"{chunk.digest}.part"
-            try:
-                began = time.monotonic()
-                self._write(chunk, part)
-                self._count(chunk.size_bytes, time.monotonic() - began)
+            self._fetching[chunk.digest] = chunk.size_bytes
+        part = self._folder / f"{chunk.digest}.part"
+        try:
+            began = time.monotonic()
+            self._write(chunk, part)
+            with self._changed:
                 part.replace(self._folder / chunk.digest)
-            except OSError as error:
-                raise EdgeFailed(f"{chunk.name}: {text_of(error)}, needed a disk to write to") from error
-            finally:
+                self._sizes[chunk.digest] = chunk.size_bytes
+                self._count(chunk.size_bytes, time.monotonic() - began)
+        except OSError as error:
+            raise EdgeFailed(f"{chunk.name}: {text_of(error)}, needed a disk to write to") from error
+        finally:
+            with self._changed:
                 part.unlink(missing_ok=True)
-            self._sizes[chunk.digest] = chunk.size_bytes
-            return True
+                del self._fetching[chunk.digest]
+                self._changed.notify_all()
+        return True
+
+    def _may_begin(self, chunk: Chunk, *, evicts: bool) -> bool:
+        """Whether no other thread fetches this chunk, or what leaves no room for it."""
+        arriving = sum(self._fetching.values())
+        too_many = arriving > 0 and arriving + chunk.size_bytes > self.quota_bytes
+        return chunk.digest not in self._fetching and not (evicts and too_many)
 
     def fetched(self) -> tuple[int, int, float]:
-        """Return the chunks, bytes and seconds of what was fetched since the last call; waits for nothing."""
-        with self._counting:
+        """Return the chunks, bytes and seconds of what was fetched since the last call."""
+        with self._changed:
             done, self._fetched = self._fetched, (0, 0, 0.0)
         return done
 
     def forget(self, digests: Collection[str]) -> None:
         """Remove these chunks."""
-        with self._lock:
+        with self._changed:
             for digest in digests:
                 (self._folder / digest).unlink(missing_ok=True)
                 self._sizes.pop(digest, None)
 
     def _count(self, size_bytes: int, seconds: float) -> None:
-        with self._counting:
-            chunks, size, taken_s = self._fetched
-            self._fetched = chunks + 1, size + size_bytes, taken_s + seconds
+        chunks, size, taken_s = self._fetched
+        self._fetched = chunks + 1, size + size_bytes, taken_s + seconds
 
     def _write(self, chunk: Chunk, path: Path) -> None:
         """Write the bytes of a chunk from the store, at most as many as it has, and verify them."""

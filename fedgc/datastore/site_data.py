@@ -95,7 +95,7 @@ class SiteData:
             cache.forget(cache.digests - {chunk.digest for chunk in known})  # rewritten or removed since
         self._held: tuple[str, ...] = ()
         self._stop = Event()
-        self._thread: Thread | None = None
+        self._threads: list[Thread] = []
 
     def load(self, name: str) -> tuple[NDArray[Any], ...]:
         """Return the columns of a chunk, and begin to fetch the next one; raise Refused if it is damaged."""
@@ -122,7 +122,6 @@ class SiteData:
         if held == self._held or self._cache is None:
             return
         self._stop.set()
-        self.wait()
         self._held = held
         self._cache.forget(self._cache.digests - {self._chunks[name].digest for name in held})
         self._prefetch(held, evicts=False)
@@ -133,8 +132,8 @@ class SiteData:
 
     def wait(self) -> None:
         """Wait until nothing is being fetched ahead."""
-        if self._thread is not None:
-            self._thread.join()
+        for each in self._threads:
+            each.join()
 
     def _prefetch(self, names: Sequence[str], *, evicts: bool) -> None:
         """Fetch these chunks in the background, in place of what was to be fetched; the first may evict."""
@@ -144,13 +143,15 @@ class SiteData:
         self._stop.set()
         self._stop = stop = Event()
         wanted = [self._chunks[name] for name in names]
-        self._thread = Thread(target=_fetch, args=(cache, wanted, evicts, stop), daemon=True)
-        self._thread.start()
+        thread = Thread(target=self._fetch, args=(cache, wanted, evicts, stop), daemon=True)
+        self._threads = [*(each for each in self._threads if each.is_alive()), thread]
+        thread.start()
 
-
-def _fetch(cache: ChunkCache, wanted: Sequence[Chunk], evicts: bool, stop: Event) -> None:
-    for at, chunk in enumerate(wanted):
-        if stop.is_set():
-            return
-        with suppress(FedgcError):  # loading the chunk tries again, and reports the error
-            cache.fetch(chunk, evicts=evicts and at == 0)
+    def _fetch(self, cache: ChunkCache, wanted: Sequence[Chunk], evicts: bool, stop: Event) -> None:
+        for at, chunk in enumerate(wanted):
+            if stop.is_set():
+                return
+            with suppress(FedgcError):  # loading the chunk tries again, and reports the error
+                cache.fetch(chunk, evicts=evicts and at == 0)
+            if chunk.name not in self._held:  # any more
+                cache.forget({chunk.digest})

@@ -1,6 +1,8 @@
 """Test what a client fetches, keeps and refuses."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Event, Thread
 
 import numpy as np
 import pytest
@@ -10,9 +12,12 @@ import fedgc
 from fedgc.config import RunConfig
 from fedgc.datastore import ChunkStore, split
 from fedgc.datastore.keys import client_key, unwrapped, wrapped
+from fedgc.datastore.manifest import Chunk
 from fedgc.errors import BadSetting, EdgeFailed, NotAdmitted, Refused, Unusable
 from fedgc.training.trainer import LocalStep, Trainer
 from tests.datastore.conftest import CHUNKS, MARK, SAMPLES, Ward, arrays, site_of
+
+WAIT_S = 20.0
 
 
 def test_chunks_hold_each_sample_once(ward: Ward):
@@ -147,6 +152,54 @@ def test_client_keeps_held_chunks_and_forgets_others(ward: Ward):
     data.hold(names[2:4])
     data.wait()
     assert ward.cached.keys() == {by_name[name] for name in names[2:4]}
+
+
+@pytest.fixture
+def slow(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Event, Event]]:
+    """Events: the first chunk is being fetched, and lets it arrive."""
+    begun, free, read = Event(), Event(), ChunkStore.blocks
+
+    def blocks(store: ChunkStore, chunk: Chunk) -> Iterator[bytes]:
+        if chunk == ward.chunks[0]:
+            begun.set()
+            if not free.wait(WAIT_S):
+                raise EdgeFailed("the first chunk was not let in")
+        yield from read(store, chunk)
+
+    monkeypatch.setattr(ChunkStore, "blocks", blocks)
+    yield begun, free
+    free.set()
+
+
+def test_chunk_on_disk_waits_for_no_other(ward: Ward, slow: tuple[Event, Event]):
+    (begun, free), data = slow, ward.data()
+    names, by_name = list(data.chunks), {chunk.name: chunk.digest for chunk in ward.chunks}
+    data.load(names[1])
+    data.hold(names[:2])
+    assert begun.wait(WAIT_S)
+    assert len(data.load(names[1])[0]) == data.chunks[names[1]]
+    data.hold(names[1:3])
+    assert f"{by_name[names[0]]}.part" in ward.cached, "it still arrives"
+    free.set()
+    data.wait()
+    assert ward.cached.keys() == {by_name[name] for name in names[1:3]}
+
+
+def test_chunk_that_is_being_fetched_is_awaited(ward: Ward, slow: tuple[Event, Event]):
+    size = max(chunk.size_bytes for chunk in ward.chunks)
+    (begun, free), data = slow, ward.data(**{"data-quota-mb": 1.5 * size / 1e6})
+    names, loaded = list(data.chunks), []
+    data.hold(names[:2])
+    assert begun.wait(WAIT_S)
+    threads = [Thread(target=lambda name=name: loaded.append(data.load(name))) for name in names[:2]]
+    for each in threads:
+        each.start()
+    free.set()
+    for each in threads:
+        each.join()
+    data.wait()
+    assert len(loaded) == 2
+    assert sum(ward.cached.values()) <= 1.5 * size
 
 
 def test_next_chunk_is_fetched_ahead(ward: Ward):
