@@ -44,7 +44,9 @@ SUPERLINK_PORT: Final = 9092
 SESSION_PORT: Final = 9094
 RUNTIME_PORT: Final = 9095  # of a SuperNode, for its own executor
 CLOCK_LIMIT_S: Final = 300.0  # Flower refuses older signatures
-STALE_S: Final = 120.0  # an engine without a heartbeat for so long hangs: a step takes seconds
+# An engine without a heartbeat for so long hangs. None comes during a step, a validation or the download of
+# a chunk; a restart, as by the liveness probe of the Helm chart, would repeat that for ever.
+STALE_S: Final = 3600.0
 SPACE_BYTES: Final = 64 * 2**20  # with less, the next checkpoint does not fit
 PATIENCE_S: Final = 10.0
 Environment = dict[str, str]
@@ -225,9 +227,10 @@ def client_health(state: Path, cache: Path, now: float) -> str:
     beat = pulse.last_beat(state / "pulse")
     if beat is None or not beat.alive:
         return "the SuperNode and its executor answer; no session is open"
-    if now - beat.at > STALE_S:
-        raise EdgeFailed(f"the engine has not come round for {now - beat.at:.0f} s, needed {STALE_S:.0f}")
-    return f"the engine turns, {beat.chunks} chunks finished in this session"
+    turn_s = now - beat.at
+    if turn_s > STALE_S:
+        raise EdgeFailed(f"the engine has not come round for {turn_s:.0f} s, needed {STALE_S:.0f}")
+    return f"the engine came round {turn_s:.0f} s ago, {beat.chunks} chunks finished in this session"
 
 
 def save_process(state: Path, process: int) -> None:
