@@ -6,7 +6,9 @@
     FedBuff   asynchronous: some updates make a model (`asynchronous`)
     groups    clients are grouped by their speeds in `HISTORY` earlier blocks; each group trains partial
               rounds of its own, asynchronously to other groups (`asynchronous`). One group is partial rounds
-    planned   what `fedgc plan` says for these clients: the quorum of partial rounds, or FedBuff
+    late      partial rounds that end with the updates of the quorum; those of others count in later rounds
+              (`aggregation.late-updates = count`)
+    planned   what `fedgc plan` says for these clients: the quorum, and whether late updates count
 
 Eight clients hold skewed labels. In the modelled scenes three have speed 1, three .2 and two .05; their links
 are alike, or as slow as they are. Other scenes are traces of real machines and links. A round is `STEPS`
@@ -18,7 +20,8 @@ Figures, ratios of medians over seeds:
 
     groups_over_sync   groups over sync, by modelled scene
     worst_over_best    planned over the quickest of sync, partial and FedBuff: the worst scene
-    planned_over_best  the same by scene; groups_over_best is that of groups
+    late_over_waiting  late over partial, by scene
+    planned_over_best  the same by scene; groups_over_best is that of groups, late_over_best that of late
     seconds            to the target, by scene and arm
 """
 
@@ -101,29 +104,28 @@ UNEVEN: Final = (Uneven("three speeds"), Uneven("three speeds, links too", 1.0, 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting of an arm; `planned` takes its rule and quorum from the speeds of the clients."""
+    """One setting of an arm; `planned` takes its quorum from the speeds of the clients."""
 
     name: str
     rule: Buffered | Grouped | None = None
     quorum: float = 1.0
     partial: bool = False
     planned: bool = False
+    late: bool = False
 
     def resolved(self, clients: "Clients") -> "Setting":
         """Return the setting for these clients."""
         if self.planned:
             choice = choose_rounds(clients.known, STEPS)
-            if choice.way == "asynchronous":
-                return replace(self, rule=Buffered(1))
-            return replace(self, partial=True, quorum=choice.rounds.quorum)
+            return replace(self, partial=True, quorum=choice.chosen.quorum, late=choice.way == "late")
         if isinstance(self.rule, Grouped) and len(clients.groups) == 1:
             return replace(self, rule=None, partial=True, quorum=QUORUM)
         return self
 
 
-def _rounds(*, partial: bool) -> tuple[Setting, ...]:
+def _rounds(*, partial: bool, late: bool = False) -> tuple[Setting, ...]:
     shares = (("75% done", QUORUM), ("38% done", 0.375), ("100% done", 1.0))
-    return tuple(Setting(name, quorum=share, partial=partial) for name, share in shares)
+    return tuple(Setting(name, quorum=share, partial=partial, late=late) for name, share in shares)
 
 
 ARMS: Final[Mapping[str, Sequence[Setting]]] = {
@@ -135,6 +137,7 @@ ARMS: Final[Mapping[str, Sequence[Setting]]] = {
     ),
     "partial": _rounds(partial=True),
     "sync": _rounds(partial=False),
+    "late": _rounds(partial=True, late=True),
     "planned": (Setting("planned", planned=True),),
 }
 OTHERS: Final = ("sync", "partial", "FedBuff")
@@ -223,6 +226,7 @@ class Run:
         settings = {
             **ALONE, "gate": "every", "local_steps": STEPS, "quorum": setting.quorum,
             "evaluate_every": 1, "aggregator": "weighted-mean",
+            "late_updates": "count" if setting.late else "wait",
         }  # fmt: skip
         arm = Arm(self.arm, settings, ours=setting.partial, partial=setting.partial)
         config = arm.config(MOST_ROUNDS * STEPS, self.rate, self.seed, 0)
@@ -327,6 +331,10 @@ def figures(measured: Sequence[Measured]) -> dict[str, Figure]:
         "groups_over_sync": {each: _ratio(middle[each, "groups"], middle[each, "sync"]) for each in uneven},
         "worst_over_best": max(planned.values(), default=None),
         "planned_over_best": planned,
+        "late_over_waiting": {
+            scene: _ratio(middle[scene, "late"], middle[scene, "partial"]) for scene in scenes
+        },
+        "late_over_best": {scene: _ratio(middle[scene, "late"], best[scene]) for scene in scenes},
         "groups_over_best": {scene: _ratio(middle[scene, "groups"], best[scene]) for scene in scenes},
         "seconds": {f"{scene}, {arm}": seconds for (scene, arm), seconds in middle.items()},
     }

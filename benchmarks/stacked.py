@@ -10,7 +10,7 @@ refused. Tests compare it with an engine for each client, up to rounding.
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -165,9 +165,10 @@ class Stacked:
         self._trajectories.pop(client, None)
         self._rests.pop(client, None)
 
-    def load(self, version: int, model: Vector) -> None:
-        """Store the new common model and a few earlier ones."""
-        self._models = {old: each for old, each in self._models.items() if old > version - MODELS_KEPT}
+    def load(self, version: int, model: Vector, in_transit: Collection[int] = ()) -> None:
+        """Store the new common model and a few earlier ones; clients will begin from those `in_transit`."""
+        kept = {old for old in self._models if old > version - MODELS_KEPT or old in in_transit}
+        self._models = {old: each for old, each in self._models.items() if old in kept}
         self._models[version] = model.copy()
         self._extras.rule.loaded()
 

@@ -61,6 +61,7 @@ LOCAL = st.fixed_dictionaries(
         "quorum": st.sampled_from([0.5, 1.0]),
         "lockstep": st.sampled_from(["on", "off"]),
         "clients_per_round": st.integers(1, 3),
+        "late_updates": st.sampled_from(["count", "count", "wait"]),
     },
 )
 SETTINGS = st.fixed_dictionaries(
@@ -85,6 +86,9 @@ def allowed(table: dict[str, object]) -> dict[str, object]:
         and table.get("gate_budget", 0.3) * table.get("min_gap", 1) > 1
     ):
         table.pop("min_gap")
+    if table.get("late_updates") == "count":
+        table["gate"] = "every"
+        table.pop("clients_per_round", None)
     if table.get("placement"):
         table.pop("clients_per_round", None)
     return table

@@ -293,6 +293,7 @@ WORDS = {
 OF_FEW_RUNS = (
     "clients_per_round",
     "fragments",
+    "late_updates",
     "privacy_epsilon",
     "privacy_noise",
     "privacy_unit",
@@ -501,6 +502,33 @@ def test_sample_of_clients_is_refused_where_all_are_needed(other, needed):
     said = refused({"clients_per_round": 5, **other})
     assert said.startswith(f"setting {needed}")
     assert said.endswith("with aggregation.clients-per-round")
+
+
+@pytest.mark.parametrize(
+    ("other", "needed"),
+    [
+        ({"work": "coded"}, "work: saw coded, needed local"),
+        ({"secrecy": "masked", "federation": "all.fed"}, "secrecy: saw masked, needed open"),
+        ({"client_app": "stock"}, "client.app: saw stock, needed fedgc"),
+        ({"clients_per_round": 5}, "aggregation.clients-per-round: saw 5, needed 0"),
+        ({"placement": "cyclic", "inject_clients": 0.5}, "data.inject-clients: saw 0.5, needed 0"),
+        ({"fragments": 4}, "links.fragments: saw 4, needed 1"),
+        ({"link": "messages"}, "links.kind: saw messages, needed session or auto"),
+        ({"shared_momentum": 0.5}, "optimizer.shared-momentum: saw 0.5, needed off or auto"),
+        ({"privacy_noise": 1.0}, "privacy.unit: saw client, needed record (if any privacy)"),
+        ({"gate": "drift"}, "gate.name: saw drift, needed a gate without a measure"),
+        ({"site_gateway": "x"}, "site.gateway: saw x, needed none"),
+    ],
+)
+def test_late_updates_are_refused_where_rounds_need_their_own(other, needed):
+    said = refused({"late_updates": "count", **other})
+    assert said.startswith(f"setting {needed}")
+    assert said.endswith("with aggregation.late-updates = count")
+
+
+def test_late_updates_choose_gate_and_no_shared_momentum():
+    config = RunConfig(late_updates="count")
+    assert (config.chosen_gate, config.alpha) == ("every", 1.0)
 
 
 def test_sample_of_clients_trains_without_shared_momentum():

@@ -1,10 +1,10 @@
-"""`fedgc plan` of local work: the quorum for these clients, and whether asynchronous updates would pay."""
+"""`fedgc plan` of local work: the quorum for these clients, and whether late updates should count."""
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from rich.table import Table
@@ -16,6 +16,8 @@ from fedgc.errors import Unusable
 from fedgc.fragments import largest_fragment
 from fedgc.history import Speed
 from fedgc.tuner.local_rounds import LocalChoice, LocalClients, LocalRounds, choose_rounds
+
+LATE: Final = "aggregation.late-updates"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +65,10 @@ def _figures(of: LocalExplanation) -> dict[str, Any]:
         "way": choice.way,
         "clients": of.clients,
         "clients_with_measured_links": of.linked,
-        "quorum": choice.rounds.quorum,
+        "quorum": choice.chosen.quorum,
         "rounds": _of_rounds(choice.rounds),
         "waiting": _of_rounds(choice.waiting),
-        "asynchronous": {"update_s": choice.asynchronous_s},
+        "late": _of_rounds(choice.late),
     }
 
 
@@ -75,21 +77,21 @@ def _of_rounds(rounds: LocalRounds) -> dict[str, float]:
 
 
 def _facts(of: LocalExplanation) -> Mapping[str, str]:
-    choice, rounds = of.choice, of.choice.rounds
-    lacks = of.clients - of.linked
+    choice, lacks, is_late = of.choice, of.clients - of.linked, of.choice.way == "late"
+    waits = f"{_settings(choice.rounds)}: {_words(choice.rounds)}"
+    counts = f"{_settings(choice.late)}, {LATE} = count: {_words(choice.late)}"
     facts = {
-        "chosen": f"timing.quorum = {rounds.quorum:g}: {_words(rounds)}",
+        "chosen": counts if is_late else waits,
         "waiting for all": _words(choice.waiting),
-        "asynchronous": f"a whole update of a client in {choice.asynchronous_s:.3g} s",
+        f"{LATE} = {'wait' if is_late else 'count'}": waits if is_late else counts,
     }
-    if choice.way == "asynchronous":
-        facts["asynchronous"] += (
-            ". That is quicker, and fedgc has no such rounds: shorten transfers (links.codec), "
-            "or exchange less often (local-steps)"
-        )
     if lacks:
         facts["links"] = f"unknown for {lacks} of {of.clients} clients, whose transfers count as no time"
     return facts
+
+
+def _settings(rounds: LocalRounds) -> str:
+    return f"timing.quorum = {rounds.quorum:g}"
 
 
 def _words(rounds: LocalRounds) -> str:

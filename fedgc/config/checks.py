@@ -216,6 +216,35 @@ def check_choice(config: Settings) -> None:
             raise BadSetting(f"setting {key}: saw {seen}, needed {needed} with aggregation.clients-per-round")
 
 
+def check_late(config: Settings, gate: str, measure: Measure) -> None:
+    """Raise BadSetting if each update has to be in the sum of its own round."""
+    if config.late_updates == "wait":
+        return
+    momentum = config.shared_momentum
+    for key, seen, is_possible, needed in (
+        ("work", config.work, config.work == "local", "local"),
+        ("secrecy", config.secrecy, config.secrecy == "open", "open"),
+        ("client.app", config.client_app, config.client_app == "fedgc", "fedgc"),
+        ("aggregation.clients-per-round", config.clients_per_round, not config.clients_per_round, "0"),
+        ("data.inject-clients", config.inject_clients, not config.inject_clients, "0"),
+        ("links.fragments", config.fragments, config.fragments == 1, "1"),
+        ("links.kind", config.link, config.link != "messages", "session or auto"),
+        (
+            "optimizer.shared-momentum",
+            momentum,
+            momentum in (AUTO, "off"),
+            "off or auto (clients need the model before as well)",
+        ),
+        ("privacy.unit", config.privacy_unit, not config.is_private, "record (if any privacy)"),
+        ("gate.name", gate, measure == "none", "a gate without a measure, such as every or pace,"),
+        ("site.gateway", config.site_gateway, not config.site_gateway, "none"),
+    ):
+        if not is_possible:
+            raise BadSetting(
+                f"setting {key}: saw {seen}, needed {needed} with aggregation.late-updates = count"
+            )
+
+
 def check_fragments(config: Settings, gate: str, measure: Measure) -> None:
     """Raise BadSetting if parts of the model cannot be exchanged in turn with these settings."""
     if config.download_codec != EXACT and config.client_app == "stock":

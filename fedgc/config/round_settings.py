@@ -96,6 +96,13 @@ class RoundSettings:
         share,
         "above 0 and at most 1",
     )
+    late_updates: Literal["wait", "count"] = setting(
+        "aggregation.late-updates",
+        "wait",
+        "local work: updates that are not here when timing.quorum of the clients have sent theirs; wait: the "
+        "round waits for them, within its limits; count: it ends, and each counts in the round in which it "
+        "comes, the less the older its model is",
+    )
     samples: str = setting(
         "aggregation.samples",
         "",
@@ -113,7 +120,8 @@ class RoundSettings:
     gate: str | Auto = setting(
         "gate.name",
         AUTO,
-        "which rounds are exchanged; auto: the default of the kind of work; every with fragments",
+        "which rounds are exchanged; auto: the default of the kind of work; every with fragments, "
+        "client-level privacy and late updates that count",
     )
     gate_options: str = setting("gate.options", "", "the gate's own options, as name=value, name=value")
     gate_period: int = setting(

@@ -72,6 +72,7 @@ class RunConfig(Settings):
         self.new_gate()
         checks.check_local(self)
         checks.check_choice(self)
+        checks.check_late(self, self.chosen_gate, self.measure)
         checks.check_script(self, self.chosen_gate, self.measure)
         checks.check_fragments(self, self.chosen_gate, self.measure)
         checks.check_best(self)
@@ -104,8 +105,9 @@ class RunConfig(Settings):
     def alpha(self) -> float:
         """The weight of a client's own gradient in a local step (1: no shared momentum)."""
         if self.shared_momentum == AUTO:
-            has_two_models = self.fragments == 1 and not self.clients_per_round  # each client: the last two
-            leads = self.work == "local" and not self.script and has_two_models and not self.is_private
+            # Each client has the last two models
+            takes_part = not self.clients_per_round and self.late_updates == "wait" and self.fragments == 1
+            leads = self.work == "local" and not self.script and takes_part and not self.is_private
             return SHARED if leads else 1.0
         return 1.0 if self.shared_momentum == "off" else float(self.shared_momentum)
 
@@ -133,7 +135,8 @@ class RunConfig(Settings):
     def chosen_gate(self) -> str:
         """The gate's name, with auto resolved."""
         if self.gate == AUTO:
-            return "every" if self.fragments > 1 or self.is_private else default_gate(self.work)
+            each_round = self.fragments > 1 or self.is_private or self.late_updates == "count"
+            return "every" if each_round else default_gate(self.work)
         return self.gate
 
     @property

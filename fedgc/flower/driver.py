@@ -74,6 +74,7 @@ from fedgc.tuner import Tuner
 
 PRESENT_S: Final = 0.25  # between two live summaries,
 PRESENT_EACH_S: Final = 0.001  # and this for each client: a summary names all of them
+UNTOUCHED: Final = ("skipped", "empty")  # rounds that have added nothing; late updates stay in the sum
 LONGEST_WAIT_S: Final = 0.25
 TRIM_S: Final = 10.0  # between two times that freed memory is given back to the system, after a round
 FIELDS_0_2: Final = 8  # of `RunState` in a checkpoint of fedgc 0.2; it names no clients
@@ -415,7 +416,8 @@ class Driver:
 
     def _append(self, append: Append, link: Link) -> None:
         row = append.row
-        self._sum.clear()
+        if row.outcome not in UNTOUCHED:
+            self._sum.clear()
         self._ring = self._mean = None
         self._trim()
         refused = self.guard.settle()

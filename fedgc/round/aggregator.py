@@ -79,6 +79,11 @@ class Aggregator(ABC):
         self.lost(w, gone=False)
 
     @property
+    def behind(self) -> Collection[int]:
+        """The clients whose vectors may come after the round; none by default."""
+        return ()
+
+    @property
     @abstractmethod
     def owing(self) -> Collection[int]:
         """The clients whose vector is awaited, for display."""

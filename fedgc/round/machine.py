@@ -94,6 +94,7 @@ class Round:
         self.short: tuple[int, ...] = ()  # numbers of the chunks that the sum lacks
         self.error: float | None = None  # of an approximate sum, relative to its size, if known
         self.started_at = self.closed_at = self.working_s = 0.0
+        self.behind: frozenset[str] = frozenset()  # clients whose updates count in a later round
         self.collecting: Collecting | None = None  # set at the start of collecting
         self._decide = decide
         self._worth_it = False  # the gate has decided to exchange
@@ -168,6 +169,11 @@ class Round:
         until = self.next_tick if collects is None else collects.until
         return Waiting(frozenset(self.plan.clients[w] for w in self._awaited()), until)
 
+    @property
+    def roster(self) -> Roster:
+        """The clients of this round."""
+        return self._roster
+
     def _awaited(self) -> Collection[int]:
         if self.collecting is None:
             return self.scheduler.awaited
@@ -236,7 +242,7 @@ class Round:
         stalled = scheduler.stalled(now, self._deadline.loading)
         supply = scheduler.supply
         if supply is Supply.IMPOSSIBLE:
-            return self._close("empty", now)
+            return self._without_work(now)
         if not self._worth_it and supply is Supply.ENOUGH and not self._pass_gate(now):
             return self._close("skipped", now)
         wait = scheduler.wait(now) if self._worth_it else JUST_WAIT
@@ -256,10 +262,14 @@ class Round:
         if event.now < self._deadline.at:
             return self._advance(event.now)
         if self.scheduler.supply in (Supply.IMPOSSIBLE, Supply.NOTHING):
-            return self._close("empty", event.now)
+            return self._without_work(event.now)
         idle = self._roster.live - {w for w, held in self.scheduler.holds.items() if held.amount}
         self.statistics.awaited |= {w for w in idle if not self.statistics.failure[w]}  # it may have failed
         return self._collect_early(event.now)
+
+    def _without_work(self, now: float) -> list[Command]:
+        """Close without finished work, unless updates of earlier rounds are in the sum."""
+        return self._collect_early(now) if self._roster.late else self._close("empty", now)
 
     def _asked(self, event: UpdateDue) -> list[Command]:
         """Go on with the finished work before the deadline."""
@@ -277,12 +287,12 @@ class Round:
 
     # ---- collecting
 
-    def _aggregate(self) -> Aggregator:
-        return self.scheduler.collect()
+    def _aggregate(self, now: float) -> Aggregator:
+        return self.scheduler.collect(now)
 
     def _collect(self, now: float) -> list[Command]:
         """Fix the finished work, and ask for the needed vectors."""
-        self.collecting = Collecting(self._aggregate(), self._dropouts, self._training_s, now)
+        self.collecting = Collecting(self._aggregate(now), self._dropouts, self._training_s, now)
         self._enter(State.COLLECTING)
         self.working_s = now - self.started_at
         return self.collecting.start(now)
@@ -322,7 +332,17 @@ class Round:
         self.outcome, self.closed_at = outcome, now
         clients, number = self.plan.clients, self.assignment.number
         frees = summed or self.completes
-        return [Close(clients[w], number, outcome, frees) for w in sorted(self._roster.live)]
+        behind = set() if outcome == "stopped" else self._left_behind()
+        return [Close(clients[w], number, outcome, frees) for w in sorted(self._roster.live - behind)]
+
+    def _left_behind(self) -> set[int]:
+        """Return the clients whose updates come in a later round; their work is finished when it counts."""
+        behind = set(self.collecting.aggregator.behind) if self.collecting is not None else set()
+        for w in behind:
+            late = self._roster.late.get(self.plan.clients[w])
+            self.statistics.comes_later(w, late.steps if late is not None else 0)
+        self.behind = frozenset(self.plan.clients[w] for w in behind)
+        return behind
 
     def _enter(self, state: State) -> None:
         self.state: State = state

@@ -99,6 +99,7 @@ class Plan:
     code: str = "frame"  # of coded work
     gives_up_stalled: bool = False  # before the deadline
     gives_up_late: bool = False  # updates of local work, before the upload deadline
+    counts_late: bool = False  # updates of local work, in a later round
     pool: messages.Pool | None = None
     largest_share: float = 1.0  # of the samples that one client counts for, in local work
     chosen_from: int = 0  # so many clients; 0: all take part
@@ -218,6 +219,7 @@ def make_plan(
         code=config.code,
         gives_up_stalled=config.deadline_s == AUTO,  # a chosen deadline is how long the user wants to wait
         gives_up_late=config.upload_deadline_s == AUTO,
+        counts_late=config.late_updates == "count",
         pool=_pool(config, clients, chunks, placement),
         chosen_from=chosen_from,
     )

@@ -45,6 +45,16 @@ class Assignment:
         return self.seed + self.number
 
 
+@dataclass(frozen=True, slots=True)
+class LateUpdate:
+    """An update of an earlier round that is in a sum: its steps, their seconds, its weight and its chunks."""
+
+    steps: int
+    seconds: float
+    weight: float
+    chunks: tuple[int, ...]  # numbers
+
+
 @dataclass(slots=True)
 class Roster:
     """The clients of a round: by name in messages, by number (w, as in the plan) everywhere else."""
@@ -60,6 +70,7 @@ class Roster:
     upload_s: tuple[float, ...] = field(init=False)  # of a whole update, for each client; 0: unknown
     loading: set[str] = field(init=False)  # clients whose model may be in transit
     model_at: dict[int, float] = field(init=False, default_factory=dict)  # when the model came, if known
+    late: dict[str, LateUpdate] = field(init=False, default_factory=dict)  # those in this round's sum
 
     def __post_init__(self) -> None:
         self.statistics = RoundStatistics.empty(len(self.plan.clients))
@@ -82,6 +93,19 @@ class Roster:
             return None
         self.live.discard(w)
         return w
+
+    def counts(self, client: str, update: LateUpdate) -> None:
+        """Note an update of an earlier round that is in this round's sum."""
+        self.late[client] = update
+        w = self.w.get(client)
+        if w is not None:
+            self.statistics.came_late(w, update.steps, update.seconds)
+
+    def fails(self, client: str, reason: str) -> None:
+        """Note why no update of an earlier round comes from a client."""
+        w = self.w.get(client)
+        if w is not None:
+            self.statistics.failure[w] = reason
 
     def refuse(self, event: Any, reason: str) -> list[Command]:  # noqa: ANN401  an event of any kind
         """Refuse an event: notify the sender, if any, and count it against a client of this plan.

@@ -108,5 +108,5 @@ class Scheduler(ABC):
         """What each client could send now."""
 
     @abstractmethod
-    def collect(self) -> Aggregator:
+    def collect(self, now: float) -> Aggregator:
         """Fix the finished work, and return the aggregator for it."""

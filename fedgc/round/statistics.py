@@ -30,6 +30,17 @@ class RoundStatistics:
             zeros[:], zeros[:], zeros[:], zeros[:], [0.0] * clients_w, [[] for _ in zeros], [""] * clients_w
         )
 
+    def came_late(self, w: int, steps: int, seconds: float) -> None:
+        """Enter the local steps of an update of an earlier round."""
+        self.finished[w] = self.steps[w] = steps
+        self.busy_s[w], self.step_s[w] = seconds, [seconds / steps]
+
+    def comes_later(self, w: int, counted: int) -> None:
+        """Leave the present work of a client to a later round; `counted` of it are in this sum already."""
+        self.finished[w] = counted
+        if not counted:
+            self.steps[w], self.busy_s[w] = 0, 0.0
+
     def count(self, counted: Mapping[int, int]) -> None:
         """Enter the work in the sum; it is also finished, even if no report said so."""
         for w, count in counted.items():

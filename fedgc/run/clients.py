@@ -1,6 +1,7 @@
 """The clients of a run: which are present, what each has announced, and which are leaving."""
 
 import math
+from collections.abc import Container
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final
@@ -79,11 +80,14 @@ class Clients:
         """Make a new fleet for the next plan: a client is leaving, or others are members."""
         self._fleet = None
 
-    def begin(self, plan: Plan) -> list[Joined]:
-        """Return the clients that take part in a round of this plan; what they have kept counts once."""
-        taking_part = [
-            each for each in self.present.values() if not plan.chosen_from or each.client in plan.held
-        ]
+    def begin(self, plan: Plan, behind: Container[str]) -> list[Joined]:
+        """Return the clients that take part in a round of this plan; what they have kept counts once.
+
+        Those that are `behind` still train or send for an earlier round.
+        """
+        among = plan.held if plan.chosen_from else self.present
+        taking_part = [each for each in self.present.values() if each.client in among]
+        taking_part = [each for each in taking_part if each.client not in behind]
         for joined in taking_part:
             if joined.kept:
                 self.present[joined.client] = replace(joined, kept=())

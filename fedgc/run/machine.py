@@ -58,6 +58,7 @@ from fedgc.run.clients import Clients
 from fedgc.run.fruitless_rounds import GIVE_UP_AFTER, FruitlessRounds
 from fedgc.run.gate import CHECK_BYTES, RunGate
 from fedgc.run.gathering import Gathering
+from fedgc.run.late_updates import TOO_LATE, Answer, LateUpdates
 from fedgc.run.outputs import Append, Apply, Chose, Finished, Output, RunState
 from fedgc.run.parts import RunParts
 from fedgc.run.plans import Plans
@@ -103,7 +104,8 @@ class Run:
             config, self._clients, now, keys=parts.key_agreement, resume=resume, fleet=parts.fleet
         )
         self._opened = False  # a key set-up whose end was not yet handled
-        self._carried = Carried()
+        self._carried, self._late = Carried(), LateUpdates()
+        self._late_asked = 0  # the round with which clients that are behind were asked last
         self._orders: Mapping[str, tuple[int, ...]] = {}  # of clients that continue
         self._target = config.round_steps
         self._first_step = 0
@@ -122,33 +124,51 @@ class Run:
         """Return the commands that follow from this event."""
         if self.finished or self._clients.departures.ignores(event, self._clients.present):
             return ()
-        current, kind = self.round, type(event)
-        outputs: list[Output] = []
-        if isinstance(event, Progress | Report) and event.seconds > event.now - self._model_since:
-            # No client can have worked longer from this model: such a claim would distort a deadline.
-            event = replace(event, seconds=max(0.0, event.now - self._model_since))
-        if kind in OF_RUNS:
-            outputs += self._entered(event)
+        event = self._plausible(event)
+        outputs = self._entered(event) if type(event) in OF_RUNS else []
         if self._key_agreement is not None:
             outputs += self._key_agreement.noted(event)
+        answer = self._late.handle(event, self.version, self.round)
+        after = self._dispatched(event) if answer is None else self._answered(answer, event.now)
+        return (*outputs, *after)
+
+    def _plausible(self, event: Event) -> Event:
+        """Return the event; no client can have worked for longer than it has its model.
+
+        Such a claim would distort a deadline.
+        """
+        if not isinstance(event, Progress | Report):
+            return event
+        since = self._late.since(event.client)
+        longest_s = max(0.0, event.now - (self._model_since if since is None else since))
+        return event if event.seconds <= longest_s else replace(event, seconds=longest_s)
+
+    def _dispatched(self, event: Event) -> Sequence[Output]:
+        """Return what follows for the run, or for its present round."""
+        outputs = self._without_late(event.now) if isinstance(event, Tick) else []
+        current = self.round
+        if self.finished:
+            return outputs
         if isinstance(event, StepsGranted | UpdateDue):
             outputs += self._commanded(self._site or SiteSteps(), event)
         elif current is None:
             outputs += self._gather(event)
-        elif kind not in NOT_OF_ROUNDS:
+        elif type(event) not in NOT_OF_ROUNDS:
             outputs += self._in_round(current, current.handle(event), event.now)
-        return tuple(outputs)
+        return outputs
 
     def _entered(self, event: Event) -> list[Output]:
         """Update the present clients and the measured speeds; return what is refused."""
         match event:
             case Joined():
                 self._gathering.joined(event.client)
+                self._late.lost(event.client)
                 self._carried = self._carried.without(event.client)
                 refused = self._clients.joined(event)
                 return [Refuse(event.client, self.number, refused)] if refused else []
             case Lost():
                 self._clients.lost(event.client)
+                self._late.lost(event.client)
                 self._carried = self._carried.without(event.client)
             case Leaving():
                 self._clients.changed()
@@ -161,10 +181,10 @@ class Run:
     def next_tick(self) -> float:
         """When the machine next needs a `Tick`."""
         if self.round:
-            return self.round.next_tick
+            return min(self.round.next_tick, self._late.next_tick)
         key_agreement = self._key_agreement
         if key_agreement is None:
-            return math.inf if self._rests else self._gathering.until
+            return math.inf if self._rests else min(self._gathering.until, self._late.next_tick)
         if key_agreement.busy or not key_agreement.knows(self.version):
             return key_agreement.next_tick  # until then only answers change anything
         return min(self._gathering.until, key_agreement.next_tick)
@@ -204,10 +224,14 @@ class Run:
         is_over = gathering.is_over(event) or gathering.lacks_data
         if gathering.awaits(event.now) and not is_over:  # looking at every client takes as long as a join
             return []
-        able = len(self._clients.able)
-        if able >= gathering.wanted:
+        able = self._clients.able
+        if able and self._late.clients >= set(able):
+            gathering.extend(event.now)  # the updates of all of them are on their way
+            return []
+        if len(able) >= gathering.wanted:
             return self._gathered(event.now)
-        return self._finish(gathering.too_few(able), complete=False, lacks_clients=True) if is_over else []
+        too_few = gathering.too_few(len(able))
+        return self._finish(too_few, complete=False, lacks_clients=True) if is_over else []
 
     @property
     def _rests(self) -> bool:
@@ -267,7 +291,29 @@ class Run:
         """Return the round's commands, and settle the round once it is closed."""
         if self._key_agreement is not None:
             self._key_agreement.told(commands)
+        if current.collecting is not None and self._late_asked < current.assignment.number:
+            self._late_asked = current.assignment.number
+            commands = [*commands, *self._late.asked(now)]
         return commands if current.outcome is None else [*commands, *self._settle(current, now)]
+
+    def _answered(self, answer: Answer, now: float) -> list[Output]:
+        """Give a client that is no longer behind work from the newest model."""
+        joined = self._clients.present.get(answer.client)
+        if not answer.is_free or joined is None or answer.client in self._clients.departures.leaving:
+            return list(answer.commands)
+        if self.round is None:
+            return [*answer.commands, *self._gather(Tick(now))]
+        again = self.round.handle(replace(joined, now=now, kept=()))
+        return [*answer.commands, *self._in_round(self.round, again, now)]
+
+    def _without_late(self, now: float) -> list[Output]:
+        """Give up the clients that are behind for too long."""
+        outputs: list[Output] = []
+        for answer in self._late.given_up(now):
+            if self.round is not None:
+                self.round.roster.fails(answer.client, TOO_LATE)
+            outputs += self._answered(answer, now)
+        return outputs
 
     def _begin(self, now: float) -> list[Output]:
         """Make a new plan if the old one no longer fits, then give work to the clients of the round."""
@@ -294,7 +340,8 @@ class Run:
             if exchange is None
             else MaskedRound(plan, assignment, self._decide, exchange)
         )
-        started = self.round.start(now, self._clients.begin(plan))
+        self._late.begun(self.round)
+        started = self.round.start(now, self._clients.begin(plan, self._late.clients))
         return [*outputs, *self._in_round(self.round, started, now)]
 
     def _assignment(self, plan: Plan) -> Assignment:
@@ -342,6 +389,8 @@ class Run:
         synced = outcome in SUMMED
         row = self._learn(over, summary)
         self.round = None
+        outputs += self._late.ended(over, synced=synced)
+        outputs += self._late.dropped() if synced and self.goes_back else ()
         self.number += 1
         self._orders = {**self._orders, **summary.orders}
         if synced or outcome == "skipped":
@@ -353,7 +402,7 @@ class Run:
             self._target = self.config.round_steps + (0 if synced else self._target)
         if synced:
             self._settled = self._state()
-        present = self._clients.present.keys()
+        present = self._clients.present.keys() - self._late.clients
         self._carried = Carried() if synced else Carried.left_by(over, summary, present)
         outputs.append(Append(row, awaited_in(over)))
         return outputs + self._next(over, now)

@@ -64,6 +64,8 @@ def _remarks(over: Round) -> Iterator[str]:
     statistics, plan = over.statistics, over.plan
     if plan.chosen_from:
         yield f"asked {len(plan.clients)} of {plan.chosen_from} clients"
+    if late := len(over.roster.late):
+        yield f"{late} updates of earlier rounds" if late > 1 else "1 update of an earlier round"
     if statistics.disputed:
         clients_w = sorted({w for disputing in statistics.disputed.values() for w in disputing})
         clients = ", ".join(plan.clients[w] for w in clients_w)

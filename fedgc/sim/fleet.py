@@ -7,7 +7,7 @@ as a stretch always begins where the last one that the clock asked for has ended
 the same for any number of workers; a stack of clients gives them up to rounding.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -94,14 +94,14 @@ class Fleet:
             work, samples = self._trajectories[client].work, self._trajectories[client].samples
             self._trajectories[client] = Trajectory(work, samples, self._dropped(client))
 
-    def load(self, version: int, model: Vector) -> None:
-        """Store the new common model and a few earlier ones."""
+    def load(self, version: int, model: Vector, in_transit: Collection[int] = ()) -> None:
+        """Store the new common model and a few earlier ones; clients will begin from those `in_transit`."""
         try:
             model.tofile(model_file(self._folder, version))
         except OSError as error:
             raise EdgeFailed(f"training: a model cannot be written: {text_of(error)}") from error
         begun = {path.work.version for path in self._trajectories.values()}
-        needed = begun | {each - 1 for each in begun}  # with shared momentum
+        needed = begun | {each - 1 for each in begun}.union(in_transit)  # the one before: shared momentum
         for old in [each for each in self.models if each <= version - MODELS_KEPT and each not in needed]:
             del self.models[old]
             model_file(self._folder, old).unlink(missing_ok=True)

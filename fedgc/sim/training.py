@@ -17,7 +17,7 @@ round's steps are a unit.
 """
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -170,8 +170,8 @@ class Engines(Protocol):
     def lost(self, client: str) -> None:
         """A client has lost its state."""
 
-    def load(self, version: int, model: Vector) -> None:
-        """Store a new common model."""
+    def load(self, version: int, model: Vector, in_transit: Collection[int] = ()) -> None:
+        """Store a new common model; clients will begin from those that are `in_transit`, too."""
 
     def sent(self, command: Reveal | Repair) -> Vector:
         """Return the vector that a client sends for this command."""
@@ -223,8 +223,8 @@ class OneForAll:
     def lost(self, client: str) -> None:
         """Do nothing: the engine can compute a lost replica again."""
 
-    def load(self, version: int, model: Vector) -> None:
-        """Store the new common model."""
+    def load(self, version: int, model: Vector, in_transit: Collection[int] = ()) -> None:  # noqa: ARG002
+        """Store the new common model; in coded work no client begins from an older one."""
         before = {old: each for old, each in self.models.items() if old == version - 1}
         self.models = before | {version: model}
         self.engine.load(version, model)
@@ -321,11 +321,11 @@ class _Training:
         if checkpoint is not None and isinstance(self._fleet, Fleet | OneForAll):
             numbers = Numbers(self._fleet, self._optimizer, self._sum, noise)
             self._keeper = Keeper(checkpoint, job.description(self._common), numbers)
+        self._clock = self._made(job.task.sizes())
         self._load(0)
         self._metrics: Mapping[str, float] = {}
         self._left_out = ""  # why the update of the present round is not used
         self.points: list[Point] = []
-        self._clock = self._made(job.task.sizes())
         if isinstance(self._fleet, Fleet):
             self._fleet.forecast, self._fleet.taken = self._clock.forecast, self._noted
         self._exclusion = Exclusion(self._clock.up_s, 4 * self._common.size)
@@ -338,7 +338,7 @@ class _Training:
         return self._optimizer.average(self.model)
 
     def _load(self, version: int) -> None:
-        self._fleet.load(version, self.model)
+        self._fleet.load(version, self.model, self._clock.downloads.versions)
         self._sum.begin(version, self.model, self._common.layout.shapes)
 
     def _made(self, sizes: Mapping[str, int]) -> VirtualClock:
@@ -384,7 +384,8 @@ class _Training:
         elif isinstance(output, Apply):
             self._apply(output)
         elif isinstance(output, Append):
-            self._sum.clear()
+            if output.row.outcome in SUMMED:
+                self._sum.clear()
             why, self._left_out = self._left_out, ""
             row = output.row.without_update(why) if why else output.row
             self._append(Point(self._clock.now, row, self._clock.uploads.sent, self._metrics))
@@ -406,7 +407,7 @@ class _Training:
 
     def _add(self, add: Add) -> None:
         if not self._replays:
-            self._sum.add(add, self._fleet.sent(self._clock.asked[add.client, add.attempt]))
+            self._sum.add(add, self._fleet.sent(self._clock.asked[add.client][add.attempt]))
 
     def _apply(self, apply: Apply) -> None:
         keeper = self._keeper

@@ -1,11 +1,12 @@
-"""Rounds of local work before a run: the quorum, and whether asynchronous updates would be quicker.
+"""Rounds of local work before a run: the quorum, and whether late updates should count in later rounds.
 
 Ways to train are compared by the mean time, over clients, in which one gives as much as its whole steps from
 a new model. The first steps of a client give most: `s` of `S` steps give sqrt(s / S). A round ends when the
 quorum is done, so each client gives what it has by then, and the next round begins when the slowest update
-is in; a quorum with which some client never does a step is not chosen. Asynchronous updates (FedBuff, Nguyen
-et al., arXiv 2106.06639) wait for nobody, and are of older models: they give `STALE` of a whole update. Both
-were fitted to scenes of `python -m benchmarks groups`, which measures what the choice is worth.
+is in; a quorum with which some client never does a step is not chosen. If late updates count
+(`fedgc.run.late_updates`), a round ends with the updates of a quorum. The others train for as long as their
+model and update travel, up to the whole steps, and their updates are of older models: they give `STALE` of
+what new ones give. `STALE` was fitted to scenes of `python -m benchmarks groups`, which measures the choice.
 
 Shape letters: w clients.
 """
@@ -21,7 +22,9 @@ from fedgc.errors import BadSetting
 from fedgc.sim.clock.conditions import Float
 
 STALE: Final = 0.6
+CLEARLY: Final = 0.95
 LEAST_QUORUM: Final = 0.25  # so that no single quick client sets the pace of many
+ROUNDING: Final = 1e-9
 DIGITS: Final = 1e4  # of a quorum, rounded down: its product with the clients then rounds up to their number
 
 
@@ -50,17 +53,22 @@ class LocalRounds:
 
 @dataclass(frozen=True, slots=True)
 class LocalChoice:
-    """The quickest rounds, rounds that wait for all, and asynchronous updates."""
+    """The quickest rounds that wait for updates, those that wait for all, and those with late updates."""
 
     rounds: LocalRounds
     waiting: LocalRounds
-    asynchronous_s: float
+    late: LocalRounds
+
+    @property
+    def chosen(self) -> LocalRounds:
+        """Return the quickest rounds."""
+        return self.late if self.way == "late" else self.rounds
 
     @property
     def way(self) -> str:
-        """Return which way is quickest: sync, partial or asynchronous."""
-        if self.asynchronous_s < self.rounds.update_s:
-            return "asynchronous"
+        """Return which way is quickest: sync, partial or late."""
+        if self.late.update_s < CLEARLY * self.rounds.update_s:
+            return "late"
         return "partial" if self.rounds.quorum < 1.0 else "sync"
 
 
@@ -75,8 +83,12 @@ def choose_rounds(clients: LocalClients, steps: int) -> LocalChoice:
     count = len(clients.step_s_w)
     least = math.ceil(LEAST_QUORUM * count)
     tried = [_rounds(clients, steps, done) for done in range(least, count + 1)]
-    cycle_s_w = clients.down_s_w + steps * clients.step_s_w + clients.up_s_w
-    return LocalChoice(_quickest(tried), tried[-1], float(cycle_s_w.mean()) / STALE)
+    late = [_late_rounds(clients, steps, done) for done in range(least, count + 1)]
+    best_s = min(each.update_s for each in late)
+    shortest = next(
+        each for each in late if CLEARLY * each.update_s <= best_s
+    )  # more models in the same time
+    return LocalChoice(_quickest(tried), tried[-1], shortest)
 
 
 def _quickest(tried: Sequence[LocalRounds]) -> LocalRounds:
@@ -94,4 +106,21 @@ def _rounds(clients: LocalClients, steps: int, done: int) -> LocalRounds:
     round_s = end_s + float(clients.up_s_w.max())
     with np.errstate(divide="ignore"):
         update_s = round_s * float(np.sqrt(steps / steps_w).mean())
-    return LocalRounds(math.floor(DIGITS * done / count) / DIGITS, round_s, update_s)
+    return LocalRounds(_quorum(done, count), round_s, update_s)
+
+
+def _late_rounds(clients: LocalClients, steps: int, done: int) -> LocalRounds:
+    """Return the rounds that end with the updates of so many clients; those of others count later."""
+    train_s_w, travel_s_w = steps * clients.step_s_w, clients.down_s_w + clients.up_s_w
+    end_s = float(np.sort(travel_s_w + train_s_w)[done - 1])
+    trained_s_w = np.minimum(train_s_w, np.maximum(travel_s_w, end_s - travel_s_w))
+    steps_w = np.minimum(steps, np.floor(trained_s_w / clients.step_s_w + ROUNDING))
+    cycle_s_w = np.maximum(end_s, travel_s_w + trained_s_w)
+    worth_w = np.where(cycle_s_w > end_s * (1 + ROUNDING), STALE, 1.0) * np.sqrt(steps_w / steps)
+    with np.errstate(divide="ignore"):
+        update_s = float((cycle_s_w / worth_w).mean())
+    return LocalRounds(_quorum(done, len(train_s_w)), end_s, update_s)
+
+
+def _quorum(done: int, count: int) -> float:
+    return math.floor(DIGITS * done / count) / DIGITS

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from benchmarks.asynchronous import Buffered, Grouped
+from benchmarks.asynchronous import Grouped
 from benchmarks.grid import Modelled
 from benchmarks.groups import ARMS, UNEVEN, Measured, Run, Setting, clients_of, figures, report, text_lines
 
@@ -19,7 +19,7 @@ def made(arm: str, seed: int, seconds: float) -> Measured:
 
 def test_figures_are_ratios_of_medians_over_seeds():
     times = {"sync": (9.0, 10.0, math.inf), "partial": (4.0, 5.0, 6.0), "FedBuff": (8.0,) * 3}
-    times |= {"groups": (1.0, 7.0, 8.0), "planned": (6.0, 5.5, 5.0)}
+    times |= {"groups": (1.0, 7.0, 8.0), "late": (3.0, 4.0, 9.0), "planned": (6.0, 5.5, 5.0)}
     of = report(
         [made(arm, seed, seconds) for arm, each in times.items() for seed, seconds in enumerate(each)]
     )
@@ -27,21 +27,23 @@ def test_figures_are_ratios_of_medians_over_seeds():
     assert of.figures["groups_over_sync"] == {EVEN.name: 0.7}
     assert of.figures["worst_over_best"] == pytest.approx(1.1)
     assert of.figures["groups_over_best"] == {EVEN.name: 1.4}
+    assert of.figures["late_over_best"] == {EVEN.name: 0.8}
     assert of.seeds == [0, 1, 2]
-    assert len(list(text_lines(of))) == 1 + 15
+    assert len(list(text_lines(of))) == 1 + 18
 
 
 def test_arm_that_never_arrives_has_infinite_ratio():
-    seconds = {"sync": math.inf, "partial": 4.0, "FedBuff": math.inf, "groups": math.inf, "planned": 4.0}
+    seconds = {"sync": math.inf, "partial": 4.0, "FedBuff": math.inf, "groups": math.inf}
+    seconds |= {"late": 4.0, "planned": 4.0}
     of = figures([made(arm, 0, each) for arm, each in seconds.items()])
     assert (of["groups_over_best"], of["worst_over_best"]) == ({EVEN.name: math.inf}, 1.0)
     assert of["groups_over_sync"] == {EVEN.name: 1.0}
 
 
-def test_planned_arm_is_partial_rounds_or_fedbuff():
+def test_planned_arm_is_partial_rounds_or_late_updates():
     even, linked = (PLANNED.resolved(clients_of(source, 0)) for source in UNEVEN)
-    assert (even.rule, even.partial, even.quorum) == (None, True, 0.375)
-    assert linked.rule == Buffered(1)
+    assert (even.rule, even.partial, even.quorum, even.late) == (None, True, 0.375, False)
+    assert (linked.rule, linked.partial, linked.late) == (None, True, True)
 
 
 def test_groups_come_from_history_and_one_group_is_partial_rounds():

@@ -1,11 +1,13 @@
 """Test local work on real Flower processes over both links: a skipped round, then an 8-bit exchange."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from fedgc.deploy.local_federation import free_port
+from fedgc.history import ClientRow
 from tests.contract.conftest import GATHER_S, Federation
 from tests.contract.relay import Relay, owner
 
@@ -93,3 +95,39 @@ def test_krum_leaves_out_round_with_too_few_updates(federation: Federation) -> N
     assert federation.wait(krum, 270) == "finished:completed", federation.run_log(krum)
     left_out = f"{LEFT_OUT}: aggregator krum: saw 4 updates, needed at least 5"
     assert federation.run_log(krum).count(left_out) == 2
+
+
+def test_late_update_counts_in_round_in_which_it_comes(federation: Federation) -> None:
+    """One client's upload is held in its middle: three more rounds end, and it counts after its release."""
+    listener = f"127.0.0.1:{free_port()}"
+    relay = Relay(listener)
+    settings = {"run": "late", "late_updates": "count", "gate_period": 1, "codec": "float32", "grace_s": 60.0}
+    settings |= {"rounds": 400, "quorum": 0.5, "aggregator": "auto", "connect_s": 20.0}
+    with relay.trap("up", MODEL_BYTES // 2, "up") as trap:
+        started = federation.submit(SETTINGS | settings | {"bind": listener, "advertise": relay.address})
+        assert trap.sprung.wait(GATHER_S), federation.run_log(started)
+        held = rounds_of(federation, started, 3)
+        (late,) = {row.client for row in held[-1]} - {row.client for row in held[-1] if row.counted}
+        assert all(row.counted == 0 for rows in held[-2:] for row in rows if row.client == late)
+    after = rounds_of(federation, started, len(held) + 3)[len(held) :]
+    assert any(row.counted for rows in after for row in rows if row.client == late), federation.run_log(
+        started
+    )
+    assert not any(row.failure for rows in after for row in rows)
+    with federation.store() as store:
+        reasons = [each.row.reason for each in store.rounds("late")]
+    assert any("update of an earlier round" in reason for reason in reasons[len(held) - 1 :]), reasons
+    federation.stop(started)
+    relay.close()
+
+
+def rounds_of(federation: Federation, started: int, count: int) -> list[Sequence[ClientRow]]:
+    """Wait for so many rounds of the run `late`; return their clients."""
+    end = time.monotonic() + GATHER_S
+    while True:
+        with federation.store() as store:
+            numbers = [each.row.round for each in store.rounds("late")]
+            if len(numbers) >= count:
+                return [store.client_rows("late", number) for number in numbers]
+        assert time.monotonic() < end, federation.run_log(started)
+        time.sleep(0.1)

@@ -95,7 +95,7 @@ class Guarded(Server):
         if not self.unsound:
             super()._check_sum(apply, over)
 
-    def _apply(self, apply: Apply, over: Round) -> None:
+    def _apply(self, apply: Apply, over: Round | None) -> None:
         super()._apply(apply, over)
         self.validation.made(apply.version, apply.round, None)
 
@@ -119,6 +119,8 @@ def settings_of(chance: random.Random) -> dict[str, object]:
         common |= {"replicas": 1, "blocks": 1}
     if chance.random() < 0.6:
         common |= {"gate": chance.choice(("every", "drift", "relative-change", "qsr"))}
+    if kind == "local" and chance.random() < 0.4:
+        common |= {"gate": "every", "late_updates": "count"}
     if chance.random() < 0.3:
         common |= {"deadline_s": 30.0, "late_s": 0.5}
     return common

@@ -75,7 +75,7 @@ def counted_in(rounds: int, **settings: object) -> np.ndarray:
 
     def heed(said: Any) -> None:
         if isinstance(said, Add):
-            mix = clock.asked[said.client, said.attempt].mix
+            mix = clock.asked[said.client][said.attempt].mix
             assert mix is not None
             for chunk, (factor,) in zip(mix.chunks, mix.matrix, strict=True):
                 counted[said.round - 1, chunk] += said.weights[0] * factor

@@ -1,4 +1,4 @@
-"""Test the choice of a quorum for local work, and when asynchronous updates are quicker."""
+"""Test the choice of a quorum for local work, and when late updates should count."""
 
 import math
 
@@ -29,10 +29,20 @@ def test_quorum_lets_each_client_do_one_step():
     assert choose_rounds(slow, 4).rounds.quorum == 1.0
 
 
-def test_slow_links_are_for_asynchronous_updates():
+def test_late_updates_count_where_links_are_slow():
+    """The quick clients need 64 s for a round; others train for all their steps, as long as they travel."""
     choice = choose_rounds(clients(16.0, slow_links=True), STEPS)
-    assert choice.way == "asynchronous"
-    assert choice.asynchronous_s == pytest.approx(np.mean(64.0 / SPEEDS) / STALE)
+    late = choice.late
+    assert (choice.way, choice.chosen, late.round_s) == ("late", late, 64.0)
+    assert late.quorum <= 0.375
+    stale_s = 64.0 / SPEEDS[3:] / STALE
+    assert late.update_s == pytest.approx((3 * 64.0 + stale_s.sum()) / len(SPEEDS))
+
+
+def test_late_updates_bring_nothing_where_links_are_quick():
+    choice = choose_rounds(clients(), STEPS)
+    assert choice.late.update_s == pytest.approx(choice.rounds.update_s)
+    assert choice.chosen == choice.rounds
 
 
 def test_equal_clients_are_all_waited_for():

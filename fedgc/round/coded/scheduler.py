@@ -148,7 +148,7 @@ class CodedScheduler(Scheduler):
         }
         return {w: Holding(len(chunks), frozenset(chunks)) for w, chunks in held.items() if chunks}
 
-    def collect(self) -> CodedAggregator:
+    def collect(self, now: float) -> CodedAggregator:  # noqa: ARG002  the time changes nothing
         """Fix the finished replicas, and solve for the codewords that are needed."""
         done_wc = self._tracker.counting_wc
         solution, wire = self._solved(done_wc, self._tracker.blocks)

@@ -9,6 +9,7 @@ in FedNova, arXiv 2007.07481), so that the noise of few steps stays small.
 """
 
 from collections.abc import Collection, Sequence
+from operator import mul
 
 from fedgc import messages
 from fedgc.messages import Add, Command, Joined, Progress, Report, Reveal
@@ -21,15 +22,27 @@ from fedgc.round.local.weights import bounded_weights
 class WeightedMean(Aggregator):
     """The mean of the updates that come, each weighted by its client's samples."""
 
-    def __init__(self, reports: StepReports, wire: messages.Wire = "float32") -> None:
-        """Every able client owes an update; its numbers travel in the format `wire`."""
+    def __init__(self, reports: StepReports, wire: messages.Wire, now: float) -> None:
+        """Every able client owes an update; its numbers travel in the format `wire`.
+
+        Where updates count in later rounds as well (`Plan.counts_late`), a client counts once in a round, and
+        one that has hardly begun trains on.
+        """
         self._reports, self._roster = reports, reports.roster
         self._wire: messages.Wire = wire
-        self._owing = dict.fromkeys(reports.able())
+        able = reports.able()
+        self._owing = dict.fromkeys(able)
+        self._trains_on: dict[int, None] = {}  # clients that are asked after this round
+        if reports.roster.plan.counts_late:
+            new = [w for w in able if not self._is_counted(w)]
+            due = [w for w in new if reports.hands_in(w, now)] or new
+            self._owing = dict.fromkeys(due)
+            self._trains_on = {w: None for w in able if w not in self._owing}
         self._steps: dict[int, int] = {}  # of each client's next update
         self._added: dict[int, int] = {}
         self._lateness = UpdateLateness(reports)
-        samples = {w: reports.weight(w) for w in self._owing}
+        self._ended = False  # at the upload deadline
+        samples = {w: reports.weight(w) for w in able}
         self._weights = bounded_weights(samples, reports.roster.plan.largest_share, reports.pinned)
         reports.collecting = True
 
@@ -54,10 +67,12 @@ class WeightedMean(Aggregator):
         refused = self._reports.heard(event)
         if not isinstance(event, Report) or self._roster.here(event):
             return refused
-        w = self._roster.w[event.client]
+        w, target = self._roster.w[event.client], self._roster.assignment.target
         if refused:  # without a report that counts, its update does not
             self.lost(w)
             return refused
+        if w in self._trains_on and not self._is_counted(w) and event.steps >= target:
+            return (self.ask_later(w),)
         if w in self._owing:
             if w not in self._steps:
                 self._lateness.again(w, event.now)
@@ -65,6 +80,40 @@ class WeightedMean(Aggregator):
             if not event.steps:
                 del self._owing[w]
         return ()
+
+    def ask_later(self, w: int) -> Reveal:
+        """Return the request to a client that trains on."""
+        del self._trains_on[w]
+        self._owing[w] = None
+        return self._reveal(w)
+
+    def hands_in(self, w: int, now: float) -> bool:
+        """Whether a client that trains on has trained for long enough."""
+        return self._reports.hands_in(w, now)
+
+    def chunks(self, w: int) -> tuple[int, ...]:
+        """Return the numbers of the chunks that a client trains on."""
+        return self._reports.numbers(w)
+
+    def report(self, w: int) -> Report | None:
+        """Return the last report of a client."""
+        return self._reports.clients[w].report
+
+    def loaded(self, w: int, now: float) -> None:
+        """Note that a client that trains on has its model."""
+        self._reports.loaded(w, now)
+
+    @property
+    def behind(self) -> Collection[int]:
+        """The clients whose updates come after this round, and count then; without a session none can."""
+        clients, deaf = self._roster.plan.clients, self._roster.deaf
+        late = (*self._owing, *self._trains_on) if self._roster.plan.counts_late else ()
+        return [w for w in late if clients[w] not in deaf]
+
+    @property
+    def trains_on(self) -> Collection[int]:
+        """Those of them that were not asked yet."""
+        return self._trains_on
 
     def returned(self, event: Joined) -> Sequence[Command]:
         """Ask a client again for the update that it owes; one that lost its steps owes none."""
@@ -82,6 +131,7 @@ class WeightedMean(Aggregator):
     def lost(self, w: int, *, gone: bool = True) -> None:  # noqa: ARG002  either way it sends no update
         """Leave the client out of the mean."""
         self._owing.pop(w, None)
+        self._trains_on.pop(w, None)
 
     def restarted(self, w: int) -> None:
         """Still wait for the update: `returned` sees whether the client has kept its steps."""
@@ -93,6 +143,9 @@ class WeightedMean(Aggregator):
 
     def expire(self, *, final: bool) -> Sequence[int]:  # noqa: ARG002  nothing else can come
         """Leave out the clients that owe an update, and return them."""
+        if self._roster.plan.counts_late:
+            self._ended = True
+            return ()
         late = tuple(self._owing)
         for w in late:
             self._reports.give_up(w)
@@ -111,21 +164,27 @@ class WeightedMean(Aggregator):
 
     def wait(self, now: float) -> Wait | None:
         """Wait for updates that are owed, until most have come and the others are late."""
-        if not self._owing:
+        if not self._owing or self._ended:
             return None
         until = self._lateness.until(self._owing, len(self._added), now)
         if now < until:
             return Wait(until=until)
-        self._note_late(now)
+        if not self._roster.plan.counts_late:
+            self._note_late(now)
         return None
 
     def result(self, now: float) -> Result:  # noqa: ARG002  the time changes nothing
         """Return the sum of the weights, the mean steps, and the chunks without any client in the mean."""
-        weights = self._weights
-        weight = sum(weights[w] for w in self._added)
-        steps = sum(steps * weights[w] for w, steps in self._added.items()) / weight if self._added else 0.0
-        missing = self._reports.lacking(tuple(self._added))
-        return Result(weight, self._added, missing=missing, steps=steps)
+        late, number = self._roster.late, self._roster.w
+        counted = {number[client]: each.steps for client, each in late.items() if client in number}
+        counted |= self._added
+        weights = [each.weight for each in late.values()] + [self._weights[w] for w in self._added]
+        all_steps = [*(each.steps for each in late.values()), *self._added.values()]
+        weight = sum(weights)
+        steps = sum(map(mul, all_steps, weights)) / weight if weights else 0.0
+        covered = {chunk for each in late.values() for chunk in each.chunks}
+        missing = tuple(c for c in self._reports.lacking(tuple(self._added)) if c not in covered)
+        return Result(weight, counted, missing=missing, steps=steps)
 
     def _note_late(self, now: float) -> None:
         """Note the clients without which the round ends; one without a model has nothing to send."""
@@ -134,6 +193,10 @@ class WeightedMean(Aggregator):
             if not self._lateness.is_excused(w):
                 statistics.awaited.add(w)
                 statistics.failure[w] = f"sent nothing within {self._lateness.waited_s(w, now):.0f} s"
+
+    def _is_counted(self, w: int) -> bool:
+        """Whether an earlier update of a client is in the sum: it counts once in a round."""
+        return self._roster.plan.clients[w] in self._roster.late
 
     def _reveal(self, w: int) -> Reveal:
         plan, number = self._roster.plan, self._roster.assignment.number

@@ -18,6 +18,7 @@ from typing import Final
 from fedgc.round.local.reports import StepReports
 
 PATIENCE: Final = 4.0
+SOON: Final = 1.5  # times as long as the slowest of the quorum: such an update is still awaited
 DEAF_S: Final = 60.0  # of a client that answers messages: Flower starts a process for each
 
 
@@ -47,11 +48,23 @@ class UpdateLateness:
             self._begun = now
         if came > self._came:
             self._came, self._slowest_s = came, now - self._begun
+        if self._roster.plan.counts_late:
+            return self._enough_at(owing, came)
         if not self._roster.plan.gives_up_late or came <= len(owing):
             return math.inf
         if not self._offered.isdisjoint(owing):
             return math.inf
         return max(map(self._due, owing))
+
+    def _enough_at(self, owing: Collection[int], came: int) -> float:
+        """Return until when to wait for updates that count in a later round as well: for those due soon."""
+        quorum = max(1, math.ceil(self._roster.plan.quorum * len(self._reports.staying)))
+        if came < min(came + len(owing), quorum):
+            return math.inf
+        begun, upload_s = self._begun or 0.0, self._roster.upload_s
+        latest = begun + SOON * self._slowest_s
+        is_near = any(self._since.get(w, begun) + upload_s[w] <= latest for w in owing)
+        return latest if is_near else -math.inf
 
     def is_overdue(self, w: int, now: float) -> bool:
         """Whether a client has had the time that it would have without an offer."""

@@ -91,6 +91,23 @@ class StepReports:
         """Those that have reached the target."""
         return self._arrived
 
+    def loaded(self, w: int, now: float) -> None:
+        """Note that a client of an earlier round has its model."""
+        client = self.roster.plan.clients[w]
+        if client in self.roster.loading:
+            self.roster.loading.discard(client)
+            self.roster.model_at[w] = now
+
+    def hands_in(self, w: int, now: float) -> bool:
+        """Whether a client has trained for as long as its model and its update travel, or to the target."""
+        state, roster = self.clients[w], self.roster
+        if roster.plan.clients[w] in roster.loading and not state.steps:
+            return False
+        loaded_at = roster.model_at.get(w, state.since)
+        travels_s = loaded_at - state.since + roster.upload_s[w]
+        is_done = state.leaves or state.steps >= roster.assignment.target
+        return is_done or now - loaded_at >= travels_s
+
     def heard(self, event: Progress | Report) -> list[Command]:
         """Enter the steps that a client reports, or refuse the report."""
         if isinstance(event, Progress):

@@ -148,11 +148,11 @@ class LocalScheduler(Scheduler):
         clients, numbers = self._reports.clients, self._reports.numbers
         return {w: Holding(clients[w].steps, frozenset(numbers(w))) for w in self._reports.able()}
 
-    def collect(self) -> WeightedMean:
-        """Ask every client for its update."""
+    def collect(self, now: float) -> WeightedMean:
+        """Ask clients for their updates."""
         for w, each in self._reports.clients.items():
             self._roster.statistics.finished[w] = each.steps
-        return WeightedMean(self._reports, self._roster.plan.wire)
+        return WeightedMean(self._reports, self._roster.plan.wire, now)
 
     @property
     def _counted_on(self) -> int:

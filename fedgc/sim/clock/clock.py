@@ -80,14 +80,15 @@ class VirtualClock:
         self._witness = witness
         every = chain(holds, *owned)
         self._sizes, self._samples = {held.name: held.samples for held in every}, {}
-        self.asked: dict[tuple[str, int], Reveal | Repair] = {}  # by client and attempt, in this round
+        # Requests by client and attempt, in the last round that the client was asked in
+        self.asked: dict[str, dict[int, Reveal | Repair]] = {client: {} for client in clients}
         self._heed: Callable[[Any], object] = lambda _: None
         self._heap: list[tuple[Any, ...]] = []
         self._order = count()
         self.uploads = Uploads(clients_w, terms.line, client_model.up_s)
         self._up = self.uploads.pipe
-        self._downloads = Downloads(replace(terms.line, slots=None))  # slots are of uploads
-        self._down = self._downloads.pipe
+        self.downloads = Downloads(replace(terms.line, slots=None))  # slots are of uploads
+        self._down = self.downloads.pipe
         self.watched = SpanRecord(self._clients)
         self._number, self._alive = -1, [True] * clients_w
         self._fleet = [ReferenceClient(client, steered=terms.steered) for client in clients]
@@ -209,7 +210,7 @@ class VirtualClock:
         return None
 
     def _loaded(self, w: int, now: float) -> None:
-        command, began, behind = self._downloads.ended(w)
+        command, began, behind = self.downloads.ended(w)
         self._work(w, command)
         for each in behind:
             _OBEYS[type(each)](self, w, each)
@@ -231,7 +232,7 @@ class VirtualClock:
         self._leave(w)
         self._fleet[w].restart(keeps=failure.keeps)
         self._alive[w] = False
-        self._downloads.drop(self.now, w)
+        self.downloads.drop(self.now, w)
         self.uploads.withdraw(self.now, w)
         if not failure.keeps:
             self._versions[w] = -1
@@ -290,7 +291,6 @@ class VirtualClock:
 
     def _open_round(self, number: int) -> None:
         self._number = number
-        self.asked.clear()
         for w, failure in self._client_model.begin(number):
             self._push(self.now + failure.dies_s, DIES, w, failure)
         # Latency of a message, constant within the round
@@ -318,7 +318,7 @@ class VirtualClock:
                 heard = self.now + self._control_s[w]
                 self._push(heard, ARRIVES, w, Loaded(heard, command.client, command.version))
         else:
-            self._downloads.begin(self.now, w, command, down_s)
+            self.downloads.begin(self.now, w, command, down_s)
 
     def _work(self, w: int, command: Work) -> None:
         self.loads += command.version != self._versions[w]
@@ -344,7 +344,7 @@ class VirtualClock:
     def _skip(self, w: int, command: Skip) -> None:
         client = self._fleet[w]
         if command.round != client.round:
-            self._downloads.keep_behind(w, command)
+            self.downloads.keep_behind(w, command)
         elif client.current == command.chunk:
             self._leave(w)
             self._steer(w, command)
@@ -355,7 +355,7 @@ class VirtualClock:
         if command.round == self._fleet[w].round:
             self._steer(w, command)
         else:
-            self._downloads.keep_behind(w, command)
+            self.downloads.keep_behind(w, command)
 
     def _send(self, w: int, command: Reveal | Repair) -> None:
         if self._fleet[w].local:
@@ -368,14 +368,17 @@ class VirtualClock:
         self._go_on(w)
         if isinstance(said, Failed) or (isinstance(said, Reported) and not said.reached):
             return  # there is no vector
-        self.asked[command.client, command.attempt] = command
+        asked = self.asked[command.client]
+        if any(each.round < command.round for each in asked.values()):
+            asked.clear()
+        asked[command.attempt] = command
         if command.mix is None and self._client_model.up_s(w) < NEVER:  # only local work looks at offers
             heard = self.now + self._control_s[w]
             self._push(heard, ARRIVES, w, Offered(heard, command.client, command.round, command.attempt))
         self.uploads.ask(self.now, w, command)
 
     def _close(self, w: int, command: Close) -> None:
-        self._downloads.drop(self.now, w, command.round)
+        self.downloads.drop(self.now, w, command.round)
         self.uploads.withdraw(self.now, w, command.round)
         if command.round == self._fleet[w].round:
             self._leave(w)

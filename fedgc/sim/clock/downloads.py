@@ -18,6 +18,11 @@ class Downloads:
         self._known[w] = work, now, []
         self.pipe.begin(now, w, 1.0, down_s)
 
+    @property
+    def versions(self) -> set[int]:
+        """The versions of the models in transit."""
+        return {work.version for work, _, _ in self._known.values()}
+
     def ended(self, w: int) -> tuple[Work, float, list[Skip | Take]]:
         """Return the work whose model is here, since when it was sent, and the commands that waited."""
         return self._known.pop(w)

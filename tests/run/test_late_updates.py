@@ -1,0 +1,242 @@
+"""Test updates that come after their round: who is left behind, what counts, and what becomes of it."""
+
+import math
+
+import pytest
+
+from fedgc.messages import (
+    Add,
+    Close,
+    Codeword,
+    Failed,
+    Joined,
+    Leaving,
+    Lost,
+    Refuse,
+    Report,
+    Reveal,
+    Tick,
+    Work,
+)
+from fedgc.run.late_updates import MOST, TOO_LATE
+from fedgc.run.machine import Append, Apply
+from tests.run.test_local_run import CLIENTS, SAMPLES, Fleet
+
+LATE = "d"
+QUICK = CLIENTS[:3]
+
+
+class Late(Fleet):
+    """Clients of which some send their updates when they are told to."""
+
+    def __init__(self, **settings: object) -> None:
+        self.sending: dict[str, Reveal] = {}
+        super().__init__(late_updates="count", **{"gate": "every", "quorum": 0.75, **settings})
+
+    def work(self, *clients: str) -> None:
+        """Let clients do their steps, and answer the requests that follow, but for the vectors."""
+        self.now += 1.0
+        for client in clients:
+            self.report(client)
+        while self.asked:
+            reveal = self.asked.pop(0)
+            self.sending[reveal.client] = reveal
+            self.tell(reveal.client, self.clients[reveal.client].handle(reveal))
+
+    def send(self, *clients: str) -> list[object]:
+        """Let the vectors of clients arrive; return what the run says."""
+        before = len(self.log)
+        for client in clients:
+            reveal = self.sending.pop(client)
+            self.say(Codeword(self.now, client, reveal.round, reveal.attempt, seconds=0.25, size_bytes=400))
+        return self.log[before:]
+
+    def do_round(self) -> None:
+        """Do a round of the quick clients; the other one has done its steps too, and is sending."""
+        self.work(*(each for each in CLIENTS if each not in self.sending))
+        self.send(*(each for each in QUICK if each in self.sending))
+        self.say(Tick(max(self.now, min(self.run.next_tick, self.now + 1.0))))
+
+    @property
+    def rows(self) -> list[dict[str, int]]:
+        """What counted of each client, by round."""
+        return [{each.client: each.counted for each in append.row.clients} for append in self.of(Append)]
+
+    def told(self, kind: type, client: str) -> list:
+        return [each for each in self.of(kind) if each.client == client]
+
+
+def behind(**settings: object) -> Late:
+    """Return a run after its first round, in which one client is still sending."""
+    fleet = Late(**settings)
+    fleet.do_round()
+    assert fleet.rows == [{**dict.fromkeys(QUICK, 5), LATE: 0}]
+    return fleet
+
+
+def test_update_counts_in_round_in_which_it_comes():
+    fleet = behind()
+    said = fleet.send(LATE)
+    add, close, work = said[0], said[1], said[2]
+    assert isinstance(add, Add)
+    assert (add.round, add.weights) == (1, (SAMPLES * math.sqrt(2),)), "it missed one model"
+    assert close == Close(LATE, 1, "synced", frees=True)
+    assert isinstance(work, Work)
+    assert (work.round, work.version) == (2, 1)
+    fleet.work(*QUICK)
+    fleet.send(*QUICK)
+    fleet.say(Tick(fleet.now + 1.0))
+    assert fleet.rows[1] == dict.fromkeys(CLIENTS, 5)
+    row = fleet.of(Append)[1].row
+    assert (row.outcome, row.coverage) == ("synced", 1.0)
+    assert row.reason.endswith("1 update of an earlier round")
+    assert fleet.of(Apply)[1].weight == pytest.approx(3 * SAMPLES + SAMPLES * math.sqrt(2))
+
+
+def test_client_behind_is_told_nothing_of_later_rounds():
+    fleet = behind()
+    fleet.do_round()
+    fleet.do_round()
+    assert [each.round for each in fleet.told(Work, LATE)] == [1]
+    assert not fleet.told(Close, LATE)
+    assert [row[LATE] for row in fleet.rows] == [0, 0, 0]
+    assert not any(append.awaited for append in fleet.of(Append)), "no round has waited for it"
+
+
+def test_weight_grows_with_missed_models_up_to_limit():
+    weights = []
+    for rounds in (1, 2, 3, 9):
+        fleet = behind()
+        for _ in range(rounds - 1):
+            fleet.do_round()
+        weights.append(fleet.send(LATE)[0].weights[0] / SAMPLES)
+    assert weights == pytest.approx([math.sqrt(2), math.sqrt(3), 2.0, MOST])
+
+
+def test_client_counts_once_in_round():
+    """Its late update is in the sum, so the one from the newest model is asked for after the round."""
+    fleet = behind()
+    fleet.send(LATE)
+    fleet.work(*CLIENTS)
+    assert LATE not in fleet.sending
+    fleet.send(*QUICK)
+    fleet.say(Tick(fleet.now + 1.0))
+    assert fleet.rows[1][LATE] == 5
+    fleet.work()
+    assert fleet.sending[LATE].round == 2
+    assert isinstance(fleet.send(LATE)[0], Add)
+    fleet.do_round()
+    assert fleet.rows[2][LATE] == 5
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_update_of_client_that_was_lost_does_not_count(*, is_back):
+    fleet = behind()
+    holds = fleet.run._clients.present[LATE].holds
+    fleet.say(Lost(fleet.now, LATE))
+    if is_back:
+        fleet.say(Joined(fleet.now, LATE, True, holds))
+    assert [type(each) for each in fleet.send(LATE)] == [Refuse]
+    assert [each.version for each in fleet.told(Work, LATE)] == [0, 1][: 1 + is_back]
+
+
+def test_client_is_given_up_after_deadlines():
+    fleet = behind(deadline_s=30.0, upload_deadline_s=20.0)
+    fleet.do_round()
+    until = fleet.run._late.next_tick
+    fleet.say(Tick(until))
+    assert fleet.told(Close, LATE) == [Close(LATE, 1, "synced", frees=True)]
+    assert [each.version for each in fleet.told(Work, LATE)] == [0, 2]
+    fleet.do_round()
+    failures = {each.client: each.failure for each in fleet.of(Append)[-1].row.clients}
+    assert failures == {**dict.fromkeys(QUICK, ""), LATE: TOO_LATE}
+
+
+def test_failure_of_client_behind_gives_it_new_work():
+    fleet = behind()
+    fleet.say(Failed(fleet.now, LATE, 1, "disk full"))
+    assert [each.version for each in fleet.told(Work, LATE)] == [0, 1]
+
+
+def test_leaving_client_is_asked_for_its_steps():
+    fleet = behind()
+    fleet.send(LATE)
+    fleet.work(*CLIENTS)  # it counts in this round, and is asked after it
+    fleet.say(Leaving(fleet.now, LATE, 20.0))
+    fleet.send(*QUICK)
+    fleet.say(Tick(fleet.now + 1.0))
+    fleet.work()
+    assert fleet.sending[LATE].round == 2
+    fleet.send(LATE)
+    assert fleet.told(Close, LATE)[-1].round == 2
+    assert fleet.told(Work, LATE)[-1].round == 2, "it gets no more work"
+
+
+def test_run_that_goes_back_takes_no_update_from_abandoned_models():
+    fleet = behind()
+    fleet.run.goes_back = True
+    fleet.do_round()
+    assert fleet.told(Close, LATE) == [Close(LATE, 1, "synced", frees=True)]
+    assert [(each.round, each.version) for each in fleet.told(Work, LATE)] == [(1, 0), (3, 2)]
+    assert [type(each) for each in fleet.send(LATE)] == [Refuse]
+
+
+def test_run_waits_for_clients_of_which_all_are_behind():
+    fleet = Late(quorum=0.25)
+    fleet.work(*CLIENTS)
+    fleet.send("a")
+    fleet.say(Lost(fleet.now, "a"))
+    fleet.say(Tick(fleet.now + 1.0))
+    assert (fleet.run.round, fleet.run.finished) == (None, False)
+    assert fleet.run.next_tick < math.inf
+    said = fleet.send("b")
+    assert [type(each) for each in said[:2]] == [Add, Close]
+    assert fleet.run.round is not None
+    assert fleet.told(Work, "b")[-1].version == 1
+    fleet.work("b")
+    fleet.say(Tick(fleet.now + 1.0))
+    assert fleet.outcomes == ["approximate", "empty", "approximate"]
+    assert fleet.rows[2]["b"] == 5, "what came between the rounds counts in the next one"
+
+
+def test_update_that_comes_in_skipped_round_counts_in_next():
+    fleet = Late(gate_period=2)
+    fleet.work(*CLIENTS)
+    fleet.do_round()
+    assert fleet.outcomes == ["skipped", "approximate"]
+    fleet.send(LATE)
+    fleet.work(*QUICK)
+    assert fleet.outcomes == ["skipped", "approximate", "skipped"]
+    fleet.work(*QUICK)
+    fleet.send(*QUICK)
+    fleet.say(Tick(fleet.now + 1.0))
+    assert fleet.outcomes[-1] == "synced"
+    assert fleet.rows[3][LATE] == 10
+    assert fleet.of(Apply)[1].weight == pytest.approx(3 * SAMPLES + SAMPLES * math.sqrt(2))
+
+
+def test_client_that_answers_messages_is_left_out_and_not_behind():
+    fleet = Late()
+    fleet.say(Joined(0.0, LATE, False, fleet.run._clients.present[LATE].holds))
+    fleet.do_round()
+    assert fleet.told(Close, LATE) == [Close(LATE, 1, "approximate", frees=True)]
+
+
+def test_client_behind_may_have_worked_since_its_own_model():
+    """Others are cut to the time since the newest model, so that no claim distorts a deadline."""
+    fleet = behind()
+    fleet.send(LATE)
+    for _ in range(3):
+        fleet.work(*QUICK)
+        fleet.send(*QUICK)
+        fleet.say(Tick(fleet.now + 1.0))
+    report = Report(fleet.now, LATE, 2, 5, SAMPLES, 2.5, 1.0, 0.5)
+    fleet.say(report)
+    assert fleet.asked.pop() == Reveal(LATE, 2, 0, "local", None)
+    fleet.say(report)
+    fleet.say(Codeword(fleet.now, LATE, 2, 0, seconds=0.25, size_bytes=400))
+    fleet.work(*QUICK)
+    fleet.send(*QUICK)
+    fleet.say(Tick(fleet.now + 1.0))
+    row = next(each for each in fleet.of(Append)[-1].row.clients if each.client == LATE)
+    assert (row.counted, row.busy_s) == (5, 2.5)
