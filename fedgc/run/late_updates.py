@@ -3,7 +3,7 @@
 A round ends when a quorum of its clients has sent its updates. Each other one goes on as if the round were
 open: it trains, or sends. It is asked for its update when it has reached its target, or when a later round
 collects and it has trained for as long as its model and its update travel. The update enters the sum of the
-round in which it comes, and the client gets the newest model. So no client waits for a slow link, as in FedBuff
+round in which it comes, and the client gets the newest model. No client waits for a slow link, as in FedBuff
 (Nguyen et al., arXiv 2106.06639). An update weighs
 
     the client's weight * min(MOST, sqrt(1 + models since the one that it trained from))
