@@ -122,7 +122,7 @@ class Scratch:
         available: Callable[[], int | None] = lambda: None,
     ) -> None:
         """By default the folder is that of temporary files, and it is not known how much memory there is."""
-        self._folder = folder or Path(tempfile.gettempdir())
+        self.folder: Final = folder or Path(tempfile.gettempdir())
         self._in_memory_bytes = in_memory_bytes
         self._available = available
         self._spare: deque[mmap.mmap] = deque(maxlen=MOST_SPARE)
@@ -131,7 +131,7 @@ class Scratch:
         """Return an array of so many bytes, or raise EdgeFailed if there is no room for it."""
         if size_bytes <= self._in_memory_bytes:
             return np.empty(size_bytes, np.uint8)
-        mapped = self._spare_of(size_bytes) or self._in_memory(size_bytes) or self._in_file(size_bytes)
+        mapped = self._spare_of(size_bytes) or self._new(size_bytes)
         array = np.frombuffer(mapped, np.uint8)
         weakref.finalize(array, self._spare.append, mapped).atexit = False  # views keep the array
         return array
@@ -144,30 +144,53 @@ class Scratch:
                     return mapped
         return None
 
-    def _in_memory(self, size_bytes: int) -> mmap.mmap | None:
+    def _new(self, size_bytes: int) -> mmap.mmap:
+        descriptor = self.file(size_bytes)
+        try:
+            return mmap.mmap(descriptor, size_bytes)
+        finally:
+            os.close(descriptor)
+
+    def file(self, size_bytes: int, *, is_small: bool = False) -> int:
+        """Return the descriptor of a new file without a name, with all of its room.
+
+        A small one is in memory in any case. A write to a mapped file on a full disk would kill the process.
+
+        Raises:
+            EdgeFailed: There is no room for it.
+        """
+        in_memory = self._in_memory(size_bytes) if is_small or self._has_memory(size_bytes) else None
+        return self._in_file(size_bytes) if in_memory is None else in_memory
+
+    def _has_memory(self, size_bytes: int) -> bool:
+        return (self._available() or 0) >= (1 + LEFT_ARRAYS) * size_bytes
+
+    def _in_memory(self, size_bytes: int) -> int | None:
         """Reserve memory, all at once, so that what is available stays true; return None if it is short."""
-        there = self._available() or 0
-        if not hasattr(os, "memfd_create") or there < (1 + LEFT_ARRAYS) * size_bytes:
-            return None
-        with suppress(OSError), os.fdopen(os.memfd_create("fedgc"), "r+b") as file:
-            return _reserved(file.fileno(), size_bytes)
+        if hasattr(os, "memfd_create"):
+            with suppress(OSError):
+                return _reserved(os.memfd_create("fedgc"), size_bytes)
         return None
 
-    def _in_file(self, size_bytes: int) -> mmap.mmap:
+    def _in_file(self, size_bytes: int) -> int:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with tempfile.TemporaryFile(dir=self._folder) as file:
-                return _reserved(file.fileno(), size_bytes)
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with tempfile.TemporaryFile(dir=self.folder) as file:
+                return _reserved(os.dup(file.fileno()), size_bytes)
         except OSError as error:
             raise EdgeFailed(
-                f"no room for a vector of {size_bytes} bytes in {self._folder}: {error.strerror or error}"
+                f"no room for a vector of {size_bytes} bytes in {self.folder}: {error.strerror or error}"
             ) from error
 
 
-def _reserved(descriptor: int, size_bytes: int) -> mmap.mmap:
-    """Map a new file with all of its room: a write to a mapped file on a full disk would kill the process."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, size_bytes)
-    else:
-        os.ftruncate(descriptor, size_bytes)
-    return mmap.mmap(descriptor, size_bytes)
+def _reserved(descriptor: int, size_bytes: int) -> int:
+    """Reserve the room of a new file, and return its descriptor."""
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, size_bytes)
+        else:
+            os.ftruncate(descriptor, size_bytes)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -367,8 +367,8 @@ def test_auto_is_allowed_exactly_where_type_allows_it():
     automatic = {name for name in NAMES if AUTO in choices(name)}
     assert automatic == {
         "aggregator", "best_is", "blocks", "deadline_s", "gate", "gate_budget", "late_s", "link",
-        "local_steps", "lockstep", "privacy_noise", "quorum", "replicas", "rollback", "shared_momentum",
-        "upload_deadline_s",
+        "local_steps", "lockstep", "privacy_noise", "quorum", "receivers", "replicas", "rollback",
+        "shared_momentum", "upload_deadline_s",
     }  # fmt: skip
     for name in automatic:
         assert getattr(DEFAULTS, name) == AUTO

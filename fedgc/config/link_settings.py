@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedgc.codecs import EXACT
-from fedgc.config.fields import AUTO, count, not_negative, positive, setting
+from fedgc.config.fields import AUTO, Auto, count, not_negative, positive, setting
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,15 @@ class LinkSettings:
         "client has trained on",
         lambda v: 0 <= v <= 1,
         "0 to 1",
+    )
+    receivers: int | Auto = setting(
+        "links.receivers",
+        AUTO,
+        "processes of the server that share the sessions of its clients; a port that is given is followed by "
+        "those of the others; auto: one for every 250 of `min-clients` and every two cores, at most 4, and 1 "
+        "where a port is given",
+        count,
+        "at least 1",
     )
     upload_slots: int = setting(
         "links.upload-slots", 2, "clients that upload at the same time", count, "at least 1"

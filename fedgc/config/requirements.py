@@ -5,6 +5,7 @@ which the system cannot take back. A client's memory is what fedgc needs beside 
 parameters, gradients and optimizer.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -13,6 +14,7 @@ from typing import Final
 from fedgc.aggregators import BOUNDED, PLAIN
 from fedgc.aggregators.bounded_mean import most_held
 from fedgc.codecs import EXACT, make_codec
+from fedgc.config.receivers import receivers_of
 from fedgc.config.run_config import RunConfig
 from fedgc.errors import Unusable
 from fedgc.fragments import largest_fragment
@@ -70,11 +72,14 @@ def requirements(config: RunConfig, numbers: int, clients: int) -> Requirements:
         )
     model, clients = NUMBER_BYTES * numbers, min(clients, config.clients_per_round or clients)
     momentum = int(config.server_optimizer == "sgd" and config.server_momentum > 0)
+    shared = float(_others(config) > 0)  # the model that all receivers send
     state = STATE_MODELS[config.server_optimizer] + momentum + int(config.download_codec != EXACT)
     kept = 0 if config.keep_checkpoints == "all" else int(config.keep_checkpoints)
     return Requirements(
         model=model,
-        server_memory=int(model * (SERVER_MODELS + _evaluation_models(config) + STATE_COPIES * state)),
+        server_memory=int(
+            model * (SERVER_MODELS + shared + _evaluation_models(config) + STATE_COPIES * state)
+        ),
         server_scratch=model
         * (_scratch_models(config, model, clients) + _earlier_models(config) * (1 + state)),
         checkpoints=model * (1 + state) * (kept + 2) if config.keep_checkpoints else 0,
@@ -98,7 +103,12 @@ def _scratch_models(config: RunConfig, model: int, clients: int) -> int:
     """Return how many vectors the server has in files: uploads, held updates, and the last mean."""
     rule = config.chosen_rule
     held = 0 if rule == PLAIN else min(clients, most_held(model) + 1) if rule == BOUNDED else clients
-    return min(clients, config.upload_slots) + held + (rule == BOUNDED)
+    return min(clients, config.upload_slots + _others(config)) + held + (rule == BOUNDED)
+
+
+def _others(config: RunConfig) -> int:
+    """Return how many processes receive beside the first; each has an upload slot of its own."""
+    return receivers_of(config, cores=sys.maxsize) - 1
 
 
 def _earlier_models(config: RunConfig) -> int:

@@ -44,7 +44,7 @@ from fedgc.links.message.fleet_size import fleet_size
 from fedgc.links.message.grid_loop import GridLoop, Ways
 from fedgc.links.message.server import MessageServer
 from fedgc.links.quotas import Quotas
-from fedgc.links.session.server import Listener
+from fedgc.links.receivers.receivers import session_link
 from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Layout, LinkEvent, Stop
 from fedgc.processes.available import available_memory, release_memory
@@ -387,7 +387,7 @@ class FedGC(Strategy):
         links = Links(events.put, LOG)
         listener = message_server = None
         if config.link != "messages":
-            listener = Listener(config, run, numbers, links.heard("session"), around)
+            listener = session_link(config, run, links.heard("session"), around)
             links.add({"session": listener})
         if config.link != "session" and not config.script:  # a script outlives no message
             message_server = MessageServer(run, numbers, links.heard("messages"), around)

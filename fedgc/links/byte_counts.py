@@ -24,7 +24,13 @@ class Amounts:
     refused: int = 0
 
     def __add__(self, other: "Amounts") -> "Amounts":
-        return Amounts(*map(operator.add, _VALUES(self), _VALUES(other)))
+        return Amounts(*map(operator.add, self.values, other.values))
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The amounts in the order of the fields."""
+        values: tuple[Any, ...] = _VALUES(self)
+        return values
 
 
 _VALUES: Final = operator.attrgetter(*(each.name for each in fields(Amounts)))

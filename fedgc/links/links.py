@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from fedgc.codecs.model_change import ModelChange
 from fedgc.errors import EdgeFailed, printable
 from fedgc.links.byte_counts import Amounts
+from fedgc.links.frames import Invitation
 from fedgc.links.pieces import Numbers, Vector
 from fedgc.messages import (
     LONGEST_REASON,
@@ -62,6 +63,28 @@ class Link(Protocol):
 
     def exclude(self, client: str, reason: str) -> None:
         """Lose a client; it is admitted again after a pause."""
+
+
+class SessionLink(Link, Protocol):
+    """A link whose clients are invited, each to a session of its own."""
+
+    def start(self) -> str:
+        """Bind and serve; return an address that clients connect to."""
+
+    def close(self, reason: str, *, complete: bool = False) -> None:
+        """Say goodbye to every client and stop."""
+
+    def dismiss(self, reason: str) -> None:
+        """Say goodbye to every client without waiting: the process may end at any moment."""
+
+    def invite(self) -> Invitation:
+        """Return a new invitation for one client."""
+
+    def opened(self, invitation: Invitation) -> bool:
+        """Whether a session began with this invitation."""
+
+    def cancel(self, invitation: Invitation) -> bool:
+        """Void an invitation; return whether it had opened a session."""
 
 
 class Links:

@@ -108,6 +108,10 @@ def _limit(
     return amount_of, Bucket(per_s, burst), f"it sent more than {rate}, and more than {burst:g} at once"
 
 
+def _ignored(client: str, reason: str, now: float) -> None:
+    """Nobody else needs to know of the clients that are excluded."""
+
+
 class Quotas:
     """The limits of all clients of one run, on all of its links; thread-safe."""
 
@@ -116,6 +120,7 @@ class Quotas:
         self._accounts: dict[str, _Account] = {}
         self._pauses: dict[str, _Pause] = {}
         self._lock = threading.Lock()
+        self.told: Callable[[str, str, float], None] = _ignored  # the client, the reason and when
 
     def spend(self, client: str, spent: Spent, now: float) -> str:
         """Return the limit that a client now exceeds; empty if it may do this."""
@@ -127,6 +132,12 @@ class Quotas:
 
     def exclude(self, client: str, reason: str, now: float) -> float:
         """Exclude a client; return for how long. Its buckets are full when it is back."""
+        pause_s = self.note(client, reason, now)
+        self.told(client, reason, now)
+        return pause_s
+
+    def note(self, client: str, reason: str, now: float) -> float:
+        """Note that another process of this server has excluded a client."""
         with self._lock:
             before = self._pauses.get(client)
             pause_s = FIRST_PAUSE_S

@@ -24,7 +24,7 @@ FREE: Final = frozenset({  # settings of one run and of its machines, and groups
     "run", "resume", "seed", "federation", "min-clients", "timing", "quota", "history", "site",
     "client.device", "client.threads", "client.memory-mb", "links.kind", "links.connect-s", "links.bind",
     "links.advertise", "links.authority", "links.lease-s", "links.grace-s", "links.upload-slots",
-    "links.piece-kb",
+    "links.piece-kb", "links.receivers",
 })  # fmt: skip
 FIELDS: Final = ("app", "code", "fedgc", "settings", "signatures")
 

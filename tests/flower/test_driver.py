@@ -25,6 +25,7 @@ from fedgc.flower.job import Job
 from fedgc.flower.sink import Live, Sink
 from fedgc.history import BestModel, ClientRow, RoundRow, Speeds
 from fedgc.links.identity import Identity
+from fedgc.links.receivers.receivers import session_link
 from fedgc.links.session.client import Session, Terms
 from fedgc.links.session.server import Listener
 from fedgc.links.session.sessions import Surroundings
@@ -125,7 +126,8 @@ def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint
     )
     driver = Driver(job, time.monotonic, log)
     around = Surroundings(time.monotonic, os.urandom, time.time, log)
-    listener = Listener(config, "run-1", driver.common.size, driver.events.put, around)
+    listener = session_link(config, "run-1", driver.events.put, around)
+    listener.expect(driver.common.size)
     listener.start()
     clients = [
         threading.Thread(
@@ -230,8 +232,9 @@ def counted(row: RoundRow) -> set[str]:
     return {each.client for each in row.clients if each.counted}
 
 
-def test_model_equals_single_machine_training(tmp_path: Path) -> None:
-    driver, sink, _ = run(tmp_path, **UNMEASURED)
+@pytest.mark.parametrize("receivers", [1, 2])
+def test_model_equals_single_machine_training(tmp_path: Path, receivers: int) -> None:
+    driver, sink, _ = run(tmp_path, receivers=receivers, **UNMEASURED)
     alone = one_machine(driver, tmp_path / "alone")
     np.testing.assert_allclose(driver.model, alone, atol=2e-5)
     assert [row.outcome for row in sink.rows] == ["synced", "synced"]

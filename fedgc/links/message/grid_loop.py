@@ -28,11 +28,11 @@ from fedgc.errors import FedgcError, NotAllowed, printable, words_of
 from fedgc.guards import guarded
 from fedgc.history import BY_SITE
 from fedgc.links.frames import Invitation
+from fedgc.links.links import SessionLink
 from fedgc.links.message.invitation import RECORD, invite
 from fedgc.links.message.packets import ACTION, TYPE, read_answer, write_packet
 from fedgc.links.message.server import MessageServer
 from fedgc.links.refusals import Audit, no_audit
-from fedgc.links.session.server import Listener
 
 POLL_S: Final = 1.0  # between polls of the connected nodes
 PACKETS_POLL_S: Final = 0.25  # a client's SuperNode polls every half second
@@ -65,7 +65,7 @@ class _NodeState:
 class Ways:
     """The links in use: sessions, packets, or packets where a session does not connect."""
 
-    listener: Listener | None
+    listener: SessionLink | None
     message_server: MessageServer | None
     ttl_s: float  # of an invitation
     least: int = 1  # clients that a run needs
@@ -197,7 +197,7 @@ class GridLoop:
         node_state = self._nodes[node]
         return not node_state.message and now >= node_state.next and not self._written_to(node)
 
-    def _invite(self, nodes: list[int], listener: Listener, now: float) -> None:
+    def _invite(self, nodes: list[int], listener: SessionLink, now: float) -> None:
         messages = []
         for node in nodes:
             node_state = self._nodes[node]

@@ -63,6 +63,7 @@ class Surroundings:
     audit: Audit = no_audit
     quotas: Quotas = field(default_factory=Quotas)
     scratch: Scratch = field(default_factory=Scratch)  # where vectors are received
+    began: Callable[[bytes], None] = lambda _: None  # gets the token with which a session began
 
     def exclude(self, client: str, name: str, reason: str) -> str:
         """Exclude a client for a while; return what it is told."""
@@ -189,6 +190,7 @@ class SessionTable:
         peer.knows_work = before is None
         self.peers[client] = peer
         self._admission.used(token, peer)
+        self._around.began(token)
         return peer
 
     def _numbers_asked(self, version: int | None) -> int:

@@ -1,0 +1,1 @@
+"""Receivers: processes that share the sessions of one run's clients between them."""

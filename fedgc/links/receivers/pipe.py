@@ -1,0 +1,57 @@
+"""A socket between two processes of one server: it carries values, and files by their descriptors.
+
+Both ends are processes of this run, so values travel pickled.
+"""
+
+import pickle  # both ends are our own
+import socket
+import struct
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+MOST_FILES: Final = 200  # of a message; the system passes on at most 253
+
+_HEAD: Final = struct.Struct("<Q")  # the length of the value that follows
+
+
+class Pipe:
+    """One end of a pair of connected Unix sockets; any thread may send, one receives."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._lock = threading.Lock()
+
+    def send(self, value: object, descriptors: Sequence[int] = ()) -> None:
+        """Send a value and files; the descriptors of this process stay open."""
+        data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        head = _HEAD.pack(len(data))
+        with self._lock:
+            if descriptors:
+                socket.send_fds(self._socket, [head], list(descriptors))
+            else:
+                self._socket.sendall(head)
+            self._socket.sendall(data)
+
+    def receive(self) -> tuple[Any, list[int]]:
+        """Wait for the next value and its files; raise EOFError once the other process has ended."""
+        head, descriptors, _, _ = socket.recv_fds(self._socket, _HEAD.size, MOST_FILES)
+        (size,) = _HEAD.unpack(head + self._exactly(_HEAD.size - len(head)))
+        return pickle.loads(self._exactly(size)), descriptors  # noqa: S301  of our own process
+
+    def _exactly(self, size: int) -> bytearray:
+        data = bytearray(size)
+        rest = memoryview(data)
+        while rest:
+            come = self._socket.recv_into(rest)
+            if not come:
+                raise EOFError("the other process has ended")
+            rest = rest[come:]
+        return data
+
+    def close(self) -> None:
+        """Close this end, and wake a thread that receives."""
+        with suppress(OSError):  # the other end was first
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()

@@ -1,0 +1,276 @@
+"""The sessions of a run in several processes: one link for the driver, whatever their number.
+
+Each receiver is a process with a listener of its own. It carries the TLS, the lines and the pieces of its
+clients, and checks and decodes their vectors, which reach the driver in shared memory. The driver adds them
+one after the other, as with one process, so a sum does not depend on the number of receivers, only on the
+order in which the vectors are whole. Where a process ends, its clients are lost and come back, and another
+process takes its place.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from fedgc.codecs.model_change import ModelChange
+from fedgc.config import RunConfig
+from fedgc.config.receivers import receivers_of
+from fedgc.errors import EdgeFailed, FedgcError
+from fedgc.links.byte_counts import Amounts
+from fedgc.links.frames import Invitation
+from fedgc.links.links import SessionLink
+from fedgc.links.pieces import Numbers, Vector, packed
+from fedgc.links.receivers.receiver import Reactions, Receiver
+from fedgc.links.receivers.shared_arrays import SharedArrays, form_of
+from fedgc.links.receivers.terms import ReceiverTerms, config_of
+from fedgc.links.session.server import Listener
+from fedgc.links.session.sessions import Surroundings
+from fedgc.links.session.streams import allowed_files
+from fedgc.messages import Announced, Codeword, Joined, LinkEvent, Lost, ToClient
+from fedgc.processes.available import available_memory
+
+MOST_STARTS: Final = 20  # of processes in the place of others in one run
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Model:
+    """The last model and its change, in memory that is shared with the receivers."""
+
+    version: int
+    vector: Numbers
+    change: ModelChange | None
+
+
+class Receivers:
+    """All receivers of a run, with the interface of a listener."""
+
+    def __init__(
+        self, config: RunConfig, run: str, count: int, emit: Callable[[LinkEvent], None], around: Surroundings
+    ) -> None:
+        """`emit` is called in threads of this class, in one at a time."""
+        allowed_files()  # each vector comes as a file
+        self._emit, self._around = emit, around
+        self._tokens: dict[bytes, Receiver] = {}  # of invitations that are out,
+        self._begun: set[bytes] = set()  # and of those with which a session began
+        self._arrays = SharedArrays(around.scratch.folder, available=available_memory)
+        self._reactions = Reactions(self._heard, self._begun.add, self._excluded, self._ended)
+        self._terms = [
+            ReceiverTerms(config_of(config, place, count), run, around.scratch.folder)
+            for place in range(count)
+        ]
+        self._receivers = [Receiver(terms, around, self._reactions) for terms in self._terms]
+        self._owners: dict[str, Receiver] = {}  # of clients: where they joined last
+        self._present: set[str] = set()
+        self._lying: dict[tuple[str, int, int], Receiver] = {}  # codewords
+        self._order = threading.Lock()  # of the events of all receivers; `emit` may wait for other locks
+        self._changing = threading.Lock()  # a receiver that begins is told what the others know
+        self._numbers = 0
+        self._model: _Model | None = None
+        self._starts = 0
+        self._is_closed = False
+        around.quotas.told = lambda *excluded: self._excluded(None, *excluded)
+
+    # ---- their life
+
+    def start(self) -> str:
+        """Start all processes; return the address of the first."""
+        try:
+            for each in self._receivers:
+                each.launch()
+            for each in self._receivers:
+                each.begin()
+        except FedgcError:
+            self.close("the server could not begin")
+            raise
+        return self._receivers[0].address
+
+    def close(self, reason: str, *, complete: bool = False) -> None:
+        """Say goodbye to every client and stop."""
+        with self._changing:
+            self._is_closed = True
+        for each in self._receivers:
+            each.close(reason, complete=complete)
+        for each in self._receivers:
+            each.wait()
+
+    def dismiss(self, reason: str) -> None:
+        """Say goodbye to every client without waiting: the process may end at any moment."""
+        for each in self._receivers:
+            each.tell("dismiss", reason)
+
+    def _ended(self, receiver: Receiver) -> None:
+        """Lose the clients of a process that has ended, and start another in its place."""
+        if not receiver.is_open:
+            return
+        receiver.wait()
+        with self._order:
+            lost = [client for client in self._present if self._owners[client] is receiver]
+            for client in lost:
+                self._present.discard(client)
+                self._emit(Lost(self._around.clock(), client))
+        what = "a receiver has ended, and another takes its place: clients that are lost until they come back"
+        self._around.log.warning("%s: %d", what, len(lost))
+        with self._changing:
+            place = self._receivers.index(receiver)
+            if self._is_closed or self._starts >= MOST_STARTS:
+                return
+            self._starts += 1
+            began = Receiver(self._terms[place], self._around, self._reactions)
+            try:
+                began.launch()
+                began.begin()
+            except FedgcError as error:
+                self._around.log.warning("no other receiver takes its place: %s", error)
+                began.wait()
+                return
+            self._receivers[place] = began
+            began.tell("expect", self._numbers)
+            if self._model is not None:
+                self._publish_to(began, self._model)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes."""
+        return tuple(each.pid for each in self._receivers)
+
+    # ---- invitations
+
+    def invite(self) -> Invitation:
+        """Return a new invitation for one client, to the receiver that has fewest."""
+        living = [each for each in self._receivers if each.is_open]
+        for receiver in sorted(living, key=lambda each: each.invited):
+            with suppress(EdgeFailed):
+                invitation: Invitation = receiver.ask("invite")
+                self._tokens[invitation.token] = receiver
+                receiver.invited += 1
+                return invitation
+        raise EdgeFailed("links.receivers: no receiver is left to serve a session")
+
+    def opened(self, invitation: Invitation) -> bool:
+        """Whether a session began with this invitation."""
+        return invitation.token in self._begun
+
+    def cancel(self, invitation: Invitation) -> bool:
+        """Void an invitation; return whether it had opened a session."""
+        opened = self.opened(invitation)
+        if (receiver := self._tokens.pop(invitation.token, None)) is not None:
+            self._begun.discard(invitation.token)
+            receiver.invited -= 1
+            receiver.tell("cancel", invitation)
+        return opened
+
+    # ---- for the driver, from any thread
+
+    def expect(self, numbers: int) -> None:
+        """Take vectors of this length from now on; a model is published after it is known."""
+        with self._changing:
+            self._numbers = numbers
+            for each in self._receivers:
+                each.tell("expect", numbers)
+
+    def publish(self, version: int, vector: Vector, change: ModelChange | None = None) -> None:
+        """Make a model available, and its change; all receivers share one copy."""
+        if change is not None:
+            change = ModelChange(change.part, change.wire, self._arrays.copy_of(change.data))
+        model = _Model(version, self._arrays.copy_of(packed(vector)), change)
+        with self._changing:
+            self._model = model
+            for each in self._receivers:
+                self._publish_to(each, model)
+
+    def _publish_to(self, receiver: Receiver, model: _Model) -> None:
+        vectors = [model.vector]
+        change = None
+        if model.change is not None:
+            vectors.append(model.change.data)
+            change = model.change.part, model.change.wire, form_of(model.change.data)
+        files = [self._arrays.descriptor_of(each) for each in vectors]
+        receiver.tell("publish", model.version, form_of(model.vector), change, descriptors=files)
+
+    def send(self, command: ToClient) -> None:
+        """Queue a command for its client; does nothing if the client is not connected."""
+        if (owner := self._owners.get(command.client)) is not None:
+            owner.tell("send", command)
+
+    def take(self, client: str, round_: int, attempt: int) -> Numbers:
+        """Return an announced codeword, once."""
+        receiver = self._lying.get((client, round_, attempt))
+        if receiver is None:
+            raise EdgeFailed(f"codeword of {client}, round {round_}, attempt {attempt}: it is not here")
+        return receiver.take(client, round_, attempt)
+
+    def forget(self, client: str, round_: int, attempt: int) -> None:
+        """Free an announced codeword: another may come in its place."""
+        if (receiver := self._lying.pop((client, round_, attempt), None)) is not None:
+            receiver.forget(client, round_, attempt)
+
+    def settle(self, client: str) -> Amounts:
+        """Return a client's byte amounts since the last call."""
+        total = Amounts()
+        for each in self._receivers:
+            total = total + each.settle(client)
+        return total
+
+    def name(self, client: str) -> str:
+        """Return the display name of a client."""
+        owner = self._owners.get(client)
+        return "" if owner is None else owner.names.get(client, "")
+
+    def link(self, _: str) -> str:
+        """Return the name of this link."""
+        return "session"
+
+    def clients(self) -> tuple[str, ...]:
+        """Return the clients that have a session now."""
+        with self._order:
+            return tuple(self._present)
+
+    def exclude(self, client: str, reason: str) -> None:
+        """Lose a client; it is admitted again after a pause."""
+        if (owner := self._owners.get(client)) is not None:
+            owner.tell("exclude", client, reason)
+
+    # ---- what receivers say, in their threads
+
+    def _heard(self, receiver: Receiver, event: LinkEvent) -> None:
+        """Pass on an event; those of a session that its client has left for another receiver are dropped."""
+        client: Final = getattr(event, "client", "")
+        with self._order:
+            owner = self._owners.get(client)
+            if isinstance(event, Announced | Joined):
+                self._came(receiver, event)
+            elif owner is not receiver:
+                if isinstance(event, Codeword):
+                    receiver.forget(client, event.round, event.attempt)
+                return
+            elif isinstance(event, Lost):
+                self._present.discard(client)
+            elif isinstance(event, Codeword):
+                self._lying[client, event.round, event.attempt] = receiver
+            self._emit(event)
+
+    def _came(self, receiver: Receiver, event: Announced | Joined) -> None:
+        client = event.client
+        if client in self._present and self._owners[client] is not receiver:
+            self._present.discard(client)
+            self._emit(Lost(event.now, client))
+        self._owners[client] = receiver
+        if isinstance(event, Joined):
+            self._present.add(client)
+
+    def _excluded(self, by: Receiver | None, client: str, reason: str, now: float) -> None:
+        """Tell the other receivers of a client that is excluded."""
+        for each in self._receivers:
+            if each is not by:
+                each.tell("note", client, reason, now)
+
+
+def session_link(
+    config: RunConfig, run: str, emit: Callable[[LinkEvent], None], around: Surroundings
+) -> SessionLink:
+    """Make the link that serves sessions: a listener in this process, or several receivers."""
+    count = receivers_of(config)
+    return (
+        Listener(config, run, 0, emit, around) if count == 1 else Receivers(config, run, count, emit, around)
+    )
