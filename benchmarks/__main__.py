@@ -324,6 +324,19 @@ def bench_fleet(
     show(measure(QUICK if quick else replace(USUAL, clients=fleets_of(clients))), as_json=as_json, save=save)
 
 
+@app.command("receivers")
+def bench_receivers(as_json: AsJson = False, quick: Quick = False, save: Save = False) -> None:
+    """What several processes that receive gain one server, and what they cost.
+
+    Example: python -m benchmarks receivers --json
+    """
+    from benchmarks.printing import show
+    from benchmarks.receivers import QUICK, USUAL
+    from benchmarks.receivers import bench_receivers as measure
+
+    show(measure(QUICK if quick else USUAL), as_json=as_json, save=save)
+
+
 @app.command("soak")
 def bench_soak(
     as_json: AsJson = False,

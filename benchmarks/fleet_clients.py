@@ -10,13 +10,14 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing.connection import Connection
 from typing import Final
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from benchmarks.fleet_server import LAYOUT, NUMBERS
+from benchmarks.fleet_server import NUMBERS, layout_of
 from fedgc.config import RunConfig
 from fedgc.links.frames import Invitation
 from fedgc.links.identity import Identity
@@ -33,7 +34,6 @@ IDLE_EACH_S: Final = 0.0003  # and this for each of them: a look takes time from
 OPENING: Final = 20  # sessions of all processes that may wait for the server's first answer
 GROUP: Final = 100  # sessions of a process
 OPENED_S: Final = 30.0
-UPDATES: Final[tuple[Vector, ...]] = tuple(np.full(NUMBERS, each, np.float32) for each in SIZES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,20 @@ class Crowd:
     numbers: range
     leaves_every: int = 0
     opening: int = OPENING
+    size: int = NUMBERS  # of a vector
 
 
-def crowds(config: RunConfig, numbers: range, leaves_every: int) -> tuple[Crowd, ...]:
+def crowds(config: RunConfig, numbers: range, leaves_every: int, size: int = NUMBERS) -> tuple[Crowd, ...]:
     """Return the clients of each process."""
     first = range(0, len(numbers), GROUP)
     opening = max(1, OPENING // len(first))
-    return tuple(Crowd(config, numbers[n : n + GROUP], leaves_every, opening) for n in first)
+    return tuple(Crowd(config, numbers[n : n + GROUP], leaves_every, opening, size) for n in first)
+
+
+@cache
+def update_of(number: int, size: int) -> Vector:
+    """Return the update of clients with even (0) or odd (1) numbers."""
+    return np.full(size, SIZES[number], np.float32)
 
 
 def mean_update(numbers: range) -> float:
@@ -68,7 +75,7 @@ class _Client:
 
     def __init__(self, number: int, crowd: Crowd) -> None:
         self._number, self._crowd = number, crowd
-        self._samples, self._update = SAMPLES[number % 2], UPDATES[number % 2]
+        self._samples, self._update = SAMPLES[number % 2], update_of(number % 2, crowd.size)
         self._who = Identity(Ed25519PrivateKey.generate())
         self._open = ExitStack()
         self._session: Session | None = None
@@ -78,9 +85,9 @@ class _Client:
         """Open a session and join."""
         config, name = self._crowd.config, f"client-{self._number}"
         piece_bytes, client = config.piece_kb * 1024, self._who.client
-        terms = Terms(config.grace_s, piece_bytes, NUMBERS, time.monotonic, random.random, name)
+        terms = Terms(config.grace_s, piece_bytes, self._crowd.size, time.monotonic, random.random, name)
         self._session = session = self._open.enter_context(Session(invitation, self._who, terms))
-        session.send(Announced(0.0, client, LAYOUT))
+        session.send(Announced(0.0, client, layout_of(self._crowd.size)))
         session.send(Joined(0.0, client, True, (Held(f"part-{self._number}", self._samples),)))
 
     def leave(self) -> None:

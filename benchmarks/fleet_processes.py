@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.fleet_clients import crowds, serve_all
-from benchmarks.fleet_server import Place, serve
+from benchmarks.fleet_server import NUMBERS, Place, serve
 from benchmarks.report import Value, number
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed
@@ -40,10 +40,11 @@ class Fleet:
     processes: list[Any] = field(default_factory=list)
     crowds: list[Connection] = field(default_factory=list)  # to the clients
     rows: Rows = field(default_factory=list)
+    size: int = NUMBERS  # of a vector
 
     def bring(self, numbers: range, leaves_every: int = 0) -> None:
         """Start the processes of the clients."""
-        context, every = get_context("spawn"), crowds(self.config, numbers, leaves_every)
+        context, every = get_context("spawn"), crowds(self.config, numbers, leaves_every, self.size)
         for n, crowd in enumerate(every):
             ours, theirs = context.Pipe()
             given = (crowd, self.invitations[n :: len(every)], theirs)
@@ -105,7 +106,7 @@ class Fleet:
         self.rows.append({"what": "after stop", **about, "ended": ended, "back": back})
 
 
-def config_of(clients: int) -> RunConfig:
+def config_of(clients: int, receivers: int = 1) -> RunConfig:
     """Return the settings of a run with so many clients."""
     return RunConfig(
         gate="every",
@@ -115,16 +116,25 @@ def config_of(clients: int) -> RunConfig:
         evaluate_every=0,
         link="session",
         grace_s=GRACE_S,
+        receivers=receivers,
     )
 
 
 @contextmanager
-def fleet_of(name: str, clients: int, leaves_every: int = 0, rounds: int = 0) -> Iterator[Fleet]:
-    """Start a server and its clients; end both."""
+def fleet_of(
+    name: str,
+    clients: int,
+    leaves_every: int = 0,
+    rounds: int = 0,
+    *,
+    receivers: int = 1,
+    size: int = NUMBERS,
+) -> Iterator[Fleet]:
+    """Start a server and its clients; end both. `size` is that of a vector, in numbers."""
     again = clients * rounds // leaves_every if leaves_every else SPARE * clients
     with (
         tempfile.TemporaryDirectory(prefix="fedgc-bench-") as folder,
-        served(name, config_of(clients), clients + again, Path(folder)) as fleet,
+        served(name, config_of(clients, receivers), clients + again, Path(folder), size) as fleet,
     ):
         fleet.bring(range(clients), leaves_every)
         yield fleet
@@ -133,15 +143,17 @@ def fleet_of(name: str, clients: int, leaves_every: int = 0, rounds: int = 0) ->
 
 
 @contextmanager
-def served(name: str, config: RunConfig, invitations: int, folder: Path) -> Iterator[Fleet]:
+def served(
+    name: str, config: RunConfig, invitations: int, folder: Path, size: int = NUMBERS
+) -> Iterator[Fleet]:
     """Start a server, with its store in the folder; end it and the processes of its fleet."""
     context = get_context("spawn")
     pipes = context.Pipe()
-    place = Place(config, invitations, environment(folder))
+    place = Place(config, invitations, environment(folder), size)
     server = context.Process(target=serve, args=(place, pipes[1]), daemon=True)
     server.start()
     pipes[1].close()  # so that its end is noticed
-    fleet = Fleet(name, config, int(server.pid or 0), pipes[0], processes=[server])
+    fleet = Fleet(name, config, int(server.pid or 0), pipes[0], processes=[server], size=size)
     try:
         fleet.invitations = fleet.hear()
         fleet.next()

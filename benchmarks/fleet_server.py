@@ -6,7 +6,6 @@ With the setting `site.gateway` it is the server of a site, whose run its gatewa
 import gc
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
@@ -17,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.memory_watch import resident_bytes
+from benchmarks.memory_watch import processor_s, resident_bytes
 from fedgc.config import RunConfig
 from fedgc.flower.driver import Driver
 from fedgc.flower.job import Job
@@ -26,9 +25,10 @@ from fedgc.flower.sink import Sink
 from fedgc.flower.sinks import Sinks
 from fedgc.flower.site import GatewayLine, gateway_line
 from fedgc.history import RoundRow, Speeds
-from fedgc.links.links import Links
+from fedgc.links.links import Links, SessionLink
 from fedgc.links.log import LOG
 from fedgc.links.quotas import Quotas
+from fedgc.links.receivers.receivers import Receivers, session_link
 from fedgc.links.session.server import Listener
 from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Layout, LinkEvent, Stop, TensorSpec
@@ -41,27 +41,32 @@ RUN: Final = "fleet"
 NUMBERS: Final = 25_000  # of a vector: 100 kB
 KEPT_CHECKPOINTS: Final = 3
 FLUSH_S: Final = 10.0
-LAYOUT: Final = Layout((TensorSpec("weights", "float32", (NUMBERS,)),), 1)
+
+
+def layout_of(numbers: int) -> Layout:
+    """Return the layout of a model of so many numbers."""
+    return Layout((TensorSpec("weights", "float32", (numbers,)),), 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What the server's process needs: its settings, how many sessions it invites, its environment."""
+    """What the server's process needs: its settings, how many sessions it invites, what its model is."""
 
     config: RunConfig
     invitations: int
     environment: dict[str, str] = field(default_factory=dict)
+    numbers: int = NUMBERS  # of a vector
 
 
 class _Told(Sink):
     """Tells the benchmark of every round, with the processor time and the memory of the process."""
 
-    def __init__(self, pipe: Connection, answered: Callable[[], None]) -> None:
-        self._pipe, self._answered = pipe, answered
+    def __init__(self, pipe: Connection, listener: SessionLink) -> None:
+        self._pipe, self._listener = pipe, listener
 
     def chose(self, round_: int, basis: Any, reason: str) -> None:  # noqa: ANN401, ARG002  the sink's interface
         if round_ == 1:
-            self._pipe.send({"what": "gathered", **_spent()})
+            self._pipe.send({"what": "gathered", **_spent(self._listener)})
 
     def append(self, row: RoundRow) -> None:
         failures = [each.failure for each in row.clients if each.failure]
@@ -73,12 +78,17 @@ class _Told(Sink):
             "lost": failures.count("lost"),
             "failed": len(failures),
         }
-        self._answered()
-        self._pipe.send({"what": "round", **about, **_spent()})
+        if isinstance(self._listener, Listener):
+            _void(self._listener)
+        self._pipe.send({"what": "round", **about, **_spent(self._listener)})
 
 
-def _spent() -> dict[str, float]:
-    return {"at_s": time.monotonic(), "cpu_s": time.process_time(), "memory": resident_bytes(os.getpid())}
+def _spent(listener: SessionLink) -> dict[str, float]:
+    own = {"at_s": time.monotonic(), "cpu_s": time.process_time(), "memory": resident_bytes(os.getpid())}
+    if not isinstance(listener, Receivers):
+        return own
+    receivers = [processor_s(pid) for pid in listener.pids]
+    return {**own, "receivers_cpu_s": sum(receivers), "busiest_receiver_cpu_s": max(receivers)}
 
 
 def serve(place: Place, pipe: Connection) -> None:
@@ -91,23 +101,24 @@ def serve(place: Place, pipe: Connection) -> None:
         quotas = Quotas(place.config.lines_per_s, place.config.bytes_per_s)
         audit = recording.sink.audited
         around = Surroundings(time.monotonic, os.urandom, time.time, LOG, audit, quotas)
-        listener = Listener(place.config, RUN, NUMBERS, links.heard("session"), around)
+        listener = session_link(place.config, RUN, links.heard("session"), around)
         links.add({"session": listener})
-        told = _Told(pipe, partial(_void, listener))
+        links.expect(place.numbers)
+        told = _Told(pipe, listener)
         driver = Driver(_job(place, recording, told, gateway), time.monotonic, LOG, events)
         gc.freeze()
         listener.start()
         pipe.send([listener.invite() for _ in range(place.invitations)])
-        pipe.send({"what": "ready", **_spent()})
+        pipe.send({"what": "ready", **_spent(listener)})
         Thread(target=_stopped, args=(pipe, events), daemon=True).start()
         driver.drive(links)
         listener.close("the benchmark is over", complete=True)
     numbers = {"least": float(driver.model.min()), "most": float(driver.model.max())}
-    pipe.send({"what": "over", **numbers, **_spent()})
+    pipe.send({"what": "over", **numbers, "at_s": time.monotonic()})
 
 
 def _job(place: Place, recording: Recording, told: _Told, gateway: GatewayLine | None) -> Job:
-    model = AnnouncedModel(LAYOUT, np.zeros(NUMBERS, np.float32))
+    model = AnnouncedModel(layout_of(place.numbers), np.zeros(place.numbers, np.float32))
     sink = Sinks(recording.sink, [told])
     folder = runs_folder("", os.environ) / RUN
     save = partial(_save, folder, recording)
