@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
-from fedgc.errors import EdgeFailed, FedgcError
+from fedgc.errors import EdgeFailed, FedgcError, text_of
 from fedgc.links.byte_counts import Accounts, Amounts
 from fedgc.links.pieces import Numbers
 from fedgc.links.receivers.pipe import Pipe
@@ -40,12 +40,7 @@ class Reactions:
 class Receiver:
     """One process that receives."""
 
-    def __init__(
-        self,
-        terms: ReceiverTerms,
-        around: Surroundings,
-        reactions: "Reactions",
-    ) -> None:
+    def __init__(self, terms: ReceiverTerms, around: Surroundings, reactions: Reactions) -> None:
         self.terms: Final = terms
         self.address = ""
         self.invited = 0  # clients that it serves, or will
@@ -64,18 +59,22 @@ class Receiver:
     # ---- its life
 
     def launch(self) -> None:
-        """Start the process."""
+        """Start the process, or raise EdgeFailed."""
         ours, theirs = socket.socketpair()
         path = os.pathsep.join(filter(None, sys.path))  # what codecs of other packages are imported from
-        with theirs:
-            self._process = subprocess.Popen(  # noqa: S603  our own module
-                [sys.executable, "-m", MODULE, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONPATH": path},
-                stdin=subprocess.DEVNULL,
-            )
         pipe = Pipe(ours)
-        pipe.send(self.terms)
+        try:
+            with theirs:
+                self._process = subprocess.Popen(  # noqa: S603  our own module
+                    [sys.executable, "-m", MODULE, str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    env={**os.environ, "PYTHONPATH": path},
+                    stdin=subprocess.DEVNULL,
+                )
+            pipe.send(self.terms)
+        except OSError as error:
+            pipe.close()
+            raise EdgeFailed(f"a receiver cannot be started: {text_of(error)}") from error
         self._threads = tuple(
             threading.Thread(target=target, args=(pipe,), name=name, daemon=True)
             for target, name in ((self._write, "fedgc-to-receiver"), (self._read, "fedgc-from-receiver"))
@@ -127,6 +126,8 @@ class Receiver:
     def ask(self, *command: object) -> Any:  # noqa: ANN401  whatever it answers
         """Tell it something, and return its answer; raise EdgeFailed if it has ended."""
         with self._asking:
+            if self._is_over:
+                raise EdgeFailed(f"receiver {self.pid}: the process has ended")
             self.tell(*command)
             return self._answer()
 
