@@ -115,7 +115,7 @@ class Driver:
         self._ring: RingSum | None = None  # masked sum of the present round
         self._mean: Vector | None = None  # unmasked mean of a masked round
         self._left_out = LeftOut(log)
-        self._sum = RoundSum(job.config, self.common.size)
+        self._sum = RoundSum(job.config, self.common.size, parameters=self.common.parameters)
         self._privacy = PrivacyAccount(self._sum.private, job.federation, self.common, job.resume)
         self._background = BackgroundQueue(partial(log.log, WARNING, "%s"), self.model.nbytes)
         self._checkpoints, self._warn_once = CheckpointWriter(job, self._background, log), WarnOnce(log)
@@ -328,7 +328,7 @@ class Driver:
         link.send(self._rollback.closing(command) if isinstance(command, Close) else command)
 
     def _publish(self, version: int, link: Link, change: ModelChange | None = None) -> None:
-        self._sum.begin(version, self.model, self.common.layout.shapes)
+        self._sum.begin(version, self.model, self.common.layout.shapes, self._run.oldest)
         link.publish(version, self.model, change)
         if self._job.federation is not None:
             self.events.put(Published(self._clock(), version, digest_of(packed(self.model))))
@@ -363,7 +363,7 @@ class Driver:
         stepped, change = self._stepped(apply), None
         if back := self._rollback.take():
             self._optimizer.restore(back.optimizer)
-            self._sum = RoundSum(self._job.config, self.common.size)  # rules remember the last mean update
+            self._sum = self._sum.anew()  # rules remember the last mean update
             self.model = back.model
         elif stepped is not None:
             self.model, change = stepped

@@ -229,12 +229,16 @@ class Close:
 
 @value
 class Add:
-    """Add this codeword to the running sum: block k of the sum gets weights[k] times the codeword."""
+    """Add this codeword to the running sum: block k of the sum gets weights[k] times the codeword.
+
+    `version` is the model that a late update was trained from; -1 for the newest one.
+    """
 
     client: str
     round: Count
     attempt: Count
     weights: tuple[float, ...]
+    version: int = -1
 
     def __post_init__(self) -> None:
         check(bool(self.weights), self, "a weight for each block")

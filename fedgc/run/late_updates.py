@@ -64,9 +64,14 @@ class _Late:
         """The number of the round."""
         return self.round.assignment.number
 
+    @property
+    def version(self) -> int:
+        """The model that the client trains from."""
+        return self.round.assignment.version
+
     def factor(self, version: int) -> float:
         """Return how many times its weight an update counts for the model after this one."""
-        return min(MOST, math.sqrt(1 + version - self.round.assignment.version))
+        return min(MOST, math.sqrt(1 + version - self.version))
 
 
 class LateUpdates:
@@ -89,6 +94,10 @@ class LateUpdates:
     def dropped(self) -> list[Command]:
         """Let all clients discard their work: the run goes back to an earlier model."""
         return [each for client in sorted(self._late) for each in self._freed(client).commands]
+
+    def oldest(self, version: int) -> int:
+        """Return the oldest model from which an update may come; without any, this one."""
+        return min((late.version for late in self._late.values()), default=version)
 
     def begun(self, current: Round) -> None:
         """Tell a new round which updates are in its sum already."""
@@ -146,7 +155,7 @@ class LateUpdates:
         if late is None or isinstance(event, Joined | Lost):
             return None
         match event:
-            case Loaded(version=loaded) if loaded == late.round.assignment.version:
+            case Loaded(version=loaded) if loaded == late.version:
                 late.mean.loaded(late.round.roster.w[event.client], event.now)
             case Progress() | Report():
                 return self._reported(late, event)
@@ -188,7 +197,7 @@ class LateUpdates:
         )
         if current is not None:
             current.roster.counts(event.client, update)
-        add = replace(answer, weights=(weight,))
+        add = replace(answer, weights=(weight,), version=late.version)
         return Answer(event.client, [add, *self._freed(event.client).commands], is_free=True)
 
     def _leaves(self, late: _Late, client: str) -> Answer:

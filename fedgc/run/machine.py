@@ -200,6 +200,11 @@ class Run:
         return self._gathering.idle if self.round is None else {}
 
     @property
+    def oldest(self) -> int:
+        """The oldest model from which an update may come."""
+        return self._late.oldest(self.version)
+
+    @property
     def amounts(self) -> Amounts:
         """How much data the clients have."""
         return self._clients.holdings.amounts

@@ -314,7 +314,8 @@ class _Training:
         self._optimizer = ServerOptimizer(job.config, self._common.parameters)
         self.model = self._common.first()
         noise = np.random.default_rng([job.config.seed, PRIVACY])
-        self._sum = RoundSum(job.config, self._common.size, noise.bytes)
+        parameters = self._common.parameters
+        self._sum = RoundSum(job.config, self._common.size, noise.bytes, parameters=parameters)
         job.task.allow(job.config.placement)
         self._fleet = engines_of(job, folder)
         self._keeper: Keeper | None = None
@@ -339,7 +340,8 @@ class _Training:
 
     def _load(self, version: int) -> None:
         self._fleet.load(version, self.model, self._clock.downloads.versions)
-        self._sum.begin(version, self.model, self._common.layout.shapes)
+        oldest = self._run.oldest if version else 0  # there is no run before the first model
+        self._sum.begin(version, self.model, self._common.layout.shapes, oldest)
 
     def _made(self, sizes: Mapping[str, int]) -> VirtualClock:
         job, clients = self._job, self._job.scenario[0].clients
@@ -445,6 +447,8 @@ def train(
     """
     if checkpoint is not None and job.engines is not None:
         raise BadSetting("checkpoint: saw engines of the caller, needed those of fedgc")
+    if checkpoint is not None and job.config.late_updates == "count":  # it would need older models
+        raise BadSetting("checkpoint: saw aggregation.late-updates = count, needed wait")
     with (
         nullcontext() if checkpoint is None else closing(checkpoint),
         tempfile.TemporaryDirectory(prefix="fedgc-sim-", dir=within) as folder,

@@ -2,10 +2,15 @@
 
 With fragments, each has a rule of its own, as a rule may remember the last mean update. With client-level
 privacy the rule is the noised mean of clipped updates.
+
+A late update is the difference from an older model, which is right for parameters. Buffers, such as running
+variances, are no sums of steps: those of a client are averaged as they are, so as differences from the newest
+model. A mean of late differences could make a variance negative.
 """
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -24,8 +29,22 @@ from fedgc.training.private_mean import PrivateMean
 class RoundSum:
     """Aggregates the vectors of a round: by the run's rule for local work, else as exact sum."""
 
-    def __init__(self, config: RunConfig, size: int, entropy: Callable[[int], bytes] = os.urandom) -> None:
-        """Updates of all of the model have `size` numbers; noise is made from `entropy`."""
+    def __init__(
+        self,
+        config: RunConfig,
+        size: int,
+        entropy: Callable[[int], bytes] = os.urandom,
+        *,
+        parameters: int | None = None,
+    ) -> None:
+        """Updates of all of the model have `size` numbers; noise is made from `entropy`.
+
+        The first `parameters` of them are those of parameters (all by default), the others of buffers.
+        """
+        self._counts_late = config.late_updates == "count"
+        self._buffers = slice(size if parameters is None else parameters, size)
+        self._known: dict[int, Vector] = {}  # the buffers of models from which updates may come
+        self.anew: Final = partial(RoundSum, config, size, entropy, parameters=parameters)
         self._size, self._fragments = size, config.fragments
         self._at, self._numbers = 0, size  # the fragment of the present round, and how many numbers it has
         self._name = config.chosen_rule
@@ -38,8 +57,14 @@ class RoundSum:
         self._outliers: Mapping[str, float] = {}
         self._sum: RunningSum | None = None  # of codewords, once there is one
 
-    def begin(self, version: int, model: Vector, shapes: Shapes) -> None:
-        """Note the common model that the next vectors start from, and its tensors."""
+    def begin(self, version: int, model: Vector, shapes: Shapes, oldest: int = 0) -> None:
+        """Note the common model that the next vectors start from, and its tensors.
+
+        Late updates are of this model, or of one from `oldest` on.
+        """
+        if self._counts_late:
+            self._known = {each: buffers for each, buffers in self._known.items() if each >= oldest}
+            self._known[version] = model[self._buffers].copy()
         self._at = fragment_number(version, self._fragments, self._size)
         self._numbers = numbers_of(fragment_of(version, self._fragments, self._size))
         for rule in self._rules:
@@ -48,6 +73,9 @@ class RoundSum:
 
     def add(self, add: Add, vector: Vector) -> None:
         """Add the vector of a client."""
+        if add.version in self._known and self._buffers.start < self._buffers.stop:
+            vector = vector.copy()
+            vector[self._buffers] += self._known[max(self._known)] - self._known[add.version]
         if self._rules:
             with guarded(f"aggregation.rule {self._name}", add.client):
                 self._rules[self._at].add(add.client, add.weights[0], vector)

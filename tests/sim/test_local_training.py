@@ -1,5 +1,6 @@
 """Test local work under simulated time against plain loops: averages, steps and losses."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -297,3 +298,19 @@ def test_sample_of_clients_sends_its_share_and_reaches_all():
     assert 4 * some.points[-1].sent == every.points[-1].sent == 80
     asked = [client.client for point in some.points for client in point.row.clients if client.counted]
     assert len(asked) == len(set(asked)) == 20
+
+
+def test_late_updates_keep_running_variances_positive():
+    """One client's link is so slow that its updates come rounds later; the model has BatchNorm."""
+    up_s = [0.1] * 3 + [6.0]
+    scenario = (working([[1.0]] * 4, up_s=up_s, control_s=0.01),) * 12
+    settings = RunConfig(
+        work="local", rounds=12, min_clients=4, chunks=4, local_steps=8, device="cpu", threads=1, quorum=0.5,
+        late_updates="count", partition="dirichlet:0.3", evaluate_every=1,
+    )  # fmt: skip
+    trained = train(Job(named("digits", settings), settings, scenario, owned=True))
+    late = [point for point in trained.points if "earlier round" in point.row.reason]
+    assert late
+    assert all(math.isfinite(point.metrics["loss"]) for point in trained.points)
+    assert trained.points[-1].metrics["accuracy"] > 0.8
+    assert trained.points[-1].seconds < 6 * 6.0, "rounds do not wait for the slow link"
