@@ -169,12 +169,15 @@ def _serve(client: _Client, invitation: Invitation) -> RecordDict:
         stack.callback(lambda: loop.settle(opened, opened.accounts.round))
         ended = loop.serve(link, client.who.client)
         loop.engine.keep()
+        spent = loop.engine.records.ending if loop.engine.records is not None else ""
         if not (link.reached or is_script or ended == LEFT):
             asked = packet.introduction(invitation.run, invitation.token)
             content = _answer(client, loop.engine, cache, asked)
     LOG.info("session of %s ended: %s", client.who.client, ended)
     if loop.refused is not None:
         raise loop.refused
+    if spent and ended == LEFT:
+        raise NotAllowed(spent, client=client.who.client)
     content[RECORD] = ConfigRecord(
         {
             "ended": ended,

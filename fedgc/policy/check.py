@@ -7,7 +7,7 @@ from typing import Final
 from fedgc.policy.hours import zone_of
 from fedgc.policy.policy import Policy
 from fedgc.policy.totals import Totals, day_of, midnight_s
-from fedgc.secagg.renyi import Release
+from fedgc.secagg.renyi import Release, text_above
 
 LOSS: Final = "loss"  # the name of the training loss among the figures
 NEVER: Final = float("inf")
@@ -194,7 +194,7 @@ def _privacy(policy: Policy, request: Request, totals: Totals) -> Iterator[Refus
         declared = f"{request.releases} releases with noise {request.noise:g}"
         yield _refusal(
             policy, "privacy.epsilon",
-            f"saw a run of {declared}, after which all runs have spent {total:.3g}, "
+            f"saw a run of {declared}, after which all runs have spent {text_above(total, policy.epsilon)}, "
             f"needed at most {policy.epsilon:g}",
         )  # fmt: skip
 
@@ -207,7 +207,8 @@ def check_release(policy: Policy, exchange: Exchange, totals: Totals) -> Iterato
     before = totals.privacy.get(exchange.run, 0.0)
     total = totals.epsilon(policy.delta, exchange.run, before + more, exchange.steps)
     if total > policy.epsilon:
-        seen = f"saw {total:.3g} spent by all runs with this update, needed at most {policy.epsilon:g}"
+        spent = text_above(total, policy.epsilon)
+        seen = f"saw {spent} spent by all runs with this update, needed at most {policy.epsilon:g}"
         yield _refusal(policy, "privacy.epsilon", seen)
 
 
@@ -230,7 +231,9 @@ def _limits(policy: Policy, totals: Totals, now: float, exchange: Exchange) -> I
         ("limits.exchanges-per-day", today.exchanges + 1, policy.exchanges_per_day),
     ):
         if limit is not None and seen > limit:
-            text = f"saw {seen} today, needed at most {limit}"
+            text = (
+                f"saw {seen} today with one more exchange, needed at most {limit}; a day ends at 24:00 {zone}"
+            )
             yield _refusal(policy, key, text, midnight_s(now, zone))
 
 

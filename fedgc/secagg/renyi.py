@@ -87,6 +87,16 @@ def with_release(releases: Iterable[Release], release: Release) -> tuple[Release
     return tuple((noise, rate, count) for (noise, rate), count in counts.items())
 
 
+def text_above(seen: float, most: float) -> str:
+    """Return a number above `most` with as many digits as show that it is.
+
+    >>> text_above(9.2461, 8), text_above(20.034, 20)
+    ('9.25', '20.03')
+    """
+    texts = (f"{seen:.{digits}g}" for digits in range(3, 17))
+    return next((text for text in texts if float(text) > most), repr(seen))
+
+
 @lru_cache(maxsize=256)
 def _costs(noise: float, rate: float) -> Numbers:
     """Return the cost of one release at each order."""

@@ -26,6 +26,7 @@ from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadSetting, EdgeFailed, Refused
 from fedgc.secagg.keys import KEY_BYTES
 from fedgc.secagg.privacy import NOISE_BLOCK, Gaussian, epsilon_of, noise_for
+from fedgc.secagg.renyi import text_above
 from fedgc.training.flat import Vector
 
 COUNTS: Final = 0.05  # of 1 / noise^2: with 10 clients and noise 1, a share is off by 0.45
@@ -116,8 +117,8 @@ class PrivateMean(AggregationRule):
         if self._ending is None:
             after = epsilon_of(self._spent + self.noise**-2, self._delta)
             self._ending = (
-                f"the privacy budget is spent: with one more exchange epsilon would be {after:.3g}, "
-                f"needed at most {self._most:g} (privacy.epsilon)"
+                "the privacy budget is spent: with one more exchange epsilon would be "
+                f"{text_above(after, self._most)}, needed at most {self._most:g} (privacy.epsilon)"
                 if self._most and after > self._most * ROUNDING
                 else ""
             )

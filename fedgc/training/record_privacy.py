@@ -28,7 +28,7 @@ from fedgc.errors import EdgeFailed
 from fedgc.secagg.keys import KEY_BYTES
 from fedgc.secagg.keystream import RandomBytes
 from fedgc.secagg.privacy import NOISE_BLOCK, Gaussian, uniform
-from fedgc.secagg.renyi import Release, epsilon_of_releases, noise_for_releases, with_release
+from fedgc.secagg.renyi import Release, epsilon_of_releases, noise_for_releases, text_above, with_release
 from fedgc.training.account_file import AccountFile
 from fedgc.training.data import Rows, Samples
 from fedgc.training.devices import to_device
@@ -126,7 +126,7 @@ class RecordPrivacy:
             return ""
         return (
             f"the privacy budget of this client's records is spent: with one more step epsilon would be "
-            f"{after:.3g}, needed at most {most:g} (privacy.epsilon)"
+            f"{text_above(after, most)}, needed at most {most:g} (privacy.epsilon)"
         )
 
     def keep(self) -> None:

@@ -106,6 +106,8 @@ class Trainer:
                 "with privacy.unit = record"
             )
         self.records = RecordPrivacy(self.config, gradients, entropy, account)
+        if samples := sum(self.sizes.values()):
+            self.records.begin(samples)  # so that it says before any work if no step can follow
 
     def load(self, names: tuple[str, ...]) -> int:
         """Load the samples of these chunks as one; return their number."""

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+import torch
 from flwr.app import Context, RecordDict
 
-from fedgc.errors import BadSetting
+from fedgc import Task
+from fedgc.errors import BadSetting, NotAllowed
 from fedgc.flower.client import _client
 
 
@@ -14,6 +16,25 @@ def test_codec_that_client_lacks_is_refused_before_training():
     says = "client north: setting links.codec: saw 'wavelet', needed one of bf16, float32, int4, int8, top-k"
     with pytest.raises(BadSetting, match=says), _client(context, None, "ward@1"):
         pass
+
+
+def test_budget_for_no_step_is_refused_before_training(tmp_path: Path):
+    inputs = torch.zeros(200, 2)
+    task = Task(
+        lambda: torch.nn.Linear(2, 1),
+        {"ward": 200},
+        lambda _: inputs,
+        lambda model, batch: model(batch).sum(),
+    )
+    node = {"cache": str(tmp_path), "identity": str(tmp_path / "key")}
+    config = {"privacy.unit": "record", "privacy.epsilon": 2.5, "privacy.noise": 1.0}
+    with _client(Context(1, 2, node, RecordDict(), config), task, "ward@1") as client:
+        files = client.cache("ward")
+        says = (
+            "records is spent: with one more step epsilon would be 3.08, needed at most 2.5 .privacy.epsilon"
+        )
+        with pytest.raises(NotAllowed, match=says):
+            client.engine(files, lambda _: False)
 
 
 def test_setting_of_task_named_site_makes_no_gateway(tmp_path: Path):

@@ -84,7 +84,7 @@ def test_limits_hold_over_restarts(site: Path):
     first.settle(1)
     again = policy_of(site, text)
     again.admit()
-    with pytest.raises(NotAllowed, match=r"bytes-per-day\): saw 1001 today, needed at most 1000") as refused:
+    with pytest.raises(NotAllowed, match=r"bytes-per-day\): saw 1001 today with one more") as refused:
         again.send(2, 451)
     assert 0 < refused.value.again_s <= 90_000
     again.send(2, 450)
@@ -139,7 +139,10 @@ def test_loop_refuses_exchange_beyond_limit_and_ends(link, site: Path) -> None:
         link.listener.send(work(client))
         link.event(Progress)
         link.listener.send(Reveal(client, 1, 0, "local", None))
-        said = "site.toml, line 2 (limits.exchanges-per-day): saw 2 today, needed at most 1"
+        said = (
+            "site.toml, line 2 (limits.exchanges-per-day): saw 2 today with one more exchange, "
+            "needed at most 1; a day ends at 24:00 UTC"
+        )
         assert link.event(Failed).reason == said
         link.event(Lost)
         link.eventually(lambda: ended)
