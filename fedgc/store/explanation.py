@@ -210,8 +210,9 @@ def _to_do(known: _Known, awaited: Sequence[Awaited], until: float | None) -> It
             yield f"to do: {busy}: wait for its end, or stop it{ends}"
             return
         ends = "" if until is None else f" by {_clock(until)}, or the run ends ({START_TIMEOUT})"
-        start = f"start {absent}" if absent else "start more clients"
-        busy = "" if absent else f"; {ONE_RUN}, so clients may be busy with another one"
+        more = "clients whose sites allow the run" if known.refusals else "more clients"
+        start = f"start {absent or more}"
+        busy = "" if absent or known.refusals else f"; {ONE_RUN}, so clients may be busy with another one"
         yield f"to do: {start}{ends}; min-clients says how many a run needs to begin{busy}"
         return
     away = [str(each["client"]) for each in known.clients if not each.get("present") and each.get("samples")]

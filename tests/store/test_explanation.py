@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedgc.config import RunConfig
-from fedgc.history import ClientRow, RoundRow
+from fedgc.history import BY_SITE, ClientRow, RoundRow
 from fedgc.store.database import Store
 from fedgc.store.explanation import Explanation, explain
 from fedgc.store.liveness import SERVER, SUPERLINK, this_process
@@ -131,6 +131,15 @@ def test_run_on_busy_clients_names_run_that_they_serve(store: Store, other: str,
     assert last == "to do: " + said.format(at=at)
     store.write(Ended(NOW, "night", "stopped"))
     assert told(store).lines[-1].startswith("to do: start more clients")
+
+
+def test_gathering_of_refused_clients_asks_for_sites_that_allow_run(store: Store):
+    store.write(Present(NOW, "ward", live(phase="gathering", needed=2)))
+    store.write(Audited(NOW, BY_SITE, "aa", "client north: the limit of today is reached", "ward"))
+    *_, refused, advice = told(store).lines
+    assert refused == "refused by its site: client north: the limit of today is reached"
+    assert advice.startswith("to do: start clients whose sites allow the run by ")
+    assert "another one" not in advice
 
 
 @pytest.mark.parametrize(
