@@ -16,12 +16,16 @@ from typing import Any, Final
 import tomli_w
 
 from fedgc.config import TASK, RunConfig, flat
-from fedgc.errors import Unusable, text_of
+from fedgc.errors import Unusable, nearest, text_of
 from fedgc.policy.digests import STATEMENT
 
 Setting = str | int | float
 
 MANIFEST: Final = "pyproject.toml"
+APP_KEYS: Final = (  # of Flower; a key that is close to one would be left out without a word
+    "publisher", "components", "config", "fab-include", "fab-exclude", "fab-format-version",
+    "flwr-version-target",
+)  # fmt: skip
 CARRIED: Final = ("**/*.py", "**/*.md", "LICENSE")  # the default bundle of an app
 
 
@@ -78,6 +82,9 @@ def app_in(folder: Path) -> App | None:
     app = _manifest(folder).get("tool", {}).get("flwr", {}).get("app", {})
     if "serverapp" not in app.get("components", {}):
         return None
+    for name in app:
+        if name not in APP_KEYS and (meant := nearest(name, APP_KEYS)):
+            raise Unusable(f"{folder / MANIFEST}: [tool.flwr.app]: unknown key {name!r}{meant}")
     settings = dict(flat(app.get("config", {})))
     own = _manifest(folder).get("tool", {}).get("fedgc", {}).get("task", {})
     settings |= {f"{TASK}{name}": value for name, value in flat(own)}

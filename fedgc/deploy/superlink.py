@@ -216,7 +216,7 @@ class Superlink:
         with log.open("wb") as out:
             stream = self._flwr(["run", str(app), self.name, "--stream"], out)
         try:
-            run = self._started(stream, log)
+            run = self._started(stream, log, app)
         except BaseException:
             stream.kill()
             stream.wait()
@@ -225,11 +225,12 @@ class Superlink:
         self.log(run).symlink_to(log.name)
         return run
 
-    def _started(self, stream: subprocess.Popen[bytes], log: Path) -> int:
+    def _started(self, stream: subprocess.Popen[bytes], log: Path, app: Path) -> int:
         end = time.monotonic() + SUBMIT_S
         while not (found := re.search(r"started run (\d+)", log.read_text(errors="replace"))):
             if stream.poll() is not None or time.monotonic() > end:
-                raise EdgeFailed(f"flwr run did not start a run: {tail(log)}")
+                said = tail(log).replace(f"{app.resolve()}{os.sep}", "")  # the folder is a copy of the user's
+                raise EdgeFailed(f"flwr run did not start a run: {said}")
             time.sleep(POLL_S)
         return int(found.group(1))
 

@@ -68,7 +68,11 @@ def test_folder_without_manifest_is_no_app(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
-    [(("rounds = 7", "round = 7"), "did you mean rounds"), (("[project]", "[project"), "cannot be read")],
+    [
+        (("rounds = 7", "round = 7"), "did you mean rounds"),
+        (("[project]", "[project"), "cannot be read"),
+        (("app.config]", "app.confg]"), "unknown key 'confg'; did you mean config"),
+    ],
 )
 def test_manifest_error_is_reported_with_path(tmp_path: Path, change, sentence: str):
     with pytest.raises(Unusable, match=f"pyproject.toml: .*{sentence}"):

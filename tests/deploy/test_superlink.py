@@ -172,6 +172,12 @@ def test_flower_error_box_becomes_one_line_with_full_path(says, tmp_path: Path):
         says(framed).submit(tmp_path)
 
 
+def test_reason_of_flower_names_no_temporary_copy_of_app(says, tmp_path: Path):
+    said = f"print('Invalid configuration in {tmp_path.resolve()}/pyproject.toml: no publisher')"
+    with pytest.raises(EdgeFailed, match=r"a run: Invalid configuration in pyproject.toml: no publisher$"):
+        says(said).submit(tmp_path)
+
+
 def test_endless_run_is_not_awaited(says, tmp_path: Path):
     link = says("print('started run 5', flush=True); time.sleep(600)")
     run = link.submit(tmp_path)
