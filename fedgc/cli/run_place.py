@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -78,8 +78,7 @@ def keys_of_queue(store: str) -> Path:
     return default_path(os.environ).parent / "queues" / hashlib.sha256(store.encode()).hexdigest()[:16]
 
 
-@contextmanager
-def claimed(run: str, waits: Callable[[str], bool] = lambda _: False) -> Iterator[None]:
+def claimed(run: str, waits: Callable[[str], bool] = lambda _: False) -> AbstractContextManager[None]:
     """Hold the lock of a run: the store knows of a start only once its server has begun.
 
     While another command on this machine holds it, `waits` is called again and again with the name of that
@@ -88,17 +87,34 @@ def claimed(run: str, waits: Callable[[str], bool] = lambda _: False) -> Iterato
     Raises:
         Unusable: Another command holds it, and `waits` is false.
     """
+
+    def held(by: str) -> None:
+        if not waits(by):
+            raise Unusable(f"run {run}: saw it running ({by} has started it), needed it to be over")
+
+    return _lock(folder_of(run) / LOCK, held)
+
+
+def claimed_queue(store: str) -> AbstractContextManager[None]:
+    """Hold the lock of the queue of a store; raise Unusable if another command on this machine serves it."""
+
+    def held(by: str) -> None:
+        raise Unusable(f"queue of store {store}: saw {by} serving it, needed one server for each store")
+
+    return _lock(keys_of_queue(store) / LOCK, held)
+
+
+@contextmanager
+def _lock(path: Path, held: Callable[[str], None]) -> Iterator[None]:
+    """Hold a lock; call `held` with the name of the process that holds it, again and again."""
     with ExitStack() as stack:
         lock = None
         with suppress(OSError):  # as of the place: a folder that cannot be written ends no run
-            path = folder_of(run) / LOCK
             owned.make_folder(path.parent)
             lock = owned.opener(str(path), os.O_RDWR | os.O_CREAT)
             stack.callback(os.close, lock)
         while lock is not None and not _locked(lock):
-            by = _holder(lock)
-            if not waits(by):
-                raise Unusable(f"run {run}: saw it running ({by} has started it), needed it to be over")
+            held(_holder(lock))
             time.sleep(POLL_S)
         yield
 

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from fedgc.cli import view
 from fedgc.cli.run import Host, Over, Wanted, host_of, must_be_known
-from fedgc.cli.run_place import keys_of_queue
+from fedgc.cli.run_place import claimed_queue, keys_of_queue
 from fedgc.cli.serve import keep, restart_ended, say
 from fedgc.cli.signals import like_ctrl_c
 from fedgc.errors import EdgeFailed, FedgcError, Unusable
@@ -37,7 +37,7 @@ def serve_queue(wanted: Wanted, most: int) -> None:
     """Serve the queue until a signal; each run may be restarted `most` times in a row without a new round."""
     console = view.terminal()
     must_be_known(wanted)
-    with like_ctrl_c(), Store.open() as store:
+    with like_ctrl_c(), Store.open() as store, claimed_queue(store.name):
         # also for runs that were elsewhere before
         wanted = replace(wanted, clients=wanted.here or None, keys=str(keys_of_queue(store.name)))
         with host_of(wanted, console, "") as host:
@@ -69,7 +69,9 @@ def _run(
         return "failed", str(error)
     if over is not None and over.stopped:
         raise click.Abort
-    return ("completed", "") if over is None or over.reason is None else ("stopped", over.reason)
+    if over is None:
+        return "completed", "it was complete already"
+    return ("completed", "") if over.reason is None else ("stopped", over.reason)
 
 
 def _folder(entry: Entry) -> Path:

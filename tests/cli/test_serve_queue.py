@@ -1,6 +1,7 @@
 """Test `fedgc queue` and `fedgc serve --queue`: which run is next, and what does not end the queue."""
 
 import json
+import os
 import shutil
 import sqlite3
 import time
@@ -14,7 +15,7 @@ from fedgc.cli import serve_queue as serving
 from fedgc.cli.commands import app
 from fedgc.cli.new_app import write_new
 from fedgc.cli.run import Wanted
-from fedgc.cli.run_place import claimed
+from fedgc.cli.run_place import claimed, claimed_queue
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.store.database import Store
 from fedgc.store.liveness import SERVER, this_process
@@ -108,6 +109,26 @@ def test_missing_folder_and_unforeseen_error_fail_only_their_run(starts, serve, 
     reasons = {each["run"]: each["reason"] for each in entries()}
     assert reasons["a"] == f"folder {apart / 'app'}: saw none on this machine, needed the one that was added"
     assert reasons["b"] == "the queue (entry 2): saw ZeroDivisionError"
+
+
+def test_run_that_was_complete_says_that_nothing_was_trained(starts, serve):
+    add("one")
+    starts(does(9, state="completed"))
+    serve()
+    add("one")
+    serve()
+    first, second = sorted(entries(), key=lambda each: each["id"])
+    assert (first["state"], first["reason"]) == ("completed", "")
+    assert (second["state"], second["reason"]) == ("completed", "it was complete already")
+
+
+def test_second_server_of_queue_is_refused_at_its_start(starts):
+    starts()
+    with Store.open() as store:
+        name = store.name
+    says = rf"saw process {os.getpid()} serving it, needed one server for each store"
+    with claimed_queue(name), pytest.raises(Unusable, match=says):
+        serving.serve_queue(Wanted(None, {}, superlink="ward"), 0)
 
 
 def test_run_of_killed_server_is_resumed_before_higher_priority(starts, serve):
