@@ -17,6 +17,7 @@ import shutil
 import ssl
 import sys
 import tempfile
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -49,6 +50,7 @@ CLOCK_LIMIT_S: Final = 300.0  # Flower refuses older signatures
 STALE_S: Final = 3600.0
 SPACE_BYTES: Final = 64 * 2**20  # with less, the next checkpoint does not fit
 PATIENCE_S: Final = 10.0
+NODE_SETTING: Final = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")  # as Flower's program reads it
 Environment = dict[str, str]
 
 
@@ -73,7 +75,9 @@ class ServerPlace:
     def __post_init__(self) -> None:
         if not self.insecure:
             _host_and_port(
-                self.advertise, "FEDGC_ADVERTISE", "the address that clients dial, such as fl.example.org:443"
+                self.advertise,
+                "--advertise (FEDGC_ADVERTISE)",
+                "the address that clients dial, such as fl.example.org:443",
             )
         elif self.host not in LOOPBACK:
             raise Unusable(
@@ -147,16 +151,19 @@ class ClientPlace:
 
     def __post_init__(self) -> None:
         if not 0 <= self.grace_s < math.inf:
-            raise Unusable(f"FEDGC_LEAVE_GRACE_S: saw {self.grace_s}, needed seconds, 0 or more")
+            raise Unusable(f"--grace-s (FEDGC_LEAVE_GRACE_S): saw {self.grace_s}, needed seconds, 0 or more")
         host, _ = _host_and_port(
-            self.server, "FEDGC_SERVER", "the server's address, such as fl.example.org:443"
+            self.server, "--server (FEDGC_SERVER)", "the server's address, such as fl.example.org:443"
         )
         if self.insecure and host not in LOOPBACK:
             raise Unusable(
                 f"--insecure: saw server {self.server}, needed a loopback address: nothing is encrypted"
             )
         if not CLIENT_NAME.fullmatch(self.name):
-            raise Unusable(f"FEDGC_NAME: saw {self.name!r}, needed up to 63 letters, digits, - and _")
+            raise Unusable(
+                f"--name (FEDGC_NAME): saw {self.name!r}, needed up to 63 letters, digits, - and _"
+            )
+        _must_be_node_config(self.node_config)
 
     def check(self, now: Callable[[], float]) -> str:
         """Return a sentence on the results, or raise the first error."""
@@ -168,7 +175,7 @@ class ClientPlace:
             return "plain, on loopback alone"
         read(self.keys / "ca.pem")
         _flower_key(self.keys / "client.key")
-        host, port = _host_and_port(self.server, "FEDGC_SERVER", "")
+        host, port = _host_and_port(self.server, "--server", "")
         try:
             date = _ask(host, port, _context(self.keys / "ca.pem"), clock=now)
         except _Unreachable as error:
@@ -249,6 +256,20 @@ def _host_and_port(address: str, variable: str, needed: str) -> tuple[str, int]:
         seen = f"saw {address!r}" if address else "is not set"
         raise Unusable(f"{variable}: {seen}, needed {needed}")
     return found.group(1).strip("[]"), int(found.group(2))
+
+
+def _must_be_node_config(text: str) -> None:
+    """Raise unless Flower's program can read these settings, and leaves none of them out."""
+    try:
+        tomllib.loads("\n".join(f"{key} = {value}" for key, value in NODE_SETTING.findall(text)))
+        left_out = NODE_SETTING.sub("", text).strip()
+    except tomllib.TOMLDecodeError:
+        left_out = text
+    if left_out:
+        raise Unusable(
+            f"--node-config (FEDGC_NODE_CONFIG): saw {left_out}, needed key=value with spaces between, "
+            'and texts in quotes, such as data="/data/ward.pt"'
+        )
 
 
 def _writable(folder: Path, variable: str) -> None:

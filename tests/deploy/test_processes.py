@@ -132,13 +132,18 @@ def test_missing_or_full_folder_is_named(
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"server": ""}, "FEDGC_SERVER: is not set, needed the server's address"),
-        ({"server": "fl.example.org"}, "FEDGC_SERVER: saw 'fl.example.org'"),
-        ({"server": "https://fl.example.org:443"}, "FEDGC_SERVER: saw"),
-        ({"server": "fl.example.org:99999"}, "FEDGC_SERVER: saw"),
-        ({"name": ""}, "FEDGC_NAME: saw ''"),
-        ({"name": "ward 3"}, "FEDGC_NAME: saw 'ward 3'"),
+        ({"server": ""}, "--server (FEDGC_SERVER): is not set, needed the server's address"),
+        ({"server": "fl.example.org"}, "--server (FEDGC_SERVER): saw 'fl.example.org'"),
+        ({"server": "https://fl.example.org:443"}, "--server (FEDGC_SERVER): saw"),
+        ({"server": "fl.example.org:99999"}, "--server (FEDGC_SERVER): saw"),
+        ({"name": ""}, "--name (FEDGC_NAME): saw ''"),
+        ({"name": "ward 3"}, "--name (FEDGC_NAME): saw 'ward 3'"),
         ({"name": 'x"; evil="1'}, "FEDGC_NAME"),
+        (
+            {"node_config": "data=/data/ward.pt"},
+            "--node-config (FEDGC_NODE_CONFIG): saw data=/data/ward.pt, needed",
+        ),
+        ({"node_config": 'data="/data/ward.pt" part'}, "--node-config (FEDGC_NODE_CONFIG): saw part, needed"),
         ({"insecure": True}, "--insecure: saw server fl.example.org:443, needed a loopback address"),
     ],
 )
@@ -201,7 +206,9 @@ def test_plain_connection_is_refused_beyond_loopback():
 
 
 def test_server_must_know_address_dialed_by_clients():
-    with pytest.raises(Unusable, match="FEDGC_ADVERTISE: is not set, needed the address that clients dial"):
+    with pytest.raises(
+        Unusable, match=r"--advertise \(FEDGC_ADVERTISE\): is not set, needed the address that clients dial"
+    ):
         ServerPlace("", Path("/keys"), Path("/state"), EVERYWHERE)
 
 
