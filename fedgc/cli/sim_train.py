@@ -84,12 +84,12 @@ class Training:
             "rounds": self.request.rounds,
             "seed": self.request.seed,
             "data.chunks": clients,
+            "client.threads": 1,  # of a process; small models are several times slower with more
         }
         mine |= {} if self.partition is None else {"data.partition": self.partition}
         for name in BY_OPTIONS & self.settings.keys():
             raise BadSetting(f"setting {name}: saw it with --train, needed {BY_OPTIONS[name]}")
         table = {**mine, **self.settings, "task": self.task, "min-clients": clients}
-        table |= {"client.threads": 1 if self.stack == 1 else 0}  # 0: as many as there are cores
         config = RunConfig.read(table)
         for name, needed in SIMULATED.items():
             if (seen := config.table()[name]) != needed:
@@ -98,6 +98,10 @@ class Training:
 
     def job(self) -> tuple[Job, float]:
         """Return the training to simulate, and the megabytes of an update."""
+        if self.task.endswith(".py"):
+            raise BadTask(
+                f"--train: saw {self.task}, needed a task, module:attribute: scripts are not simulated"
+            )
         clients = self.request.scenario()[0].clients
         config = self.config(clients)
         make = partial(named, self.task, config)

@@ -46,6 +46,17 @@ def test_training_is_shown_as_table_and_json_and_page(tmp_path):
     assert "src=" not in page
 
 
+def test_script_is_refused_as_no_task():
+    said = sim("--train", "train.py", *LITTLE).exception
+    assert str(said) == "--train: saw train.py, needed a task, module:attribute: scripts are not simulated"
+
+
+def test_threads_of_training_are_one_unless_set():
+    given = ({}, {"client.threads": 3})
+    made = [Training("digits", Request(), each).config(4).threads for each in given]
+    assert made == [1, 3]
+
+
 def test_own_task_is_trained_from_working_folder(tmp_path):
     (tmp_path / "simulated_task.py").write_text(
         "import numpy as np, torch, fedgc\n\n\n"
