@@ -88,6 +88,8 @@ def must_split(arrays: Arrays, chunks: int, store: ChunkStore, ids: str) -> tupl
     """Return the columns of a dataset and the names of its records, or raise what `split` does."""
     if not store.is_empty:
         raise Unusable(f"chunk store {store.url}: saw a manifest, needed an empty store")
+    if ids and ids not in arrays:
+        raise Unusable(f"--ids: saw {ids!r}, needed one of the arrays {', '.join(arrays)}")
     columns = {name: each for name, each in arrays.items() if name != ids}
     return columns, _names(arrays, ids, _samples(columns, chunks, ids))
 
@@ -128,7 +130,7 @@ def _samples(columns: Arrays, chunks: int, ids: str) -> int:
 def _names(arrays: Arrays, ids: str, samples: int) -> NDArray[Any]:
     if not ids:
         return np.arange(samples)
-    if ids not in arrays or arrays[ids].shape != (samples,):
+    if arrays[ids].shape != (samples,):
         raise Unusable(f"--ids: saw {ids!r}, needed an array with one name for each of {samples} samples")
     try:
         return np.strings.decode(arrays[ids], "utf-8") if arrays[ids].dtype.kind == "S" else arrays[ids]

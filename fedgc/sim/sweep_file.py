@@ -132,7 +132,11 @@ def _checked(where: str, sweep: Sweep) -> Sweep:
     """Return a sweep whose settings are valid, and can be played."""
     if sweep.goal is not None and any(each.like for each in sweep.scenarios):
         raise BadSetting(f"{where}: saw train and a scenario with like, needed modelled clients to train")
-    for config in (sweep.config(each, seed=0) for each in sweep.combinations):
+    for combination in sweep.combinations:
+        try:
+            config = sweep.config(combination, seed=0)
+        except BadSetting as error:
+            raise BadSetting(f"{where}: {error}") from error
         if config.secrecy == "masked":
             raise BadSetting(f"{where}: saw secrecy = masked, needed open: keys are not simulated")
         if config.fragments > 1 or config.download_codec != EXACT:

@@ -35,6 +35,13 @@ def test_sources_are_read(tmp_path: Path, kind: str):
     }
 
 
+def test_unknown_column_of_names_is_refused_with_known_ones(tmp_path: Path):
+    site, store = site_of(tmp_path / "site.key"), ChunkStore(str(tmp_path / "store"))
+    columns = {"inputs": np.zeros(4), "patient": np.array(["p-1"] * 4)}
+    with pytest.raises(Unusable, match="--ids: saw 'pat', needed one of the arrays inputs, patient"):
+        split(columns, 2, store, site, ids="pat")
+
+
 @pytest.mark.parametrize(
     ("change", "chunks", "sentence"),
     [

@@ -159,7 +159,7 @@ def test_sweep_with_task_gives_time_to_target(file: Path, stack: str):
         ("rounds = 6", "rounds = 0", "saw rounds = 0, needed a number of at least 1"),
         ("rounds = 6", "seeds = 1001", "saw 4004 runs, needed at most 2000"),
         ('["float32", "int8"]', '"int8"', "grid: saw links.codec = 'int8', needed a list of values"),
-        ('["float32", "int8"]', '["int9"]', "setting links.codec: saw 'int9'"),
+        ('["float32", "int8"]', '["int9"]', "sweep sweep.toml: setting links.codec: saw 'int9'"),
         ("clients = 4", 'clients = "4"', "scenario even: saw clients = '4', needed a number"),
         ('"homogeneous"', '"equal"', "scenario even: model 'equal': unknown"),
         ("clients = 4", 'like = "r"', "scenario even: saw like = 'r' and 3 more, needed one run alone"),

@@ -122,10 +122,8 @@ def _column(dataset: Any, role: Role, name: str) -> Values:  # noqa: ANN401  the
     except (LookupError, TypeError, ValueError):  # its items are no pairs, or of several types
         values = np.empty(0)
     if values.shape != (_length(dataset),):
-        where = f"column {name!r}" if name else f"the {role}"
-        raise BadTask(
-            f"partition: saw no {where} of every sample in the dataset, needed that to divide it by"
-        )
+        where = f"column {name!r} with a value" if name else role
+        raise BadTask(f"partition: saw no {where} for every sample in the dataset, needed it to divide by")
     return values
 
 

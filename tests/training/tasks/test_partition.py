@@ -141,7 +141,7 @@ def test_labels_and_owners_of_dataset_are_found(dataset, how):
     [(ARRAYS[:1], "dirichlet:1"), (ARRAYS[:2], "owner"), (Pictures(), "owner:writer"), (Columns(), "owner")],
 )
 def test_dataset_without_column_is_refused(dataset, how):
-    with pytest.raises(BadTask, match="of every sample"):
+    with pytest.raises(BadTask, match="for every sample in the dataset"):
         over(dataset, RunConfig(chunks=4, partition=how), model=list, loss=max)
 
 
