@@ -43,7 +43,9 @@ def package_of(name: str) -> str:
     """
     package = name.lower().replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", package) or keyword.iskeyword(package):
-        raise Unusable(f"name {name!r}: needed packets, digits, - and _, the first a packet, and no keyword")
+        raise Unusable(
+            f"name {name!r}: needed letters, digits, - and _, the first a letter, and no keyword of Python"
+        )
     if package in (*sys.stdlib_module_names, "tests") or _installed(package):
         raise Unusable(f"name {name!r}: there is a package {package!r} already, needed a name of its own")
     return package

@@ -82,7 +82,7 @@ def _of_rounds(run: str, total: Stretch) -> Iterator[Metric]:
     for direction in ("up", "down", "control"):
         moved.add_metric([run, direction], getattr(total, f"{direction}_bytes"))
     yield moved
-    chunks = CounterMetricFamily("fedgc_chunks", "Finished replicas of chunks.", labels=["run", "failure"])
+    chunks = CounterMetricFamily("fedgc_chunks", "Finished replicas of chunks.", labels=["run", "result"])
     chunks.add_metric([run, "counted"], total.counted)
     chunks.add_metric([run, "discarded"], total.finished - total.counted)
     yield chunks

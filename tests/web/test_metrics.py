@@ -26,7 +26,7 @@ def test_counters_are_totals_of_run(told):
         sent = sum(getattr(each, f"{direction}_bytes") for each in rounds)
         assert found["fedgc_bytes_total", frozenset({run, ("direction", direction)})] == sent
     counted = sum(each.counted for each in rounds)
-    assert found["fedgc_chunks_total", frozenset({run, ("failure", "counted")})] == counted
+    assert found["fedgc_chunks_total", frozenset({run, ("result", "counted")})] == counted
     assert found["fedgc_loss", frozenset({run})] == rounds[-1].row.loss
     assert found["fedgc_clients_present", frozenset({run})] == 3
 
