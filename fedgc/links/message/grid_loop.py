@@ -15,7 +15,7 @@ itself, so a reply is recognized by the message it replies to.
 import math
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from logging import INFO, WARNING, Logger
 from typing import Final
@@ -44,6 +44,7 @@ LONGEST_PAUSE_S: Final = 60.0
 REFUSED_S: Final = 600.0  # until a node is invited again whose site does not allow the run
 NAMED: Final = 3  # nodes whose failure the end of a run repeats
 LONGEST_FAILURE: Final = 600  # characters of an app's failure: a traceback's last line and the path of a log
+NAMED_CLIENT: Final = re.compile(r"client (\S+): (.+)", re.DOTALL)
 RAISED: Final = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'?(.*?)'?>", re.DOTALL)  # how Flower writes it
 NOT_LOADED: Final = (1, 7)  # Flower's codes of an app that cannot be imported
 OURS: Final = frozenset(vars(errors))  # names of errors whose message says all
@@ -75,6 +76,25 @@ class Ways:
     def falls_back(self) -> bool:
         """Whether a node may fall back from sessions to packets."""
         return self.listener is not None and self.message_server is not None
+
+
+def alike(failures: Iterable[str]) -> list[str]:
+    """Return failures with one entry for all clients that failed for the same reason.
+
+    >>> alike(["client a: no disk", "client b: no disk", "client c: left"])
+    ['clients a, b: no disk', 'client c: left']
+    """
+    clients: dict[str, list[str]] = {}
+    for each in failures:
+        found = NAMED_CLIENT.fullmatch(each)
+        clients.setdefault(found[2] if found else each, []).extend([found[1]] if found else [])
+    said = []
+    for reason, named in clients.items():
+        names = list(dict.fromkeys(named))
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        who = f"client{'s' if len(names) > 1 else ''} {', '.join(names[:NAMED])}{more}: " if names else ""
+        said.append(f"{who}{reason}")
+    return said
 
 
 class GridLoop:
@@ -112,7 +132,7 @@ class GridLoop:
 
     def explained(self) -> str:
         """Return why connected nodes did not take part: their app failed, or they never answered."""
-        failures = [reason for _, reason in sorted(self._failures.items())]
+        failures = alike(reason for _, reason in sorted(self._failures.items()))
         reasons = failures[:NAMED]
         reasons += [f"{len(failures) - NAMED} more failed"] if len(failures) > NAMED else []
         silent = sum(map(self._is_silent, list(self._nodes.values())))

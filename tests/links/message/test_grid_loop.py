@@ -361,7 +361,24 @@ def test_run_ends_once_every_app_fails_for_good(link, reason: str, ends: bool) -
     house.fails(second, 2, reason)
     house.turn()
     assert house.grid_loop.too_few_left() == ("every client failed" if ends else "")
-    assert house.grid_loop.explained().startswith("client north: task: chunks() raised OSError: no data; ")
+    assert house.grid_loop.explained().startswith("client north: task: chunks() raised OSError: no data")
+
+
+def test_clients_with_one_failure_are_named_together(link) -> None:
+    house = House(link, link.listener)
+    house.grid.nodes = [1, 2, 3]
+    turned = house.turn()
+    for node, name in zip(turned, ("north", "south", "west"), strict=True):
+        house.fails(
+            node,
+            2,
+            LASTING.replace("north", name).replace("no data", "full" if name == "west" else "no data"),
+        )
+    house.turn()
+    assert house.grid_loop.explained() == (
+        "clients north, south: task: chunks() raised OSError: no data; "
+        "client west: task: chunks() raised OSError: full"
+    )
 
 
 @pytest.mark.parametrize(("least", "fleet", "ends"), [(2, 2, True), (1, 2, False), (2, 3, False)])
