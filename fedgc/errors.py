@@ -30,6 +30,7 @@ from typing import Final
 
 LONGEST_TEXT: Final = 200  # characters of foreign text in one line
 LONGEST_LINE: Final = 400  # characters of an exception in one line
+_KINDS: Final = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 _OF_FILES: Final = {  # what such an exception says if it was raised without a number
     FileNotFoundError: ENOENT,
     PermissionError: EACCES,
@@ -109,6 +110,15 @@ class ExtensionFailed(FedgcError):
 
 class EdgeFailed(FedgcError):
     """A disk, a network or another program failed."""
+
+
+def name_of(kind: type) -> str:
+    """Return the type of a value in words.
+
+    >>> name_of(int), name_of(float)
+    ('a whole number', 'a number')
+    """
+    return _KINDS.get(kind, kind.__name__)
 
 
 def nearest(name: str, known: Iterable[str], few: Iterable[str] = ()) -> str:

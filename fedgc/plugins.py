@@ -11,7 +11,7 @@ from functools import lru_cache
 from importlib.metadata import EntryPoint, distribution, entry_points
 from typing import Any
 
-from fedgc.errors import BadSetting, nearest, words_of
+from fedgc.errors import BadSetting, name_of, nearest, words_of
 
 OWN = "fedgc"
 
@@ -99,7 +99,7 @@ def options(make: Callable[..., object], text: str, setting: str, owner: str) ->
         try:
             given[option] = kind(value)
         except ValueError as error:
-            raise BadSetting(f"setting {setting}: saw {option}={value!r}, needed {kind.__name__}") from error
+            raise BadSetting(f"setting {setting}: saw {option}={value!r}, needed {name_of(kind)}") from error
     return given
 
 

@@ -115,7 +115,9 @@ class DemoFleet:
         if self.secrecy not in ("open", "masked"):
             raise BadSetting(f"--secrecy: saw {self.secrecy!r}, needed open or masked")
         if self.sites < LEAST:
-            raise BadSetting(f"--sites: saw {self.sites}, needed at least {LEAST}")
+            raise BadSetting(
+                f"--sites: saw {self.sites}, needed at least {LEAST}, or --clients for sites that are fleets"
+            )
 
     def nodes(self, keys: Path) -> tuple[Sequence[Node], Mapping[str, Setting]]:
         """Return the nodes, whose keys are kept for the next demo, and their settings."""

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any, Final, Literal, get_args, get_origin
 
+from fedgc.errors import name_of
+
 Auto = Literal["auto"]
 AUTO: Final = "auto"
 All = Literal["all"]
@@ -77,11 +79,11 @@ def wanted(hint: Any) -> str:
     """Return a setting's type in words.
 
     >>> wanted(float | Literal["auto"])
-    "float or 'auto'"
+    "a number or 'auto'"
     """
     names = []
     for member in _members(hint):
-        names += [repr(choice) for choice in _choices(member)] or [member.__name__]
+        names += [repr(choice) for choice in _choices(member)] or [name_of(member)]
     return " or ".join(names)
 
 

@@ -137,7 +137,7 @@ def test_outside_rule_is_documented_and_refused_by_name(outside):
     says = next(says for name, _, says in RunConfig.explained() if name == "aggregation.rule")
     assert "sign-mean: the majority's sign, times step" in says
     assert "lost: cannot be used (setting aggregation.rule: loading 'lost'" in says
-    with pytest.raises(BadSetting, match="saw step='far', needed float"):
+    with pytest.raises(BadSetting, match="saw step='far', needed a number"):
         config(aggregator_options="step=far")
     with pytest.raises(BadSetting, match=r"needed a subclass of fedgc\.aggregators\.rule\.AggregationRule"):
         config(aggregator="text", aggregator_options="")

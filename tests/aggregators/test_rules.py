@@ -217,7 +217,7 @@ def test_too_few_updates_are_refused_by_name(name, options, count, least):
     [
         ("trimed-mean", "", "did you mean trimmed-mean"),
         ("trimmed-mean", "trim=0.5", "saw trim=0.5, needed above 0 and below 0.5"),
-        ("trimmed-mean", "trim=many", "saw trim='many', needed float"),
+        ("trimmed-mean", "trim=many", "saw trim='many', needed a number"),
         ("krum", "f=0", "saw f=0, needed at least 1"),
         ("multi-krum", "keep=-1", "keep=-1"),
         ("bounded-mean", "factor=nan", "saw factor=nan"),

@@ -66,7 +66,7 @@ def test_help_of_any_command_loads_no_heavy_module():
     ("word", "sentence"),
     [
         ("round=3", "unknown setting 'round'; did you mean rounds?"),
-        ("code.replicas=three", "setting code.replicas: saw 'three', needed int or 'auto'"),
+        ("code.replicas=three", "setting code.replicas: saw 'three', needed a whole number or 'auto'"),
         ("learning-rate=-1", "setting learning-rate: saw -1.0, needed above 0"),
         ("blocks", "setting 'blocks': needed name=value"),
     ],

@@ -72,6 +72,11 @@ def test_unwritable_folder_gives_one_line(tmp_path: Path):
         write_new(tmp_path / "file" / "ward")
 
 
+def test_name_of_other_signs_is_refused_with_those_it_may_have():
+    with pytest.raises(Unusable, match="needed letters, digits, - and _, the first a letter, and no keyword"):
+        package_of("3rd")
+
+
 @pytest.mark.parametrize("name", ["json", "torch", "fedgc", "tests", "class", "3rd", "a.b", "Größe", ""])
 def test_invalid_or_shadowing_package_name_is_refused(name: str):
     with pytest.raises(Unusable, match="name"):

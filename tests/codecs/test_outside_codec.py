@@ -169,7 +169,7 @@ def test_codec_is_documented_and_options_are_checked():
     says = next(says for name, _, says in RunConfig.explained() if name == "links.codec")
     assert "largest: the share of the numbers that are largest" in says
     for wrong, told in (
-        ("largest share=x", "setting links.codec: saw share='x', needed float"),
+        ("largest share=x", "setting links.codec: saw share='x', needed a number"),
         ("largest bits=3", "setting links.codec: saw 'bits', needed share, the options of codec largest"),
         ("largst", "did you mean largest"),
     ):
