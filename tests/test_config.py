@@ -103,6 +103,13 @@ def test_choice_is_accepted_and_refusal_lists_all_choices(name):
         assert all(repr(choice) in said for choice in choices(name))
 
 
+@pytest.mark.parametrize("name", ["abacus", "gpu", "cuda:", "cuda:-1", "cuda:x", "cuda:0:1", "xla", "meta"])
+def test_unknown_device_kind_is_refused(name):
+    assert refused({"device": name}) == (
+        f"setting client.device: saw {name!r}, needed auto, cpu, cuda, cuda:N or mps"
+    )
+
+
 @pytest.mark.parametrize("name", INTEGERS)
 def test_integer_has_minimum(name):
     least = 0 if name in MAY_BE_0 else 1
@@ -280,6 +287,7 @@ NARROW = {
     **dict.fromkeys(UP_TO_1, st.floats(1e-3, 1)),
 }  # fmt: skip
 WORDS = {
+    "device": st.sampled_from(("auto", "cpu", "cuda:0")),
     "partition": st.sampled_from(("iid", "owner:a", "dirichlet:0.3")),
     "run": st.from_regex(NAME, fullmatch=True), "resume": st.text("ab-7:", max_size=10),
     "gate": st.sampled_from(available("fedgc.gates")), "gate_options": st.just(""),

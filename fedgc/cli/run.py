@@ -435,8 +435,7 @@ def settings_of(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
         must_be_over(found)
         had = known(found.settings) | {"resume": found.run}
     config = settle([*layers, ("the run", had), (GIVEN, wanted.settings)]).config
-    if "task" in wanted.settings:
-        check_name(config.task)
+    check_name(config.task)
     _must_be_private(wanted.settings, config)
     if wanted.here and config.min_clients > wanted.here:
         raise Unusable(f"--clients: saw {wanted.here}, needed min-clients, {config.min_clients}")

@@ -1,10 +1,13 @@
 """The settings of clients and of what travels: `[client]`, `[links]`, `[quota]`, and secrecy."""
 
+import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from fedgc.codecs import EXACT
 from fedgc.config.fields import AUTO, Auto, count, not_negative, positive, setting
+
+DEVICE: Final = re.compile(r"auto|(cpu|cuda|mps)(:[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -14,7 +17,13 @@ class LinkSettings:
     __slots__ = ()
 
     # Clients
-    device: str = setting("client.device", AUTO, "cpu, cuda, cuda:0, mps; auto: the best there is")
+    device: str = setting(
+        "client.device",
+        AUTO,
+        "cpu, cuda, cuda:0, mps; auto: the best there is",
+        lambda name: DEVICE.fullmatch(name) is not None,
+        "auto, cpu, cuda, cuda:N or mps",
+    )
     precision: Literal["float32", "bf16"] = setting(
         "client.precision", "float32", "bf16: local steps under autocast"
     )

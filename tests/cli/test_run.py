@@ -90,6 +90,17 @@ def test_task_in_other_folder_needs_app_to_be_imported(apart: Path):
             running.ready(store, plain, None)
 
 
+def test_task_of_app_is_named_right_before_anything_starts(apart: Path):
+    write_new(there := apart / "ward")
+    manifest = there / "pyproject.toml"
+    manifest.write_text(manifest.read_text().replace("ward.task:task", "ward.task"))
+    with (
+        Store.open() as store,
+        pytest.raises(BadSetting, match=r"setting task: saw 'ward\.task', needed digits"),
+    ):
+        running.ready(store, Wanted(2, {}, folder=there), app_in(there))
+
+
 class Stand:
     """A SuperLink with a scripted run that writes to the store or only to its log."""
 

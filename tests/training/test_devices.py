@@ -16,12 +16,6 @@ def test_auto_selects_best_available_device(monkeypatch):
     assert choose("cpu") == torch.device("cpu")
 
 
-@pytest.mark.parametrize("name", ["abacus", "cuda:", "cuda:-1", "cuda:x", "cuda:0:1", "xla", "meta"])
-def test_unknown_device_kind_is_refused(name):
-    with pytest.raises(BadSetting, match=f"saw '{name}', needed auto, cpu, cuda"):
-        choose(name)
-
-
 def test_missing_device_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
