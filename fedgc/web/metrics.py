@@ -67,7 +67,7 @@ def _of_run(run: Run) -> Iterator[Metric]:
     yield from _gauge("run_heard_timestamp_seconds", "When it last gave a sign of life.", run.run, run.heard)
     wanted = run.settings.get("rounds")
     yield from _gauge("rounds_wanted", "Rounds to run.", run.run, wanted if isinstance(wanted, int) else None)
-    here = now_of(run, ()).present
+    here = now_of(run, ()).present if run.state == "running" else 0
     yield from _gauge("clients_present", "Clients that are there.", run.run, here)
 
 

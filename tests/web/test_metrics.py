@@ -3,7 +3,7 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from fedgc.config import RunConfig
-from fedgc.store.records import Begun, Decided, Present, Scored, Seen
+from fedgc.store.records import Begun, Decided, Ended, Present, Scored, Seen
 from fedgc.web.metrics import exposition
 from fedgc.web.next_plan import WantedClients
 from tests.web.run_of_four import NAMES, START
@@ -29,6 +29,12 @@ def test_counters_are_totals_of_run(told):
     assert found["fedgc_chunks_total", frozenset({run, ("result", "counted")})] == counted
     assert found["fedgc_loss", frozenset({run})] == rounds[-1].row.loss
     assert found["fedgc_clients_present", frozenset({run})] == 3
+
+
+def test_no_client_is_present_once_run_is_over(told):
+    told.write(Ended(START + 99, "spring", "completed"))
+    found = samples(exposition(told, "spring", WantedClients()))
+    assert found["fedgc_clients_present", frozenset({("run", "spring")})] == 0
 
 
 def test_every_client_has_step_and_failure_metrics(told):
