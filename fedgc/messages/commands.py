@@ -231,14 +231,14 @@ class Close:
 class Add:
     """Add this codeword to the running sum: block k of the sum gets weights[k] times the codeword.
 
-    `version` is the model that a late update was trained from; -1 for the newest one.
+    `late_from` is the version of the model that a late update was trained from; None for the newest one.
     """
 
     client: str
     round: Count
     attempt: Count
     weights: tuple[float, ...]
-    version: int = -1
+    late_from: int | None = None
 
     def __post_init__(self) -> None:
         check(bool(self.weights), self, "a weight for each block")

@@ -197,7 +197,7 @@ class LateUpdates:
         )
         if current is not None:
             current.roster.counts(event.client, update)
-        add = replace(answer, weights=(weight,), version=late.version)
+        add = replace(answer, weights=(weight,), late_from=late.version)
         return Answer(event.client, [add, *self._freed(event.client).commands], is_free=True)
 
     def _leaves(self, late: _Late, client: str) -> Answer:

@@ -73,9 +73,10 @@ class RoundSum:
 
     def add(self, add: Add, vector: Vector) -> None:
         """Add the vector of a client."""
-        if add.version in self._known and self._buffers.start < self._buffers.stop:
+        before = self._known.get(add.late_from) if add.late_from is not None else None
+        if before is not None and before.size:
             vector = vector.copy()
-            vector[self._buffers] += self._known[max(self._known)] - self._known[add.version]
+            vector[self._buffers] += self._known[max(self._known)] - before
         if self._rules:
             with guarded(f"aggregation.rule {self._name}", add.client):
                 self._rules[self._at].add(add.client, add.weights[0], vector)

@@ -27,7 +27,7 @@ def test_late_buffers_are_those_of_client_and_late_steps_are_added(total: RoundS
     total.begin(0, vector(5.0, 1.0), SHAPES)
     total.begin(1, vector(4.0, 0.3), SHAPES)
     sent = vector(2.0, 0.75)
-    total.add(Add("a", 1, 0, (1.0,), version=0), sent)
+    total.add(Add("a", 1, 0, (1.0,), late_from=0), sent)
     mean = total.mean(1.0, 2)
     assert mean is not None
     assert mean.tolist() == pytest.approx(vector(2.0, 0.3 - 0.25).tolist(), abs=1e-6)
