@@ -144,7 +144,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
         (
             "wrong.py",
             WRONG_OPTIMIZER,
-            r"client (north|south): task: optimizer\(\) raised TypeError",
+            r"clients? (north|south)(, (north|south))?: task: optimizer\(\) raised TypeError",
         ),
         (
             "parsing.py",
