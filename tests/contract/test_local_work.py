@@ -92,9 +92,9 @@ def test_sample_of_clients_trains_over_both_links(federation: Federation, run: i
 def test_krum_leaves_out_round_with_too_few_updates(federation: Federation) -> None:
     plain = SETTINGS | {"gate_period": 1, "connect_s": 20.0}
     krum = federation.submit(plain | {"run": "krum", "aggregator": "krum"})
-    assert federation.wait(krum, 270) == "finished:completed", federation.run_log(krum)
+    assert federation.wait(krum, 270) == "finished:failed", federation.run_log(krum)
     left_out = f"{LEFT_OUT}: aggregator krum: saw 4 updates, needed at least 5"
-    assert federation.run_log(krum).count(left_out) == 2
+    assert [federation.run_log(krum).count(f"round {number}: {left_out}") for number in (1, 2)] == [1, 1]
 
 
 def test_late_update_counts_in_round_in_which_it_comes(federation: Federation) -> None:
