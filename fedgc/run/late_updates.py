@@ -8,7 +8,7 @@ round in which it comes, and the client gets the newest model. No client waits f
 
     the client's weight * min(MOST, sqrt(1 + models since the one that it trained from))
 
-FedBuff divides by that root: but a client whose update comes seldom has little influence already, and data
+FedBuff divides by that root. But a client whose update comes seldom has little influence already, and data
 that only such clients hold would be learned late. `python -m benchmarks groups` measures it.
 
 A client counts at most once in a round. Its work is lost if its process is started again.
@@ -120,7 +120,7 @@ class LateUpdates:
 
     def _asked_if_done(self, late: _Late, client: str) -> Sequence[Command]:
         w = late.round.roster.w[client]
-        report = late.mean.report(w) if w in late.mean.trains_on else None
+        report = late.mean.reports.clients[w].report if w in late.mean.trains_on else None
         is_done = report is not None and report.steps >= late.round.assignment.target
         return [late.mean.ask_later(w)] if is_done else ()
 
@@ -138,7 +138,7 @@ class LateUpdates:
         asked: list[Command] = []
         for client, late in self._late.items():
             w = late.round.roster.w[client]
-            if w in late.mean.trains_on and late.mean.hands_in(w, now):
+            if w in late.mean.trains_on and late.mean.reports.hands_in(w, now):
                 asked.append(late.mean.ask_later(w))
         return asked
 
@@ -156,7 +156,7 @@ class LateUpdates:
             return None
         match event:
             case Loaded(version=loaded) if loaded == late.version:
-                late.mean.loaded(late.round.roster.w[event.client], event.now)
+                late.mean.reports.loaded(late.round.roster.w[event.client], event.now)
             case Progress() | Report():
                 return self._reported(late, event)
             case Codeword():
@@ -183,7 +183,7 @@ class LateUpdates:
         """Take an update into the open sum, unless one of the same client is in it."""
         roster = late.round.roster
         w = roster.w[event.client]
-        report = late.mean.report(w)
+        report = late.mean.reports.clients[w].report
         if event.round != late.number or report is None:
             return Answer(
                 event.client, roster.refuse(event, f"an update that was not asked for in round {late.number}")
@@ -193,7 +193,7 @@ class LateUpdates:
             return Answer(event.client, roster.refuse(event, str(answer)))
         weight = answer.weights[0] * late.factor(version)
         self._counted[event.client] = update = LateUpdate(
-            report.steps, report.seconds, weight, late.mean.chunks(w)
+            report.steps, report.seconds, weight, late.mean.reports.numbers(w)
         )
         if current is not None:
             current.roster.counts(event.client, update)
@@ -205,7 +205,11 @@ class LateUpdates:
         w = late.round.roster.w[client]
         if w not in late.mean.trains_on:
             return Answer(client)
-        return Answer(client, [late.mean.ask_later(w)]) if late.mean.report(w) else self._freed(client)
+        return (
+            Answer(client, [late.mean.ask_later(w)])
+            if late.mean.reports.clients[w].report
+            else self._freed(client)
+        )
 
     def _freed(self, client: str) -> Answer:
         """Let a client discard its work: its update is in the sum, or will not come."""

@@ -10,6 +10,7 @@ in FedNova, arXiv 2007.07481), so that the noise of few steps stays small.
 
 from collections.abc import Collection, Sequence
 from operator import mul
+from typing import Final
 
 from fedgc import messages
 from fedgc.messages import Add, Command, Joined, Progress, Report, Reveal
@@ -28,7 +29,8 @@ class WeightedMean(Aggregator):
         Where updates count in later rounds as well (`Plan.counts_late`), a client counts once in a round, and
         one that has hardly begun trains on.
         """
-        self._reports, self._roster = reports, reports.roster
+        self.reports: Final = reports
+        self._roster = reports.roster
         self._wire: messages.Wire = wire
         able = reports.able()
         self._owing = dict.fromkeys(able)
@@ -64,7 +66,7 @@ class WeightedMean(Aggregator):
 
     def heard(self, event: Progress | Report) -> Sequence[Command]:
         """Enter the steps of a client's next update; a client without steps sends none."""
-        refused = self._reports.heard(event)
+        refused = self.reports.heard(event)
         if not isinstance(event, Report) or self._roster.here(event):
             return refused
         w, target = self._roster.w[event.client], self._roster.assignment.target
@@ -87,22 +89,6 @@ class WeightedMean(Aggregator):
         self._owing[w] = None
         return self._reveal(w)
 
-    def hands_in(self, w: int, now: float) -> bool:
-        """Whether a client that trains on has trained for long enough."""
-        return self._reports.hands_in(w, now)
-
-    def chunks(self, w: int) -> tuple[int, ...]:
-        """Return the numbers of the chunks that a client trains on."""
-        return self._reports.numbers(w)
-
-    def report(self, w: int) -> Report | None:
-        """Return the last report of a client."""
-        return self._reports.clients[w].report
-
-    def loaded(self, w: int, now: float) -> None:
-        """Note that a client that trains on has its model."""
-        self._reports.loaded(w, now)
-
     @property
     def behind(self) -> Collection[int]:
         """The clients whose updates come after this round, and count then; without a session none can."""
@@ -118,15 +104,15 @@ class WeightedMean(Aggregator):
     def returned(self, event: Joined) -> Sequence[Command]:
         """Ask a client again for the update that it owes; one that lost its steps owes none."""
         w = self._roster.w[event.client]
-        steps = self._reports.kept(w, event)
-        self._reports.enter(w, event, steps, event.now, owes=True)
+        steps = self.reports.kept(w, event)
+        self.reports.enter(w, event, steps, event.now, owes=True)
         if not steps:
             self.lost(w)
         if w not in self._owing:
             return ()
         self._lateness.again(w, event.now)
         # A new process of the client has no work yet.
-        return [self._reports.work(w, live=event.live, order=()), self._reveal(w)]
+        return [self.reports.work(w, live=event.live, order=()), self._reveal(w)]
 
     def lost(self, w: int, *, gone: bool = True) -> None:  # noqa: ARG002  either way it sends no update
         """Leave the client out of the mean."""
@@ -148,7 +134,7 @@ class WeightedMean(Aggregator):
             return ()
         late = tuple(self._owing)
         for w in late:
-            self._reports.give_up(w)
+            self.reports.give_up(w)
         self._owing.clear()
         return late
 
@@ -183,7 +169,7 @@ class WeightedMean(Aggregator):
         weight = sum(weights)
         steps = sum(map(mul, all_steps, weights)) / weight if weights else 0.0
         covered = {chunk for each in late.values() for chunk in each.chunks}
-        missing = tuple(c for c in self._reports.lacking(tuple(self._added)) if c not in covered)
+        missing = tuple(c for c in self.reports.lacking(tuple(self._added)) if c not in covered)
         return Result(weight, counted, missing=missing, steps=steps)
 
     def _note_late(self, now: float) -> None:
