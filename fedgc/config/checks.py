@@ -26,6 +26,16 @@ MASKED: Final[Mapping[str, tuple[str, object]]] = MappingProxyType(  # requireme
 LEAST_NOISE: Final = 0.05  # of records: with less one step spends some 300, and its accounting takes memory
 
 
+Row = tuple[str, object, object, str]  # a setting's key and value, whether it is possible, what is needed
+
+
+def _must_hold(why: str, *rows: Row) -> None:
+    """Raise BadSetting for the first setting that is not possible with another one, which `why` names."""
+    for key, seen, is_possible, needed in rows:
+        if not is_possible:
+            raise BadSetting(f"setting {key}: saw {seen}, needed {needed} with {why}")
+
+
 def check_secrecy(config: Settings, gate: str, measure: Measure) -> None:
     """Raise BadSetting if masked sums are impossible with these settings."""
     if config.secrecy == "open":
@@ -63,7 +73,8 @@ def check_mixed_ranks(config: Settings) -> None:
     """Raise BadSetting if factors are to be mixed in a way that their products do not follow."""
     if config.aggregator != MIXED_RANKS:
         return
-    for key, seen, is_possible, needed in (
+    _must_hold(
+        MIXED_RANKS,
         ("script", config.script or "none", bool(config.script), "a script, whose models have adapters"),
         ("links.codec", config.codec, config.codec == EXACT, EXACT),
         ("links.download-codec", config.download_codec, config.download_codec == EXACT, EXACT),
@@ -76,9 +87,7 @@ def check_mixed_ranks(config: Settings) -> None:
             "1",
         ),
         ("optimizer.server-momentum", config.server_momentum, not config.server_momentum, "0"),
-    ):
-        if not is_possible:
-            raise BadSetting(f"setting {key}: saw {seen}, needed {needed} with {MIXED_RANKS}")
+    )
 
 
 def check_samples(config: Settings) -> None:
@@ -98,7 +107,8 @@ def check_privacy(config: Settings, gate: str, measure: Measure) -> None:
     """Raise BadSetting if client-level differential privacy does not hold with these settings."""
     if not config.is_private:
         return
-    for key, seen, is_possible, needed in (
+    _must_hold(
+        "privacy.noise or privacy.epsilon",
         ("work", config.work, config.work == "local", "local"),
         (
             "secrecy",
@@ -120,11 +130,7 @@ def check_privacy(config: Settings, gate: str, measure: Measure) -> None:
         ("gate.name", gate, measure == "none", "a gate without a measure, such as every or pace,"),
         ("validate.best", config.best, not config.best, "none (it would tell figures without noise)"),
         ("site.gateway", config.site_gateway, not config.site_gateway, "none"),
-    ):
-        if not is_possible:
-            raise BadSetting(
-                f"setting {key}: saw {seen}, needed {needed} with privacy.noise or privacy.epsilon"
-            )
+    )
 
 
 def check_records(config: Settings, gate: str, *, reads_losses: bool) -> None:
@@ -134,7 +140,8 @@ def check_records(config: Settings, gate: str, *, reads_losses: bool) -> None:
     if not config.protects_records:
         raise BadSetting("setting privacy.unit: saw record, needed privacy.epsilon or privacy.noise with it")
     noise = config.privacy_noise
-    for key, seen, is_possible, needed in (
+    _must_hold(
+        "privacy.unit = record",
         ("work", config.work, config.work == "local", "local"),
         ("script", config.script, not config.script, "a task, whose gradients fedgc computes,"),
         ("client.app", config.client_app, config.client_app == "fedgc", "fedgc"),
@@ -145,9 +152,7 @@ def check_records(config: Settings, gate: str, *, reads_losses: bool) -> None:
         ("privacy.clip-quantile", config.privacy_clip_quantile, not config.privacy_clip_quantile, "0"),
         ("validate.best", config.best, not config.best, "none (it would tell figures without noise)"),
         ("site.gateway", config.site_gateway, not config.site_gateway, "none"),
-    ):
-        if not is_possible:
-            raise BadSetting(f"setting {key}: saw {seen}, needed {needed} with privacy.unit = record")
+    )
 
 
 def check_code(config: Settings) -> None:
@@ -198,7 +203,8 @@ def check_choice(config: Settings) -> None:
     if not config.clients_per_round:
         return
     momentum = config.shared_momentum
-    for key, seen, is_possible, needed in (
+    _must_hold(
+        "aggregation.clients-per-round",
         ("work", config.work, config.work == "local", "local"),
         ("secrecy", config.secrecy, config.secrecy == "open", "open"),
         ("client.app", config.client_app, config.client_app == "fedgc", "fedgc"),
@@ -211,9 +217,7 @@ def check_choice(config: Settings) -> None:
             "off or auto (clients need the model before as well)",
         ),
         ("site.gateway", config.site_gateway, not config.site_gateway, "none"),
-    ):
-        if not is_possible:
-            raise BadSetting(f"setting {key}: saw {seen}, needed {needed} with aggregation.clients-per-round")
+    )
 
 
 def check_late(config: Settings, gate: str, measure: Measure) -> None:
@@ -221,7 +225,8 @@ def check_late(config: Settings, gate: str, measure: Measure) -> None:
     if config.late_updates == "wait":
         return
     momentum = config.shared_momentum
-    for key, seen, is_possible, needed in (
+    _must_hold(
+        "aggregation.late-updates = count",
         ("work", config.work, config.work == "local", "local"),
         ("secrecy", config.secrecy, config.secrecy == "open", "open"),
         ("client.app", config.client_app, config.client_app == "fedgc", "fedgc"),
@@ -238,11 +243,7 @@ def check_late(config: Settings, gate: str, measure: Measure) -> None:
         ("privacy.unit", config.privacy_unit, not config.is_private, "record (if any privacy)"),
         ("gate.name", gate, measure == "none", "a gate without a measure, such as every or pace,"),
         ("site.gateway", config.site_gateway, not config.site_gateway, "none"),
-    ):
-        if not is_possible:
-            raise BadSetting(
-                f"setting {key}: saw {seen}, needed {needed} with aggregation.late-updates = count"
-            )
+    )
 
 
 def check_fragments(config: Settings, gate: str, measure: Measure) -> None:
@@ -255,7 +256,8 @@ def check_fragments(config: Settings, gate: str, measure: Measure) -> None:
         return
     momentum, rule = config.shared_momentum, config.aggregator
     cuts = rule == AUTO or rule_named(rule).begin is AggregationRule.begin
-    for key, seen, is_possible, needed in (
+    _must_hold(
+        "links.fragments",
         ("work", config.work, config.work == "local", "local"),
         ("secrecy", config.secrecy, config.secrecy == "open", "open"),
         ("client.app", config.client_app, config.client_app == "fedgc", "fedgc"),
@@ -263,9 +265,7 @@ def check_fragments(config: Settings, gate: str, measure: Measure) -> None:
         ("optimizer.shared-momentum", momentum, momentum in (AUTO, "off"), "off or auto"),
         ("aggregation.rule", rule, cuts, "a rule that does not look at whole tensors"),
         ("gate.name", gate, measure == "none", "a gate without a measure, such as every or pace,"),
-    ):
-        if not is_possible:
-            raise BadSetting(f"setting {key}: saw {seen}, needed {needed} with links.fragments")
+    )
 
 
 def check_script(config: Settings, gate: str, measure: Measure) -> None:
@@ -297,14 +297,13 @@ def check_validate_only(config: Settings) -> None:
     """Raise BadSetting if clients cannot score a saved model with these settings."""
     if config.validate_only == "off":
         return
-    for key, seen, is_possible, needed in (
+    _must_hold(
+        "validate.only",
         ("resume", config.resume or "none", bool(config.resume), "the run whose model is scored"),
         ("secrecy", config.secrecy, config.secrecy == "open", "open (no figure of a single site leaves it)"),
         ("client.app", config.client_app, config.client_app == "fedgc", "fedgc"),
         ("links.kind", config.link, config.link != "messages", "session or auto"),
-    ):
-        if not is_possible:
-            raise BadSetting(f"setting {key}: saw {seen}, needed {needed} with validate.only")
+    )
 
 
 def check_best(config: Settings) -> None:
