@@ -1,6 +1,7 @@
 """A site with encrypted data in a store, and a client to which it has given its key."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,8 +49,13 @@ class Ward:
 
     @property
     def cached(self) -> dict[str, int]:
-        files = [path for path in (self.folder / "cache").rglob("*") if path.is_file()]
-        return {path.name: path.stat().st_size for path in files}
+        """The sizes of the files in the cache, also while another thread renames or removes some."""
+        sizes = {}
+        for path in (self.folder / "cache").rglob("*"):
+            with suppress(FileNotFoundError):
+                if path.is_file():
+                    sizes[path.name] = path.stat().st_size
+        return sizes
 
 
 def arrays(samples: int = SAMPLES) -> dict[str, np.ndarray]:
