@@ -29,10 +29,11 @@ from statistics import median
 from typing import Final
 
 from benchmarks import fleet_tree
-from benchmarks.fleet_processes import FIRST, MADE, Rows, fleet_of, of
+from benchmarks.fleet_processes import FIRST, Rows, fleet_of, of
 from benchmarks.report import Figure, Report, Value, machine, number
 from benchmarks.soak_processes import Sample, slope_percent
 from fedgc.errors import BadSetting, EdgeFailed
+from fedgc.messages import SUMMED
 
 FEW: Final = 100
 MANY: Final = 1000
@@ -162,7 +163,7 @@ def _after_stop(rows: Sequence[Mapping[str, Value]]) -> dict[str, float | None]:
     back = number(after[-1]["at_s"]) - began if over[0]["back"] else None
     lost = sum(number(row["lost"]) for row in after) + number(over[0]["ended"])
     failed = max((number(row["failed"]) for row in after), default=0.0)
-    gone = sum(row["outcome"] not in MADE for row in after)
+    gone = sum(row["outcome"] not in SUMMED for row in after)
     return dict(zip(names, (back, lost, failed, gone), strict=True))
 
 

@@ -25,7 +25,6 @@ WAIT_S: Final = 240.0  # for the next row
 FIRST: Final = 1  # practice rounds
 SPARE: Final = 2  # invitations of a client whose session was lost
 GRACE_S: Final = 20.0  # a hundred clients in one process are silent for longer than the usual half
-MADE: Final = ("synced", "approximate")  # outcomes with a new model
 
 
 @dataclass(slots=True)

@@ -42,7 +42,6 @@ from benchmarks.fleet_clients import mean_update
 from benchmarks.fleet_processes import (
     FIRST,
     GRACE_S,
-    MADE,
     SPARE,
     WAIT_S,
     Fleet,
@@ -63,6 +62,7 @@ from fedgc.flower.client_loop import ClientLoop
 from fedgc.links.frames import Invitation
 from fedgc.links.identity import Identity
 from fedgc.links.session.client import Session, Terms
+from fedgc.messages import SUMMED
 from fedgc.sim.owned import end_with_the_parent
 from fedgc.training import CacheFiles, new_script_engine
 from fedgc.training.loop.environment import ScriptEnvironment
@@ -256,7 +256,7 @@ def _mb_per_site(rows: Sequence[Mapping[str, Value]], sites: Sequence[str]) -> f
 
 def _lost(rows: Sequence[Mapping[str, Value]], fleets: Sequence[str]) -> int:
     rounds = [row for fleet in fleets for row in of(rows, fleet, "round")]
-    return sum(row["outcome"] not in MADE or row["counted"] != row["clients"] for row in rounds)
+    return sum(row["outcome"] not in SUMMED or row["counted"] != row["clients"] for row in rounds)
 
 
 def _model_error(rows: Sequence[Mapping[str, Value]], clients: int) -> float | None:
@@ -264,7 +264,9 @@ def _model_error(rows: Sequence[Mapping[str, Value]], clients: int) -> float | N
     over, rounds = of(rows, "tree", "over"), of(rows, "tree", "round")
     if not over or not rounds:
         return None
-    expected = -sum(row["outcome"] in MADE for row in rounds) * mean_update(range(clients))  # updates descend
+    expected = -sum(row["outcome"] in SUMMED for row in rounds) * mean_update(
+        range(clients)
+    )  # updates descend
     return max(abs(number(over[0][each]) / expected - 1) for each in ("least", "most"))
 
 

@@ -16,9 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks.fleet_processes import FIRST, MADE, Rows, fleet_of, of
+from benchmarks.fleet_processes import FIRST, Rows, fleet_of, of
 from benchmarks.report import Figure, Report, Value, machine, number
 from fedgc.errors import EdgeFailed
+from fedgc.messages import SUMMED
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,4 +94,4 @@ def _spent_ms(rounds: Sequence[Mapping[str, Value]]) -> tuple[float, float] | No
 
 def _rounds_lost(rows: Sequence[Mapping[str, Value]]) -> int:
     rounds = [row for row in rows if row["what"] == "round" and row["outcome"] != "stopped"]
-    return sum(row["outcome"] not in MADE or row["counted"] != row["clients"] for row in rounds)
+    return sum(row["outcome"] not in SUMMED or row["counted"] != row["clients"] for row in rounds)

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.counting import CHUNKS, LOCAL_SAMPLES, SMALL, STEP, STEPS
-from fedgc.flower.preconditions import SUMMED
 from fedgc.history import RoundRow
+from fedgc.messages import SUMMED
 from fedgc.store import checkpoint
 from fedgc.store.database import Store
 

@@ -38,6 +38,7 @@ from benchmarks.stacked import Extras, stacked
 from benchmarks.streams import Stream
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError
+from fedgc.messages import SUMMED
 from fedgc.round.plan import injected
 from fedgc.run.machine import CHECK_BYTES
 from fedgc.sim.owned import processes
@@ -304,7 +305,7 @@ def _judged(bare: Measured, job: Job, marks: Sequence[Mark]) -> Measured:
 
 
 def _synced(point: Point) -> bool:
-    return point.row.outcome in ("synced", "approximate")
+    return point.row.outcome in SUMMED
 
 
 def _down(points: Sequence[Point]) -> Iterator[int]:

@@ -23,13 +23,13 @@ from fedgc.deploy.app_folder import Setting
 from fedgc.deploy.local_federation import LocalFederation, Node
 from fedgc.errors import EdgeFailed, FedgcError
 from fedgc.history import ClientRow
+from fedgc.messages import SUMMED
 from fedgc.store.database import Store
 from fedgc.store.views import Round
 
 ROOT = Path(__file__).parents[1]
 RUN_S = 900.0  # a run of an example takes less than a minute on a quiet machine
 LAST_ROUND = 1_000_000_000
-SUMMED = ("synced", "approximate")
 Figure = float | int | str | None
 Bands = Mapping[str, tuple[float, float]]
 

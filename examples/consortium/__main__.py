@@ -4,10 +4,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from examples.federation import SUMMED, Federation, Result, eventually, main, say
+from examples.federation import Federation, Result, eventually, main, say
 from examples.sites import SITES
 from fedgc.deploy.local_consortium import make_consortium
 from fedgc.errors import FedgcError
+from fedgc.messages import SUMMED
 from fedgc.secagg import Quantizer
 
 ROUNDS = 12

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from benchmarks.served import SERVER, SUPERLINK, SUPERNODE, Served
 from benchmarks.soak_faults import Fault, Kind, go_on, halt, make
-from examples.federation import ROOT, SUMMED, rows_by_name
+from examples.federation import ROOT, rows_by_name
 from examples.sites import SITES, STEPS
 from fedgc.deploy.app_folder import Setting
 from fedgc.errors import FedgcError, Unusable
+from fedgc.messages import SUMMED
 
 PACE_S = 0.03  # least time of a step: the machine has room for processes that start
 NAMES = tuple(f"site-{number}" for number in range(SITES))

@@ -10,8 +10,8 @@ norm (Sun et al., arXiv 1911.07963).
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from statistics import median_low
+from bisect import insort
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -50,6 +50,7 @@ class BoundedMean(AggregationRule):
         self._weight = 0.0
         self._distances: list[float] = []  # of this round
         self._before: list[float] = []  # of the last round
+        self._moved: list[float] = []  # those of both rounds above 0, the smallest first
         self._parts: dict[str, float] = {}  # of updates that do not count in full
         self._outliers: Mapping[str, float] = {}
 
@@ -62,29 +63,31 @@ class BoundedMean(AggregationRule):
         """Hold the update, or add it to the sum if enough others have been measured."""
         distance = self._distance(update)
         if not math.isfinite(distance):  # the last mean was not, so that the server has left it out
-            self._center, self._before = None, []
+            self._center, self._before, self._moved = None, [], _moved(self._distances)
             distance = self._distance(update)
         self._distances.append(distance)
+        if distance > 0:
+            insort(self._moved, distance)
         if self._sum is not None:
-            self._enter(Update(client, weight, update), self._distances[-1], self._bound())
+            self._enter(Update(client, weight, update), distance, self._bound_of(self._moved))
             return
         self._held.append(Update(client, weight, update))
         if len(self._held) > most_held(update.nbytes):
-            self._enter_held(self._bound())
+            self._enter_held(self._bound_of(self._moved))
 
     def result(self) -> Vector | None:
         """Return the center and the mean difference from it; it is the next round's center."""
         if not self._distances:
             return None
         if self._held:
-            self._enter_held(self._bound_of(self._distances))
+            self._enter_held(self._bound_of(_moved(self._distances)))
         mean, weight = self._sum, self._weight
         distances, room = self._distances, self._room
         self._outliers = {client: part for client, part in self._parts.items() if part < OUTLIER}
         self.clear()
         if mean is None or not weight:
             raise Refused("aggregator bounded-mean: saw updates of weight 0, needed more than 0")
-        self._center, self._before = self._mean(mean, weight, room), distances
+        self._center, self._before, self._moved = self._mean(mean, weight, room), distances, _moved(distances)
         return mean
 
     def _mean(self, total: Vector, weight: float, room: Vector | None) -> Vector:
@@ -110,19 +113,16 @@ class BoundedMean(AggregationRule):
         """Continue with this center."""
         if memory:
             self._center, self._before = memory["center"], memory["before"].tolist()
+            self._moved = _moved(self._before)
 
     def clear(self) -> None:
         """Discard the updates of a round; the center stays."""
         self._held, self._sum, self._weight, self._distances, self._parts = [], None, 0.0, [], {}
-        self._room = None
+        self._room, self._moved = None, _moved(self._before)
 
-    def _bound(self) -> float:
-        return self._bound_of([*self._distances, *self._before])
-
-    def _bound_of(self, distances: Sequence[float]) -> float:
-        """Return the bound; of two clients neither can be outvoted."""
-        moved = [each for each in distances if each > 0]
-        return self._factor * median_low(moved) if len(moved) >= FEWEST else math.inf
+    def _bound_of(self, moved: Sequence[float]) -> float:
+        """Return the bound, of sorted distances above 0; of two clients neither can be outvoted."""
+        return self._factor * moved[(len(moved) - 1) // 2] if len(moved) >= FEWEST else math.inf
 
     def _distance(self, update: Vector) -> float:
         center = self._center
@@ -154,6 +154,11 @@ class BoundedMean(AggregationRule):
 
         in_tiles(vector.size, enter)
         self._weight += update.weight
+
+
+def _moved(distances: Iterable[float]) -> list[float]:
+    """Return the distances above 0, the smallest first."""
+    return sorted(each for each in distances if each > 0)
 
 
 def most_held(update_bytes: int) -> int:

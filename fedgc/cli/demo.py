@@ -34,6 +34,7 @@ from fedgc.deploy.app_folder import Setting
 from fedgc.deploy.local_consortium import make_consortium
 from fedgc.deploy.local_federation import LocalFederation, Node, exposure
 from fedgc.errors import BadSetting, EdgeFailed
+from fedgc.messages import SUMMED
 from fedgc.secagg import Quantizer
 from fedgc.store.database import Store
 from fedgc.store.engine import ENVIRONMENT, default_path
@@ -59,7 +60,6 @@ UPLINK_KB_S: Final = 200.0  # a fifth of a second for an update of this model
 COLLECTING: Final = "collecting"  # the phase in which a codeword can be lost
 LATEST: Final = 3  # after so many rounds the kill does not wait for that phase
 SLOWER: Final = 4
-SUMMED: Final = ("synced", "approximate")  # outcomes of rounds with a sum
 SEEDS: Final = 2**31
 LEAST: Final = 3  # clients: a usual one, a slow one and one that dies
 NUMBERS: Final = Quantizer(clip=0.5, bits=20, ring=32, w_max=2000)  # updates of this model are far smaller

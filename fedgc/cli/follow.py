@@ -19,8 +19,9 @@ from fedgc.cli import view
 from fedgc.config import RunConfig
 from fedgc.deploy.superlink import KEEP_INSTALLED, framed
 from fedgc.errors import Unusable
-from fedgc.flower.preconditions import SUMMED, rounds_done
+from fedgc.flower.preconditions import rounds_done
 from fedgc.history import BestModel, ClientRow, Score
+from fedgc.messages import SUMMED
 from fedgc.store.database import Store
 from fedgc.store.explanation import INCOMPLETE
 from fedgc.store.liveness import reason_of

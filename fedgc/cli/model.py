@@ -16,7 +16,7 @@ from fedgc.cli.history import must_be_over
 from fedgc.cli.view import megabytes, terminal
 from fedgc.config import RunConfig, known
 from fedgc.errors import Unusable, nearest
-from fedgc.flower.preconditions import SUMMED
+from fedgc.messages import SUMMED
 from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Saved
 from fedgc.store.database import Store

@@ -18,6 +18,7 @@ from fedgc.errors import FedgcError, Unusable
 from fedgc.flower.app_guard import bundle_of
 from fedgc.flower.site_policy import is_foreign, request_of
 from fedgc.history import ClientRow
+from fedgc.messages import SUMMED
 from fedgc.policy import (
     AuditLog,
     Exchange,
@@ -41,7 +42,6 @@ from fedgc.store.database import Store
 from fedgc.store.descriptor import read_descriptor
 from fedgc.store.views import Run
 
-SUMMED: Final = ("synced", "approximate")
 LIMITS: Final = (
     "The rules bind fedgc's own client. An app of another kind could leave it out: only allow.apps and "
     "allow.signers, checked before any code of an app runs, keep other apps away.",

@@ -43,6 +43,7 @@ from fedgc.deploy.app_folder import App, app_in
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower import preconditions
 from fedgc.flower.signals import BY_USER
+from fedgc.messages import SUMMED
 from fedgc.store import checkpoint
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
@@ -285,7 +286,7 @@ class _Server:
         finally:
             self._place.host.superlink.close()  # what followed the log of this start
         self._has_model = self._has_model or any(
-            outcome in preconditions.SUMMED for _, outcome in ROUND_OVER.findall(over.log)
+            outcome in SUMMED for _, outcome in ROUND_OVER.findall(over.log)
         )
         self._unended = over.flower_run if self._place.wanted.superlink is not None else None
         return over

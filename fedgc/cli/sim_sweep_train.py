@@ -10,7 +10,7 @@ from statistics import fmean
 from fedgc.cli.sim_train import Training
 from fedgc.errors import Unusable
 from fedgc.history import RoundRow
-from fedgc.sim.play import SUMMED
+from fedgc.messages import SUMMED
 from fedgc.sim.sweep import Trial, scaled
 from fedgc.sim.sweep_file import Goal, Sweep, SweepScenario
 from fedgc.sim.training import Job, Point, train

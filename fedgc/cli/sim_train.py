@@ -24,6 +24,7 @@ from fedgc.cli.view import terminal
 from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import Setting
 from fedgc.errors import BadSetting, BadTask, Unusable
+from fedgc.messages import SUMMED
 from fedgc.sim import Request
 from fedgc.sim.checkpoint import Checkpoint
 from fedgc.sim.checkpoint_file import reading
@@ -39,7 +40,6 @@ from fedgc.web.report_page import page_of
 SHOWN: Final = 20  # rounds of the table on a terminal
 COLUMNS: Final = ("round", "outcome", "time", "clients", "steps counted", "loss", "sent", "figures")
 FILES: Final = ("trace", "links")  # of a request
-SUMMED: Final = ("synced", "approximate")
 SIMULATED: Final = {"client.app": "fedgc", "script": "", "site.gateway": ""}
 BY_OPTIONS: Final = {"task": "--train alone", "min-clients": "--clients"}
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from fedgc.config import RunConfig, known
 from fedgc.errors import BadSetting
 from fedgc.history import BestModel, ClientRow, Score
+from fedgc.messages import SUMMED
 from fedgc.run.client_faults import LOST
 from fedgc.store.views import Round, Run
 
@@ -81,7 +82,7 @@ def newest_metrics(rounds: Sequence[Round]) -> Mapping[str, float]:
 
 def partial_rounds(rounds: Sequence[Round]) -> str:
     """Return how many models lack samples, in words; empty if none does."""
-    made = [each.row for each in rounds if each.row.outcome in ("synced", "approximate")]
+    made = [each.row for each in rounds if each.row.outcome in SUMMED]
     shares = [row.coverage for row in made if row.lacking and row.coverage is not None]
     if not shares:
         return ""
@@ -186,7 +187,7 @@ def unit_of(rounds: Sequence[Round], config: RunConfig | None = None) -> str:
     """Return the unit of work: by the settings, if known; an exchange of local work has no blocks."""
     if config is not None and config.client_app == "fedgc":
         return "local steps" if config.work == "local" else "chunks"
-    local = any(each.row.outcome in ("synced", "approximate") and not each.row.blocks for each in rounds)
+    local = any(each.row.outcome in SUMMED and not each.row.blocks for each in rounds)
     return "local steps" if local else "chunks"
 
 
@@ -198,7 +199,7 @@ def gate_table(
     A skipped round saves the mean cost of an exchange in this run. A server that drops every client that has
     not done all its steps, `round_steps` in each round since the last exchange, would have lost that work.
     """
-    exchanged = [each for each in rounds if each.row.outcome in ("synced", "approximate")]
+    exchanged = [each for each in rounds if each.row.outcome in SUMMED]
     skipped = sum(each.row.outcome == "skipped" for each in rounds)
     cost = sum(each.up_bytes + each.down_bytes for each in exchanged) / max(1, len(exchanged))
     partial = target = 0

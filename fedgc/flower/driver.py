@@ -73,7 +73,7 @@ from fedgc.training.round_sum import RoundSum
 from fedgc.tuner import Tuner
 
 PRESENT_S: Final = 0.25  # between two live summaries,
-PRESENT_EACH_S: Final = 0.001  # and this for each client: a summary names all of them
+PRESENT_EACH_S: Final = 0.002  # and this for each client: a summary names all of them
 UNTOUCHED: Final = ("skipped", "empty")  # rounds that have added nothing; late updates stay in the sum
 LONGEST_WAIT_S: Final = 0.25
 TRIM_S: Final = 10.0  # between two times that freed memory is given back to the system, after a round

@@ -4,8 +4,8 @@ from dataclasses import replace
 from logging import WARNING, Logger
 
 from fedgc.errors import FedgcError
-from fedgc.flower.preconditions import SUMMED
 from fedgc.history import LEFT_OUT, RoundRow
+from fedgc.messages import SUMMED
 from fedgc.run.outputs import Finished
 
 

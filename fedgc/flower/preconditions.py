@@ -10,12 +10,12 @@ from typing import Final
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, Unusable
+from fedgc.messages import SUMMED
 from fedgc.store import checkpoint, owned
 from fedgc.store.database import Store
 from fedgc.store.views import Round
 
 OF_A_RESUME: Final = ("resume", "run")
-SUMMED: Final = ("synced", "approximate")  # outcomes that make a new model
 
 
 def must_be_new(run: str, store: Store, runs: Path) -> None:

@@ -8,11 +8,11 @@ from fedgc.errors import BadSetting
 from fedgc.flower.job import ServerModel
 from fedgc.flower.validation import Ending
 from fedgc.history import RoundRow
+from fedgc.messages import SUMMED
 from fedgc.secagg import Federation
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.training.private_mean import PrivateMean
 
-RELEASES: Final = ("synced", "approximate")  # outcomes that reveal a sum
 NOTHING: Final[Mapping[str, float]] = MappingProxyType({})
 
 
@@ -43,7 +43,7 @@ class PrivacyAccount:
 
     def released(self, row: RoundRow) -> Mapping[str, float]:
         """Return the figures after a round; empty if it has revealed nothing."""
-        if row.outcome not in RELEASES:
+        if row.outcome not in SUMMED:
             return NOTHING
         if self._pinned is not None:
             self._after[row.round] = {"epsilon": self._pinned.spent(row.version + 1)}

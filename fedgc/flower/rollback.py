@@ -14,9 +14,8 @@ from fedgc.flower.background import most_waiting
 from fedgc.flower.sink import Sink
 from fedgc.history import RoundRow
 from fedgc.large_vectors import IN_MEMORY_BYTES, Scratch
-from fedgc.messages import Close
+from fedgc.messages import SUMMED, Close
 from fedgc.run.collapse import CollapseWatch
-from fedgc.run.rows import SUMMED
 from fedgc.store.checkpoint import Checkpoint
 
 MOST_SOURCES: Final = 1000  # versions of which the clients are remembered

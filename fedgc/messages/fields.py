@@ -28,6 +28,7 @@ LARGEST_AMOUNT: Final = 1e30  # of seconds, of a squared norm: squares stay fini
 Kind = Literal["coded", "local", "masked"]
 Wire = Annotated[str, Filled("a codec")]  # its name and its options
 Outcome = Literal["synced", "approximate", "skipped", "empty", "aborted", "stopped"]
+SUMMED: Final = ("synced", "approximate")  # outcomes of rounds with a sum, thus with a new model
 Count = Annotated[int, Within(0, LARGEST_COUNT, f"{{name}} of 0 or more, at most {LARGEST_COUNT:g}")]
 Samples = Annotated[int, Within(1, LARGEST_COUNT, f"at least one sample, at most {LARGEST_COUNT:g}")]
 Steps = Annotated[int, Within(1, LARGEST_COUNT, f"a target of at least one step, at most {LARGEST_COUNT:g}")]

@@ -47,6 +47,7 @@ from operator import attrgetter
 
 from fedgc.gates import Decision, Reports
 from fedgc.messages import (
+    SUMMED,
     Close,
     Command,
     Event,
@@ -321,7 +322,7 @@ class Round:
 
     def _close(self, outcome: Outcome, now: float) -> list[Command]:
         """Release all clients; they may delete their work unless the next round continues it."""
-        summed = outcome in ("synced", "approximate")
+        summed = outcome in SUMMED
         if self.collecting is None:
             self.working_s = now - self.started_at
         elif self.result is None:

@@ -25,6 +25,7 @@ from fedgc.errors import BadPlacement
 from fedgc.gates import Decision, Reports
 from fedgc.history import RoundRow, Speeds
 from fedgc.messages import (
+    SUMMED,
     Advert,
     Codeword,
     Command,
@@ -62,7 +63,7 @@ from fedgc.run.late_updates import TOO_LATE, Answer, LateUpdates
 from fedgc.run.outputs import Append, Apply, Chose, Finished, Output, RunState
 from fedgc.run.parts import RunParts
 from fedgc.run.plans import Plans
-from fedgc.run.rows import NOTHING, SUMMED, awaited_in, caused, row_of, with_coverage
+from fedgc.run.rows import NOTHING, awaited_in, caused, row_of, with_coverage
 from fedgc.run.site_steps import SiteSteps
 from fedgc.run.speeds import MeasuredSpeeds
 

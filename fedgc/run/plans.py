@@ -6,6 +6,7 @@ from typing import Final
 
 from fedgc.config import AUTO, RunConfig
 from fedgc.history import PastRound, RoundRow
+from fedgc.messages import SUMMED
 from fedgc.round.machine import Assignment, Round
 from fedgc.round.plan import Fleet, Plan, make_plan, model_limit_s, upload_s
 from fedgc.round.replication import ReplicationTarget
@@ -13,7 +14,6 @@ from fedgc.round.scheduler import WorkSummary
 from fedgc.run.choice import Choice
 from fedgc.run.outputs import Chose, basis_of, kind_of
 from fedgc.run.planner import Planner, PlanRequest
-from fedgc.run.rows import SUMMED
 from fedgc.run.speeds import MeasuredSpeeds, learn_replication
 
 THIS_RUN: Final = "this run"  # if the run has no name

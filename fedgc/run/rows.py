@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Final
 
 from fedgc.history import ClientRow, RoundRow
+from fedgc.messages import SUMMED
 from fedgc.round.machine import Round
 from fedgc.round.scheduler import WorkSummary
 from fedgc.run.chunk_table import Holdings
 
-SUMMED: Final = ("synced", "approximate")  # outcomes with a new model
 NOTHING: Final = ("empty", "aborted")  # outcomes without any finished work
 
 

@@ -23,10 +23,11 @@ from typing import Final, Self
 
 from fedgc.errors import Unusable
 from fedgc.history import RoundRow
+from fedgc.messages import SUMMED
 from fedgc.run.machine import RunParts
 from fedgc.run.planner import Planner
 from fedgc.sim.past_run import PastClients, PastRun, rebuilt
-from fedgc.sim.play import SUMMED, TimedClients, play, seconds_of, waste_of
+from fedgc.sim.play import TimedClients, play, seconds_of, waste_of
 
 LEAST_ROUNDS: Final = 8
 PLAYED_GATES: Final = ("every", "drift", "pace", "loss-change", "qsr")

@@ -10,13 +10,12 @@ from typing import Any, Final
 
 from fedgc.config import RunConfig
 from fedgc.history import RoundRow
-from fedgc.messages import Continue, Held, Work
+from fedgc.messages import SUMMED, Continue, Held, Work
 from fedgc.run.machine import Append, Finished, Run, RunParts
 from fedgc.sim.clock import ClientModel, Finding, Line, Terms, VirtualClock
 from fedgc.sim.ours import SHARED
 
 FLOAT_BYTES: Final = 4
-SUMMED: Final = ("synced", "approximate")
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from fedgc.errors import BadSetting, EdgeFailed, Refused
 from fedgc.guards import LOG
 from fedgc.history import LEFT_OUT, RoundRow
 from fedgc.messages import (
+    SUMMED,
     Add,
     Continue,
     Failed,
@@ -53,7 +54,6 @@ from fedgc.sim.clock import UNCONTENDED, ArrayClientModel, Finding, Line, Scenar
 from fedgc.sim.exclusion import Exclusion
 from fedgc.sim.fleet import Fleet
 from fedgc.sim.ours import SHARED
-from fedgc.sim.play import SUMMED
 from fedgc.training import Answer, CommonModel, ServerOptimizer, Vector, new_engine
 from fedgc.training.digest import content_digest, probed
 from fedgc.training.round_sum import RoundSum

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fedgc.history import BY_SITE, ClientRow, RoundRow
+from fedgc.messages import SUMMED
 from fedgc.store.database import Store
 from fedgc.store.liveness import (
     ALIVE_S,
@@ -26,7 +27,6 @@ from fedgc.store.views import Round, Run
 
 INCOMPLETE: Final = "the run did not complete: "  # the prefix of the reason when the server gave up
 NAMED: Final = 5  # clients that a line names
-SUMMED: Final = ("synced", "approximate")
 START_TIMEOUT: Final = "timing.start-timeout-s"
 ONE_RUN: Final = "a SuperNode serves one run at a time"
 BACK: Final = "what it has finished counts once it is back"

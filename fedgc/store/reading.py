@@ -20,6 +20,7 @@ from sqlalchemy.orm import aliased
 
 from fedgc.errors import Unusable, nearest
 from fedgc.history import BestModel, ClientRow, PastRound, RoundRow, Score
+from fedgc.messages import SUMMED
 from fedgc.store import tables
 from fedgc.store.columns import counts_in, mapping_in, metrics_in
 from fedgc.store.records import Audited, Decided
@@ -32,7 +33,7 @@ PLAN: Final = "plan"  # the decision for a plan
 BEST: Final = "best"  # the decision that a model is the best so far
 HOURS: Final = "hours"  # when a client may train
 USED: Final = "chunks"  # chunks of site data that a run has begun to use
-_WITH_SUM: Final = ("synced", "approximate")
+_WITH_SUM: Final = SUMMED
 _CLIENT_ROW: Final = (
     "finished", "counted", "steps", "busy_s", "step_s", "spread_s", "upload_s", "download_s", "up_bytes",
     "down_bytes", "control_bytes", "refused",
@@ -261,7 +262,7 @@ def _runs() -> Select[Any]:
         select(func.count(tables.Round.id)).where(of_run).scalar_subquery().label("rounds"),
         select(func.max(tables.Round.round)).where(of_run).scalar_subquery().label("last_round"),
         select(func.count(tables.Round.id))
-        .where(of_run, tables.Round.outcome.in_(("synced", "approximate")))
+        .where(of_run, tables.Round.outcome.in_(SUMMED))
         .scalar_subquery()
         .label("models"),
     )

@@ -167,10 +167,17 @@ def _audited(connection: Connection, many: Sequence[tuple[Record, str | None]]) 
 
 def _json(value: Mapping[str, Any]) -> str:
     """Return a mapping as JSON that every reader accepts: no NaN, no NUL."""
-    words = json.dumps(_sound(value), default=str)
+    try:
+        words = json.dumps(value, allow_nan=False, default=_plain)
+    except (TypeError, ValueError):
+        words = json.dumps(_sound(value), default=str)
     if len(words) > LONGEST_JSON:
         raise BadMessage(f"store: saw {len(words)} characters of JSON, needed at most {LONGEST_JSON}")
     return words
+
+
+def _plain(value: object) -> object:
+    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def _sound(value: object) -> object:

@@ -15,6 +15,7 @@ from fedgc.errors import BadMessage, EdgeFailed, FedgcError
 from fedgc.fragments import fragment_of
 from fedgc.large_vectors import Readable
 from fedgc.messages import (
+    SUMMED,
     Close,
     Continue,
     Failed,
@@ -196,7 +197,7 @@ class LocalEngine(Engine):
         self._asked = None
 
     def _close(self, command: Close) -> None:
-        counted = command.outcome in ("synced", "approximate")
+        counted = command.outcome in SUMMED
         if self._fragments == 1 or not counted:
             super()._close(command)
         elif self._asked is not None:  # too late

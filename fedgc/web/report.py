@@ -11,6 +11,7 @@ from statistics import fmean, median
 from typing import Any, Final
 
 from fedgc.history import BestModel, ClientRow
+from fedgc.messages import SUMMED
 from fedgc.store.database import Store
 from fedgc.store.explanation import explain
 from fedgc.store.liveness import reason_of, state_of
@@ -22,7 +23,6 @@ from fedgc.web.plans import PlanMade, model_bytes_of, plans_made
 from fedgc.web.savings import Saved, saved
 from fedgc.web.snapshot import REFUSED, SettingShown, settings_shown
 
-SUMMED: Final = ("synced", "approximate")
 MOST_PLANS: Final = 100
 MOST_AUDIT: Final = 1000
 LONGEST_REASON: Final = 200  # characters; a client may send anything as its failure

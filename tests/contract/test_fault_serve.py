@@ -17,6 +17,7 @@ from statistics import median
 import pytest
 
 from benchmarks.served import CLIENT, SERVER, SUPERLINK, WAIT_S, Served, alive, eventually
+from fedgc.messages import SUMMED
 
 pytestmark = [pytest.mark.contract, pytest.mark.timeout(1800)]
 
@@ -64,7 +65,7 @@ class Ward(Served):
         rows = [each.row for each in self.history()]
         assert [row.round for row in rows] == list(range(1, len(rows) + 1))
         for one, two in pairwise(rows):
-            assert two.version == one.version + (one.outcome in ("synced", "approximate"))
+            assert two.version == one.version + (one.outcome in SUMMED)
 
 
 @pytest.fixture(scope="module")

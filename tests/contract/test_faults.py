@@ -32,7 +32,7 @@ from fedgc.flower.cache_folders import SPILLED, default_root, full_name, open_ca
 from fedgc.history import ClientRow
 from fedgc.links.pieces import WINDOW
 from fedgc.links.session.certificate import fingerprint, make_certificate
-from fedgc.messages import Mix, Work
+from fedgc.messages import SUMMED, Mix, Work
 from fedgc.store.views import Round
 from fedgc.training import CommonModel, new_engine
 from fedgc.training.pace import Pace
@@ -208,7 +208,7 @@ class Ongoing:
         assert numbers == list(range(after, after + len(rounds)))
         known, exact = rounds[0].row, True
         for before, this in pairwise([each.row for each in rounds]):
-            assert this.version == before.version + (before.outcome in ("synced", "approximate"))
+            assert this.version == before.version + (before.outcome in SUMMED)
             assert this.outcome in ("synced", "approximate", *others)
             if this.outcome not in others:
                 assert (this.outcome == "synced") == (this.short == ()), "it says what is missing"

@@ -8,6 +8,7 @@ import pytest
 
 from fedgc.deploy.local_federation import Node
 from fedgc.history import ClientRow, RoundRow
+from fedgc.messages import SUMMED
 from tests.contract.conftest import GATHER_S, PACE_S, WAIT_S, Federation, alive, eventually
 from tests.contract.stepping import FOLDER
 from tests.contract.test_script import by_client, model_of
@@ -71,7 +72,7 @@ def preempted(federation: Federation, name: str) -> None:
 def exchanged(federation: Federation, run: str) -> tuple[RoundRow, dict[str, ClientRow]]:
     """The first round with an exchange."""
     rounds = told(federation, run)
-    return next(each for each in rounds if each[0].outcome in ("synced", "approximate"))
+    return next(each for each in rounds if each[0].outcome in SUMMED)
 
 
 def in_mid_round(
@@ -92,7 +93,7 @@ def until_exchanged(federation: Federation, run: str, flower_run: int, name: str
 
 
 def has_sum(federation: Federation, run: str) -> bool:
-    return any(row.outcome in ("synced", "approximate") for row, _ in told(federation, run))
+    return any(row.outcome in SUMMED for row, _ in told(federation, run))
 
 
 def test_preempt_local_task_counts_each_finished_step(three: Federation, steps: Path):

@@ -14,6 +14,7 @@ from fedgc.cli.demo import NUMBERS
 from fedgc.deploy.app_folder import Setting
 from fedgc.deploy.local_consortium import make_consortium
 from fedgc.deploy.local_federation import NAME, Node
+from fedgc.messages import SUMMED
 from fedgc.store.database import Store
 from tests.contract.conftest import GATHER_S, WAIT_S, Federation, eventually
 
@@ -61,7 +62,7 @@ def rounds_of(federation: Federation, run: str) -> int:
     with federation.store() as store:
         if not any(each.run == run for each in store.runs()):
             return 0
-        return sum(each.row.outcome in ("synced", "approximate") for each in store.rounds(run))
+        return sum(each.row.outcome in SUMMED for each in store.rounds(run))
 
 
 def phase_of(federation: Federation) -> object:

@@ -28,22 +28,31 @@ class Channel:
         self._kept: deque[tuple[int, bytes]] = deque()
         self._kept_bytes = 0
         self._next = 0  # index into `kept`: the first that this stream has not carried
+        self._due = 0  # the last line that is to be sent now
 
-    def send(self, value: object) -> None:
-        """Keep `value` until the other side acknowledges it."""
+    def send(self, value: object, *, can_wait: bool = False) -> None:
+        """Keep `value` until the other side acknowledges it.
+
+        A line that `can_wait` is sent with the next one that cannot, or at the next ping.
+        """
         if len(self._kept) >= KEPT_LIMIT:
             raise BadMessage(f"the other side has not acknowledged {KEPT_LIMIT} lines")
         frame = wire.encode(value, self._numbered + 1)
         if self._kept_bytes + len(frame) > KEPT_BYTES:
             raise BadMessage(f"the other side has not acknowledged {self._kept_bytes} bytes of lines")
         self._numbered += 1
+        self._due = self._due if can_wait else self._numbered
         self._kept.append((self._numbered, frame))
         self._kept_bytes += len(frame)
 
     @property
     def waits(self) -> bool:
-        """Whether a line has not been sent on this stream."""
-        return self._next < len(self._kept)
+        """Whether a line is to be sent on this stream now."""
+        return self._next < len(self._kept) and self._kept[self._next][0] <= self._due
+
+    def hurry(self) -> None:
+        """Let no line wait."""
+        self._due = self._numbered
 
     @property
     def unheard(self) -> int:
@@ -76,6 +85,7 @@ class Channel:
         self.confirm(heard)
         self._next = 0
         self._sent = self.heard
+        self.hurry()
 
     def accept(self, sequence: int) -> bool:
         """Return whether a line with this number is new; a gap raises BadMessage."""

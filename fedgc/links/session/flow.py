@@ -42,8 +42,9 @@ class Flow:
     # ---- sending
 
     def ping(self) -> None:
-        """Send a ping."""
+        """Send a ping, and the lines that could wait."""
         self._pings = True
+        self.channel.hurry()
 
     def announce(self, offer: Offer, source: Source, *, at_once: bool) -> None:
         """Offer a vector; it flows at once, or `rests` until it is granted."""
@@ -141,12 +142,12 @@ class Flow:
         incoming = self.incoming.get(stream)
         return 0 if incoming is None else incoming.received
 
-    def close(self, stream: StreamId) -> None:
+    def close(self, stream: StreamId, *, can_wait: bool = False) -> None:
         """Note that a vector is whole and checked, and acknowledge it in a line that is kept."""
         incoming = self.incoming.pop(stream)
         self._acks.pop(stream, None)
         self._last = (Position(stream, incoming.offer.size),)
-        self.channel.send(Ack(stream, incoming.offer.size))
+        self.channel.send(Ack(stream, incoming.offer.size), can_wait=can_wait)
 
     def positions(self) -> tuple[Position, ...]:
         """Return how many bytes of each vector have arrived."""

@@ -15,7 +15,7 @@ from fedgc.links.byte_counts import Amounts
 from fedgc.links.frames import CHECKSUM_BYTES, Ack, Grant, Offer, StreamId, Unwanted
 from fedgc.links.pieces import Form, Incoming, Numbers, Source, check_offer
 from fedgc.links.session.flow import Flow
-from fedgc.messages import Close, Initialize, Refuse, Repair, Reveal, ToClient, Validate, Work
+from fedgc.messages import SUMMED, Close, Initialize, Refuse, Repair, Reveal, ToClient, Validate, Work
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,6 +59,7 @@ class Peer:
         self.stream: object = None  # the stream that carries the session now, if any
         self.readmitted_at = -math.inf  # when a stream followed a broken one
         self.over = ""  # why it was excluded
+        self._leaves = False  # it was asked to end, and does so once its round is over
         self.confirmed = False  # the client has its ticket: its token is void from here on
         self._numbers = numbers
         self._scratch = scratch
@@ -82,10 +83,18 @@ class Peer:
             stream = StreamId("codeword", command.round, command.attempt)
             version = self._version if isinstance(command, Reveal) else None
             self._expected[stream] = form_asked(self._numbers(version), command)
-        elif isinstance(command, Close):
+        can_wait = False
+        if isinstance(command, Close):
+            can_wait = command.outcome in SUMMED and self._only_waits(command.round)
             self.forget(command.round)
-        self.flow.channel.send(command)
-        self.wake()
+        self.flow.channel.send(command, can_wait=can_wait)
+        if not can_wait:
+            self.wake()
+
+    def _only_waits(self, round_: int) -> bool:
+        """Whether the client's update of a round is here, so that it waits for the next round."""
+        is_here = any(stream.number == round_ and not self._expected[stream].mixed for stream in self._done)
+        return is_here and not self._leaves
 
     def _send_model(self, version: int, model: Published | None, now: float) -> None:
         if version == self._version:
@@ -120,6 +129,11 @@ class Peer:
         self.flow.accounts.add(Amounts(refused=1), round_)
         self.flow.channel.send(Refuse(self.client, round_, reason))
         self.wake()
+
+    def leave(self) -> None:
+        """Let the client, which was asked to end, wait for nothing."""
+        self._leaves = True
+        self.flow.channel.hurry()
 
     # ---- codewords from the client
 
@@ -164,10 +178,12 @@ class Peer:
         """Return a whole codeword, checked, and its norm."""
         incoming = self.flow.incoming[stream]
         vector = incoming.finish()
-        self.flow.close(stream)
+        can_wait = not (self._expected[stream].mixed or self._leaves)
+        self.flow.close(stream, can_wait=can_wait)
         self._done.add(stream)
         del self._offers[stream]
-        self.wake()
+        if not can_wait:
+            self.wake()
         return vector, self._expected[stream].norm(vector)
 
     def drop(self, stream: StreamId) -> None:

@@ -30,6 +30,7 @@ from fedgc.messages import (
     LONGEST_REASON,
     Initialize,
     Joined,
+    Leaving,
     LinkEvent,
     Loaded,
     Lost,
@@ -315,6 +316,8 @@ class SessionTable:
         if isinstance(event, Joined) and self._exceeds(peer, Spent(joins=1, chunks=len(event.holds))):
             return
         peer.knows_work = peer.knows_work or isinstance(event, Joined)
+        if isinstance(event, Leaving):
+            peer.leave()
         self._emit(event)
 
     def _loaded(self, peer: Peer, ack: Ack) -> None:

@@ -109,3 +109,23 @@ def test_unacknowledged_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     one.send(Bye("x" * 250))
     frames = iter(one.next_frame, None)
     assert [read(frame).sequence for frame in frames] == [3, 4, 5]
+
+
+def test_line_that_can_wait_goes_with_next_one_or_at_ping() -> None:
+    sender = Channel()
+    sender.send(Bye("first"), can_wait=True)
+    assert not sender.waits
+    assert sender.next_frame() is None
+    sender.send(Bye("second"))
+    assert [read(sender.next_frame()).value.reason for _ in range(2)] == ["first", "second"]
+    sender.send(Bye("third"), can_wait=True)
+    sender.hurry()
+    assert sender.waits
+    assert read(sender.next_frame()).value.reason == "third"
+
+
+def test_line_that_can_wait_is_sent_again_on_new_stream() -> None:
+    sender = Channel()
+    sender.send(Bye("first"), can_wait=True)
+    sender.reopen(0)
+    assert read(sender.next_frame()).value.reason == "first"

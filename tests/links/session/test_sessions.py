@@ -11,7 +11,7 @@ from fedgc.links import frames as wire
 from fedgc.links.frames import Grant, Hello, Piece, StreamId
 from fedgc.links.pieces import Source, offer_of, packed
 from fedgc.links.session.sessions import SessionTable, Surroundings
-from fedgc.messages import Close, Reveal, Skip
+from fedgc.messages import Close, Leaving, Mix, Reveal, Skip
 from tests.config_of import config_of
 from tests.links.session.test_sessions_guards import as_sent
 
@@ -104,6 +104,57 @@ def test_next_codeword_comes_after_previous_one_is_added(sessions, taken) -> Non
     else:
         sessions.lose(first)
     assert grants(second) == [Grant(STREAM, 0)]
+
+
+def told(peer) -> list[str]:
+    """The kinds of the lines that are sent now."""
+    found = []
+    while (frame := peer.flow.next_frame()) is not None:
+        found.append(type(wire.decode(b"".join(frame), wire.FROM_SERVER, now=0.0, client="a").value).__name__)
+    return found
+
+
+def hands_in(sessions: SessionTable, reveal: Reveal):
+    """A client whose answer to this command is here."""
+    peer = comes(sessions, "a")
+    sessions.send(reveal)
+    sessions.arrived(peer, wire.encode(offer_of(STREAM, Source(CODEWORD)), 1))
+    assert told(peer) == ["Reveal", "Grant"]
+    sessions.arrived(peer, b"".join(wire.encode_piece(Piece(STREAM, 0, 416, as_sent(CODEWORD)))))
+    return peer
+
+
+@pytest.mark.parametrize("then", ["the next round", "a ping", "the client leaves"])
+def test_end_of_round_waits_for_next_line_to_client_without_work(sessions, then) -> None:
+    """A message costs the server more than the lines in it."""
+    peer = hands_in(sessions, Reveal("a", 1, 0, "local", None))
+    assert told(peer) == []
+    sessions.send(Close("a", 1, "synced", True))
+    assert told(peer) == []
+    if then == "the next round":
+        sessions.send(Reveal("a", 2, 0, "local", None))
+        assert told(peer) == ["Ack", "Close", "Reveal"]
+    elif then == "a ping":
+        peer.flow.ping()
+        assert told(peer) == ["Ack", "Close"]
+    else:
+        sessions.arrived(peer, wire.encode(Leaving(0.0, "a", 5.0), 2))
+        assert told(peer) == ["Ack", "Close"]
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_end_of_round_is_told_at_once_where_client_works_or_leaves(sessions, leaves) -> None:
+    mix = None if leaves else Mix((0,), ((1.0,),))
+    peer = comes(sessions, "a")
+    if leaves:
+        sessions.arrived(peer, wire.encode(Leaving(0.0, "a", 5.0), 1))
+    sessions.send(Reveal("a", 1, 0, "local" if leaves else "coded", mix))
+    sessions.arrived(peer, wire.encode(offer_of(STREAM, Source(CODEWORD)), 1 + leaves))
+    assert told(peer) == ["Reveal", "Grant"]
+    sessions.arrived(peer, b"".join(wire.encode_piece(Piece(STREAM, 0, 416, as_sent(CODEWORD)))))
+    assert told(peer) == ["Ack"]
+    sessions.send(Close("a", 1, "synced", True))
+    assert told(peer) == ["Close"]
 
 
 class Calls:

@@ -13,6 +13,7 @@ from fedgc.errors import BadMessage
 from fedgc.gates import Decision
 from fedgc.history import Speed, Speeds
 from fedgc.messages import (
+    SUMMED,
     Add,
     Close,
     Codeword,
@@ -277,7 +278,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def the_mean_is_over_what_came_in(self) -> None:
-        if self.round.outcome in ("synced", "approximate"):
+        if self.round.outcome in SUMMED:
             assert self.round.result
             np.testing.assert_allclose(self.fleet.sum / self.round.result.weight, self.fleet.plain, rtol=1e-9)
             there = {self.plan.clients.index(client) for client in self.fleet.added}
