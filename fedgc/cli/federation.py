@@ -14,6 +14,7 @@ from fedgc.policy.policy import DIGEST
 from fedgc.secagg import Descriptor, Federation, Privacy, Quantizer, TaskPin, guarantees, limits
 from fedgc.secagg.federation import least_threshold, member_list
 from fedgc.secagg.graph import Graph, graph_for
+from fedgc.secagg.shamir import POINTS
 from fedgc.store.descriptor import read_descriptor, write_descriptor
 from fedgc.store.engine import default_path
 from fedgc.store.vault import PASSPHRASE_IN, Vault, secret_of
@@ -70,7 +71,7 @@ class Pinned:
         members = member_list([_member(word) for word in self.members])
         numbers = self.numbers
         threshold = self.threshold if self.threshold is not None else least_threshold(len(members))
-        return Federation(
+        made = Federation(
             members,
             threshold,
             self.n_min,
@@ -80,6 +81,13 @@ class Pinned:
             self._graph(len(members), threshold),
             self._task(len(members)),
         )
+        colluders = self.sparse[0] or 0
+        if made.colluders < colluders:  # no graph is secure, and the complete one holds against fewer
+            raise BadSetting(
+                f"--colluders: saw {colluders} of {len(members)} members of whom {made.quorum} have to stay, "
+                f"needed at most {made.colluders}{_more_that_stay(len(members), colluders)}"
+            )
+        return made
 
     def _task(self, members: int) -> TaskPin | None:
         file, signatures = self.task
@@ -92,11 +100,24 @@ class Pinned:
 
     def _graph(self, members: int, threshold: int) -> Graph | None:
         """Return the graph of a large federation, None for the complete one."""
-        colluders, lost = self.sparse
+        (colluders, lost), quorum = self.sparse, max(threshold, self.n_min)
         if colluders is None:
+            if lost is not None:
+                raise BadSetting("--lost: saw it alone, needed --colluders")
             return None
+        if lost is not None and lost > members - quorum:
+            raise BadSetting(
+                f"--lost: saw {lost} of {members} members of whom {quorum} have to stay, "
+                f"needed at most {members - quorum}"
+            )
         lost = members // SHARE_LOST if lost is None else lost
-        return graph_for(members, threshold, max(threshold, self.n_min), colluders, lost)
+        graph = graph_for(members, threshold, quorum, colluders, lost)
+        if graph is None and members > POINTS:
+            raise BadSetting(
+                f"--colluders: saw {colluders} of {members} members of whom {quorum} have to stay and {lost} "
+                "may be lost, for which no graph is secure; needed fewer, or a larger --threshold"
+            )
+        return graph
 
     def _privacy(self) -> Privacy | None:
         noise, releases, delta = self.privacy
@@ -155,6 +176,11 @@ def _sign(opener: Opener, path: Path, descriptor: Descriptor) -> None:
     write_descriptor(path, signed)
     fid = signed.federation.fid.hex()
     sys.stdout.write(f"{path}: descriptor {fid[:_SHOWN]}..., {len(signed.endorsements)} signatures\n")
+
+
+def _more_that_stay(members: int, colluders: int) -> str:
+    """Return, as the end of a message, the threshold with which the complete graph holds against so many."""
+    return f", or --threshold {(members + colluders) // 2 + 1}" if colluders <= members - 2 else ""
 
 
 def _member(word: str) -> tuple[str, bytes]:

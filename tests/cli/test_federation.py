@@ -140,6 +140,9 @@ def test_changed_descriptor_is_refused(sessions: SessionTable, written: Path, pl
         (["--clip", "nan"], "clip: saw nan"),
         (["--noise", "2"], "privacy: needed --noise with --site-clip"),
         (["--colluders", "-1"], "graph: saw -1 colluding and 0 lost of 3 members, needed 0 to 3"),
+        (["--lost", "1"], "--lost: saw it alone, needed --colluders"),
+        (["--colluders", "1", "--lost", "1"], "--lost: saw 1 of 3 members of whom 3 have to stay, needed at"),
+        (["--colluders", "2"], "--colluders: saw 2 of 3 members of whom 3 have to stay, needed at most 1\n"),
         (["--member", "d"], "member 'd': needed name=public key"),
     ],
 )
@@ -152,6 +155,30 @@ def test_invalid_federation_gives_one_line_and_writes_nothing(
     assert said.stderr.startswith(f"fedgc: {sentence}")
     assert said.stderr.count("\n") == 1
     assert not (sessions.folder / "all.fed").exists()
+
+
+def named(sessions: SessionTable, count: int) -> list[str]:
+    others = (f"--member={number:03}={number + 1:064x}" for number in range(count - 1))
+    return [*others, f"--member=a={sessions.key('a')}"]
+
+
+def test_colluders_are_never_fewer_than_asked_for(sessions: SessionTable):
+    path, members = sessions.folder / "all.fed", named(sessions, 30)
+    path.unlink(missing_ok=True)
+    refused = sessions.federation(*members, "--colluders", "20")
+    needed = "saw 20 of 30 members of whom 21 have to stay, needed at most 11, or --threshold 26"
+    assert (refused.returncode, refused.stderr) == (2, f"fedgc: --colluders: {needed}\n")
+    assert not path.exists()
+    assert sessions.federation(*members, "--colluders", "20", "--threshold", "26").returncode == 0
+    assert (
+        "while at most 21 of them work with the server" in sessions.fedgc("keys", "check", path.name).stdout
+    )
+
+
+def test_large_federation_without_secure_graph_is_refused(sessions: SessionTable):
+    said = sessions.federation(*named(sessions, 300), "--colluders", "150")
+    assert said.returncode == 2
+    assert "for which no graph is secure; needed fewer, or a larger --threshold" in said.stderr
 
 
 def test_two_sites_are_refused(sessions: SessionTable, members: list[str]):
