@@ -36,10 +36,14 @@ def _tasks(entries: Names) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a site allows. `lines` has the line of each key in `file`, and that of each section."""
+    """What a site allows. `lines` has the line of each key in `file`, and that of each section.
+
+    A key within an inline table has the line of the table. `keys` are those that the file sets.
+    """
 
     file: Path
     lines: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    keys: frozenset[str] = frozenset()
     apps: Names | None = setting(
         "allow.apps", None, "only these apps run, by the digest of their code: {}", _digests,
         f"digests as `fedgc policy digest` prints them, {DIGEST}...",

@@ -13,8 +13,10 @@ from fedgc.errors import Unusable, nearest, text_of
 from fedgc.policy.hours import Hours, zone_of
 from fedgc.policy.policy import Names, Policy
 
-SECTION: Final = re.compile(r"\s*\[\s*([\w-]+)\s*\]")
-KEY: Final = re.compile(r"\s*([\w-]+)\s*=")
+PART: Final = re.compile(r"""[\w-]+|"[^"]*"|'[^']*'""")  # of a key, which may be quoted
+PATH: Final = rf"((?:{PART.pattern})(?:\s*\.\s*(?:{PART.pattern}))*)"
+SECTION: Final = re.compile(rf"\s*\[\s*{PATH}\s*\]")
+KEY: Final = re.compile(rf"\s*{PATH}\s*=")
 RULES: Final[Mapping[str, str]] = MappingProxyType(  # key in the file -> field
     {each.metadata["key"]: each.name for each in fields(Policy) if "key" in each.metadata}
 )
@@ -47,7 +49,8 @@ def read_policy(path: Path) -> Policy:
             if key not in RULES:
                 raise Unusable(f"{policy.where(key)}: unknown rule{nearest(key, RULES)}")
             given[RULES[key]] = _value(policy, key, value)
-    return _consistent(replace(policy, **given), given)
+    keys = frozenset(key for key, name in RULES.items() if name in given)
+    return _consistent(replace(policy, **given, keys=keys), given)
 
 
 def explained(policy: Policy) -> tuple[str, ...]:
@@ -55,9 +58,8 @@ def explained(policy: Policy) -> tuple[str, ...]:
     said = []
     for key, name in RULES.items():
         value = getattr(policy, name)
-        is_set = key in policy.lines or key == "audit.log"
         text = ", ".join(value) or "none" if isinstance(value, tuple) else value
-        if is_set:
+        if key in policy.keys or key == "audit.log":
             said.append(f"{policy.where(key)}: {SAYS[key]['says'].format(text)}.")
     return tuple(said)
 
@@ -81,14 +83,20 @@ def implied(policy: Policy) -> tuple[str, ...]:
 
 
 def _lines(text: str) -> Iterator[tuple[str, int]]:
-    """Yield each section and each key with its line; the first one counts."""
+    """Yield each section and each key with its line, as far as lines begin with them."""
     section = ""
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if found := SECTION.match(line):
-            section = found[1]
+            section = _path(found[1])
             yield section, number
         elif found := KEY.match(line):
-            yield f"{section}.{found[1]}" if section else found[1], number
+            key = _path(found[1])
+            yield f"{section}.{key}" if section else key, number
+
+
+def _path(text: str) -> str:
+    """Return a key without quotes and blanks: `"limits" . bytes-per-day` is limits.bytes-per-day."""
+    return ".".join(part.strip("\"'") for part in PART.findall(text))
 
 
 def _value(policy: Policy, key: str, value: Any) -> Any:  # noqa: ANN401  what TOML holds

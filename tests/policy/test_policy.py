@@ -218,6 +218,30 @@ def test_explanation_names_each_rule_with_its_line(site: Path):
     assert len(said) == len(MASKED.split("=")), "a sentence for each rule, and the log"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\nlimits.exchanges-per-day = 3\n",
+        '[limits]\n"exchanges-per-day" = 3\n',
+        "['limits']\nexchanges-per-day = 3\n",
+        "\n limits . 'exchanges-per-day'=3\n",
+        "\nlimits = { exchanges-per-day = 3 }\n",
+        "# of a day\u2028or two\nlimits = { exchanges-per-day = 3 }\n",
+    ],
+)
+def test_rule_is_explained_in_each_form_of_toml(site: Path, text: str):
+    site.write_text(text)
+    policy, rule = read_policy(site), "site.toml, line 2 (limits.exchanges-per-day)"
+    assert [each.partition(":")[0] for each in explained(policy)] == [rule, "site.toml (audit.log)"]
+    (refusal,) = check(policy, REQUEST, SPENT, NIGHT)
+    assert refusal.text.startswith(f"{rule}: ")
+
+
+def test_text_that_looks_like_rule_is_not_explained(site: Path):
+    site.write_text('[audit]\nlog = """x\n[gpu]\nshare = 3"""\n')
+    assert [each.partition(" (")[2][:9] for each in explained(read_policy(site))] == ["audit.log"]
+
+
 def test_empty_policy_allows_everything(site: Path):
     site.write_text("")
     asked = Request("ward", "any:task", app_digest=OTHER)
