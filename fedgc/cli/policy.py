@@ -118,8 +118,8 @@ def export_log(file: Path, run: str | None, noted: str) -> None:
     """Print the entries of a verified log."""
     verified = verify(file, noted)
     with file.open("rb") as log:
-        lines = log.read(verified.size_bytes).decode().splitlines()  # a client may append meanwhile
-    for line in lines:
+        text = log.read(verified.size_bytes).decode()  # a client may append meanwhile
+    for line in text.split("\n")[:-1]:  # texts of a server may hold other ends of lines, such as U+2028
         if run is None or json.loads(line)["run"] == run:
             sys.stdout.write(f"{line}\n")
 

@@ -136,3 +136,13 @@ def test_log_is_exported_if_it_verifies(tmp_path: Path):
     for word in ("verify", "export"):
         with pytest.raises(EdgeFailed, match="line 3: saw"):
             fedgc("audit", word, log.path)
+
+
+@pytest.mark.parametrize("end", ["\u2028", "\x85"])
+def test_line_of_log_is_exported_whole(tmp_path: Path, end: str):
+    log = AuditLog(tmp_path / "site.audit.jsonl", ZoneInfo("UTC"), time.time)
+    log.append(Entry("refused", "north", f"ward{end}x", rule=f"saw{end}none"))
+    log.append(Entry("joined", "north", "ward"))
+    assert fedgc("audit", "export", log.path).stdout == log.path.read_text()
+    exported = fedgc("audit", "export", log.path, "--run", f"ward{end}x").stdout
+    assert json.loads(exported)["rule"] == f"saw{end}none"
