@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -215,9 +216,11 @@ def read_head(path: Path) -> Head:
 
 
 def write_head(path: Path, head: Head) -> None:
-    """Write the head beside a log, whole or not at all, also if the power fails."""
+    """Write the head beside a log, whole or not at all, also if the power fails; with the mode of the log."""
     new = _head_of(path).with_suffix(".new")
-    with new.open("w") as file:
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        os.fchmod(descriptor, stat.S_IMODE(path.stat().st_mode))
         file.write(json.dumps(asdict(head)))
         file.flush()
         os.fsync(file.fileno())

@@ -38,6 +38,14 @@ def test_totals_survive_restart(log: AuditLog):
     assert log.path.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o640])
+def test_head_has_mode_of_its_log(log: AuditLog, mode: int):
+    log.path.chmod(mode)
+    log.append(Entry("joined", "south", "ward"))
+    head = log.path.with_name("site.audit.jsonl.head")
+    assert (head.stat().st_mode & 0o777, log.path.stat().st_mode & 0o777) == (mode, mode)
+
+
 def test_clock_that_is_set_back_gives_no_day_twice(log: AuditLog):
     def append(days: float) -> tuple[int, int]:
         again = AuditLog(log.path, UTC, lambda: NOW + days * DAY_S)
