@@ -29,9 +29,10 @@ _MODE: Final = "fedgc_mode"  # execution option of a connection: reading unless 
 _ADVISORY: Final = 0x6665646763  # "fedgc", the key of the lock in PostgreSQL
 _CACHE_KB: Final = 16_384
 _PAUSE_S: Final = 0.02
+STORE_DAMAGED: Final = "`fedgc store check` says where, a backup helps"
 _SQLITE_ERRORS: Final = {
     "SQLITE_NOTADB": "is not a database; needed an SQLite file of fedgc, or no file",
-    "SQLITE_CORRUPT": "is damaged; `fedgc store check` says where, a backup helps",
+    "SQLITE_CORRUPT": "is damaged; {}",
     "SQLITE_READONLY": "is read-only; needed the right to write it and its folder",
     "SQLITE_CANTOPEN": "cannot be opened; needed a folder that exists and may be written",
     "SQLITE_BUSY": "is locked by another program; needed a turn to write",
@@ -99,8 +100,9 @@ def address(url: str | None, environment: Mapping[str, str]) -> URL:
 class Database:
     """An open database: `reading` and `writing` give a connection for one transaction."""
 
-    def __init__(self, url: URL, wait_s: float) -> None:
-        self.url = url
+    def __init__(self, url: URL, wait_s: float, *, kind: str = "store", damaged: str = STORE_DAMAGED) -> None:
+        """`kind` names the database in errors, and `damaged` says what helps if its file is damaged."""
+        self.url, self._kind, self._damaged = url, kind, damaged
         self.name = url.render_as_string(hide_password=True)
         self.is_sqlite = url.get_backend_name() == "sqlite"
         self.is_memory = self.is_sqlite and url.database in (None, "", ":memory:")
@@ -112,7 +114,7 @@ class Database:
         try:
             self.engine = create_engine(url, **self._options())
         except (exc.ArgumentError, ImportError) as error:
-            raise Unusable(f"store {self.name}: {_without_driver(url, error)}") from error
+            raise Unusable(f"{self._kind} {self.name}: {_without_driver(url, error)}") from error
         event.listen(self.engine, "connect", self._on_connect)
         event.listen(self.engine, "begin", self._on_begin)
 
@@ -126,7 +128,7 @@ class Database:
     def reading(self) -> Iterator[Connection]:
         """Open a connection with a snapshot of the database."""
         with (
-            guarded("the store", self.name, EdgeFailed),
+            guarded(f"the {self._kind}", self.name, EdgeFailed),
             self._turn,
             self.plainly(),
             self.engine.connect() as connection,
@@ -138,7 +140,7 @@ class Database:
     def writing(self) -> Iterator[Connection]:
         """Open the connection of the only writer; its changes are committed together or not at all."""
         with (
-            guarded("the store", self.name),
+            guarded(f"the {self._kind}", self.name),
             self._turn,
             self.plainly(),
             self.engine.connect() as connection,
@@ -166,7 +168,7 @@ class Database:
         try:
             yield
         except (exc.IntegrityError, exc.DataError) as error:
-            raise BadMessage(f"store {self.name}: refused: {text_of(error.orig or error)}") from error
+            raise BadMessage(f"{self._kind} {self.name}: refused: {text_of(error.orig or error)}") from error
         except exc.SQLAlchemyError as error:
             raise self._meaning(error) from error
 
@@ -202,8 +204,10 @@ class Database:
         code = str(getattr(cause, "sqlite_errorname", ""))
         for prefix, meaning in _SQLITE_ERRORS.items():
             if code.startswith(prefix):
-                return _KINDS.get(prefix, EdgeFailed)(f"store {self.name}: {meaning}")
-        return EdgeFailed(f"store {self.name}: {text_of(cause)}")
+                return _KINDS.get(prefix, EdgeFailed)(
+                    f"{self._kind} {self.name}: {meaning.format(self._damaged)}"
+                )
+        return EdgeFailed(f"{self._kind} {self.name}: {text_of(cause)}")
 
 
 def use_wal(database: Database, wait_s: float) -> None:

@@ -36,6 +36,9 @@ Entropy = Callable[[int], bytes]
 PASSPHRASE_IN: Final = "FEDGC_PASSPHRASE"  # noqa: S105  the variable that may hold one
 WAIT_S: Final = 5.0
 SHORTEST_SECRET: Final = 8
+DAMAGED: Final = (
+    "never restore a copy, which may mask an update twice: the site needs a new vault and descriptor"
+)
 _COST: Final = 2**15  # of scrypt: 32 MB and about a tenth of a second for each guess
 _SALT_BYTES: Final = 16
 _NONCE_BYTES: Final = 12
@@ -73,7 +76,8 @@ class Vault:
         if len(secret) < SHORTEST_SECRET:
             raise Unusable(f"vault {path}: saw a secret of {len(secret)} bytes, needed {SHORTEST_SECRET}")
         lock = _take(path)
-        database = Database(URL.create("sqlite", database=str(path)), WAIT_S)
+        url = URL.create("sqlite", database=str(path))
+        database = Database(url, WAIT_S, kind="vault", damaged=DAMAGED)
         event.listen(database.engine, "connect", _on_connect)
         try:
             use_wal(database, WAIT_S)

@@ -178,6 +178,15 @@ def test_file_of_other_program_is_refused(path):
         Vault.open(path, SECRET)
 
 
+def test_damaged_vault_is_not_to_be_restored(path):
+    with Vault.open(path, SECRET) as vault:
+        vault.write(FID, put(a=bytes(10_000)))
+    path.write_bytes(path.read_bytes()[:3000])
+    with pytest.raises(EdgeFailed, match=r"vault sqlite.*: is damaged; never restore a copy") as damaged:
+        Vault.open(path, SECRET)
+    assert "backup" not in str(damaged.value)
+
+
 def test_uncreatable_folder_is_reported(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(Unusable, match="needed a file to read and write"):
