@@ -5,13 +5,15 @@ training is a run of the site's own fleet. The consortium decides what is traine
 inherited. The site decides how its fleet trains it: other settings have their defaults, or the values in the
 node config (`site-settings`).
 
-The run is named after the consortium's run (by Flower's number if that has no name) and the gateway. If a
-gateway is started again, the run goes on from its last checkpoint, once the run of the earlier gateway has
-ended.
+The run is named after the consortium's run (by Flower's number if that has no name) and the gateway
+(`run_name`). If a gateway is started again, the run goes on from its last checkpoint, once the run of the
+earlier gateway has ended.
 """
 
+import hashlib
 import math
 import os
+import re
 import shlex
 import time
 from collections.abc import Mapping
@@ -25,7 +27,7 @@ from fedgc.cli import view
 from fedgc.cli.run import Place, Wanted, host_of, must_be_known, started
 from fedgc.cli.settings import parse
 from fedgc.cli.signals import like_ctrl_c
-from fedgc.config import RunConfig
+from fedgc.config import NAME, RunConfig
 from fedgc.config.names import group_of
 from fedgc.deploy.app_folder import App, Setting
 from fedgc.deploy.superlink import Superlink
@@ -47,6 +49,9 @@ GIVEN: Final[Mapping[str, Setting]] = {
 }
 END_S: Final = 60.0  # for the run of an earlier gateway to end
 POLL_S: Final = 0.2
+LONGEST_NAME: Final = 64  # characters of a run's name
+_NOT_IN_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+_DIGITS: Final = 8  # of a digest
 
 
 def serve_site(app: Path | None, consortium: int) -> None:
@@ -98,7 +103,7 @@ def site_settings(environment: ScriptEnvironment, place: Path, consortium: int) 
         key: each for key, each in given.items() if group_of(key) in INHERITED and not key.startswith(OWN)
     }
     of_run = given.get("resume") or given.get("run") or f"run-{consortium}"
-    name = f"{of_run}-{own.get('name') or 'site'}"
+    name = run_name(f"{of_run}-{own.get('name') or 'site'}")
     mine = parse(shlex.split(str(own.get(SETTINGS, ""))))
     refused = sorted(mine.keys() & {"run", "resume", "site.gateway"})
     if refused:
@@ -106,6 +111,18 @@ def site_settings(environment: ScriptEnvironment, place: Path, consortium: int) 
     settings: dict[str, Setting] = {**inherited, **GIVEN, **mine, "run": name, "site.gateway": str(place)}
     steps, config = environment.config().round_steps, RunConfig.read(settings)
     return {**settings, "rounds": config.rounds * math.ceil(steps / config.round_steps)}
+
+
+def run_name(text: str) -> str:
+    """Return a text as the name of a run: if it has other characters or is too long, with its digest.
+
+    >>> run_name("ward-north"), run_name("ward-Klinik Süd")
+    ('ward-north', 'ward-Klinik-S-d-1a48ee79')
+    """
+    if NAME.fullmatch(text):
+        return text
+    digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:_DIGITS]
+    return f"{_NOT_IN_NAME.sub('-', text)[: LONGEST_NAME - _DIGITS - 1]}-{digest}"
 
 
 def write_place(environment: ScriptEnvironment) -> Path:

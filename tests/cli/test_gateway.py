@@ -51,6 +51,21 @@ def test_each_consortium_run_has_site_run_of_its_own() -> None:
     assert named == ["spring-north", "run-7-north", "run-8-north", "summer-north"]
 
 
+def test_name_of_gateway_may_have_any_characters() -> None:
+    names = ("Klinik Nord", "Klinik-Nord", "München", "n" * 60, "n" * 61)
+    named = [str(site_settings(environment({"name": name}), PLACE, 7)["run"]) for name in names]
+    assert len(set(named)) == len(names)
+    assert [each.rpartition("-")[0] for each in named[:3]] == [
+        "spring-Klinik-Nord",
+        "spring-Klinik",
+        "spring-M-nchen",
+    ]
+    assert [len(each) for each in named[3:]] == [64, 64]
+    assert named[0] == site_settings(environment({"name": "Klinik Nord"}), PLACE, 7)["run"], (
+        "as resume needs it"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
