@@ -22,6 +22,7 @@ from fedgc.links.identity import Identity
 SALT_BYTES: Final = 16
 TEXTS: Final = "SU"
 KINDS: Final = "biuf"  # of numpy's types: what tensors hold
+WIDEST: Final = 8  # bytes of a number in a tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +115,22 @@ def own_manifest(store: ChunkStore, site: Site) -> Manifest:
 
 def _samples(columns: Arrays, chunks: int, ids: str) -> int:
     lengths = {name: len(each) if each.ndim else 0 for name, each in columns.items()}
-    kinds = {name: str(each.dtype) for name, each in columns.items() if each.dtype.kind not in KINDS}
+    kinds = {name: str(each.dtype) for name, each in columns.items() if not _fits(each.dtype)}
     if kinds:
         texts = [name for name in kinds if columns[name].dtype.kind in TEXTS and not ids]
         hint = f"; if it names the records: --ids {texts[0]}" if texts else ""
-        raise Unusable(f"split: saw arrays of types {kinds}, needed numbers{hint}")
+        raise Unusable(f"split: saw arrays of types {kinds}, needed numbers of at most 64 bits{hint}")
     if len(set(lengths.values())) != 1 or RECORD in columns:
         raise Unusable(f"split: saw arrays of lengths {lengths}, needed at least one, and one length for all")
     samples = next(iter(lengths.values()))
     if not 1 <= chunks <= samples:
         raise Unusable(f"split: saw {chunks} chunks of {samples} samples, needed 1 to {samples} chunks")
     return samples
+
+
+def _fits(dtype: np.dtype[Any]) -> bool:
+    """Return whether tensors can hold numbers of this type."""
+    return dtype.kind in KINDS and dtype.itemsize <= WIDEST
 
 
 def _names(arrays: Arrays, ids: str, samples: int) -> NDArray[Any]:

@@ -47,6 +47,7 @@ def test_unknown_column_of_names_is_refused_with_known_ones(tmp_path: Path):
     [
         ({"labels": np.arange(3)}, 2, "needed at least one, and one length for all"),
         ({"names": np.array(["a"] * SAMPLES)}, 2, "saw arrays of types .*names.*, needed numbers"),
+        ({"dose": np.zeros(SAMPLES, np.longdouble)}, 2, "saw arrays of types .*dose.*, needed numbers of at"),
         ({}, SAMPLES + 1, "saw 41 chunks of 40 samples, needed 1 to 40 chunks"),
     ],
 )
@@ -60,7 +61,9 @@ def test_unusable_data_is_refused(tmp_path: Path, change, chunks: int, sentence:
 def test_column_of_text_is_suggested_as_names(tmp_path: Path):
     site, store = site_of(tmp_path / "site.key"), ChunkStore(str(tmp_path / "store"))
     columns = {**arrays(), "patient": np.array(["p-1"] * SAMPLES)}
-    with pytest.raises(Unusable, match=r"\{'patient': '<U3'\}, needed numbers; .*: --ids patient$"):
+    with pytest.raises(
+        Unusable, match=r"\{'patient': '<U3'\}, needed numbers of at most 64 bits; .*: --ids patient$"
+    ):
         split(columns, 2, store, site)
 
 
