@@ -7,9 +7,10 @@ fedgc keys new, federation, check
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
+from click.core import ParameterSource
 
 from fedgc.errors import Unusable
 
@@ -18,6 +19,7 @@ keys = typer.Typer(help="Make, show, renew and revoke keys.", no_args_is_help=Tr
 Folder = Annotated[
     Path, typer.Option("--folder", envvar="FEDGC_KEYRING", help="The folder of the deployment's keys.")
 ]
+SIGNING: Final = ("path", "vault", "key_file")  # what `keys federation` takes to sign a descriptor
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 VaultPath = Annotated[
     Path | None, typer.Option("--vault", help="The site's vault; by default vault.db by the store.")
@@ -85,6 +87,7 @@ def new(vault: VaultPath = None, key_file: KeyFile = None) -> None:
 
 @keys.command("federation")
 def federation(  # noqa: PLR0913, PLR0917  one for each option
+    context: typer.Context,
     path: Annotated[Path, typer.Argument(help="The descriptor's file.")],
     member: Annotated[
         list[str] | None, typer.Option(help="A site, as name=public key; repeated for each.")
@@ -133,6 +136,7 @@ def federation(  # noqa: PLR0913, PLR0917  one for each option
 
     opener = Opener(vault, key_file)
     if not member:
+        _must_only_sign(context)
         sign(opener, path)
         return
     numbers = Numbers(clip, bits, ring, largest_weight)
@@ -142,6 +146,17 @@ def federation(  # noqa: PLR0913, PLR0917  one for each option
         tuple(member), threshold, n_min, exchanges, numbers, site_clip, privacy, sparse, (task, signatures)
     )
     write(opener, path, pinned)
+
+
+def _must_only_sign(context: typer.Context) -> None:
+    """Refuse options that a descriptor which is there already cannot follow."""
+    for each in context.command.params:
+        is_given = context.get_parameter_source(each.name or "") is ParameterSource.COMMANDLINE
+        if is_given and each.name not in SIGNING:
+            raise Unusable(
+                f"keys federation: saw {each.opts[0]} without --member; needed the members of a new "
+                "descriptor, or no such option to sign the one that is there"
+            )
 
 
 @keys.command("check")

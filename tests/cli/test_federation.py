@@ -110,6 +110,17 @@ def test_every_member_can_sign_without_changing_hash(sessions: SessionTable, wri
     assert before["descriptor"] == after["descriptor"]
 
 
+@pytest.mark.parametrize("words", [["--threshold", "3"], ["--n-min", "3"], ["--delta", "1e-6"]])
+def test_options_of_new_descriptor_are_refused_at_signing(
+    sessions: SessionTable, written: Path, words: list[str]
+):
+    before = written.read_bytes()
+    said = sessions.federation(*words, vault="b")
+    assert said.returncode == 2
+    assert f"saw {words[0]} without --member; needed the members of a new descriptor" in said.stderr
+    assert written.read_bytes() == before
+
+
 def test_non_member_cannot_sign(sessions: SessionTable, written: Path):
     sessions.key("stranger")
     said = sessions.federation(vault="stranger")
