@@ -14,8 +14,9 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fedgc.errors import NotAdmitted, Refused, Unusable
+from fedgc.errors import BadMessage, NotAdmitted, Refused, Unusable
 from fedgc.links.identity import Identity
+from fedgc.secagg.keys import check_public
 
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12
@@ -40,6 +41,10 @@ def client_key_of(text: str) -> bytes:
         X25519PublicKey.from_public_bytes(key)
     except ValueError as error:
         raise Unusable(f"client key: saw {text[:80]!r}, needed 64 hexadecimal digits") from error
+    try:
+        check_public(key, f"client key {text}")  # no shared secret can be made with others
+    except BadMessage as error:
+        raise Unusable(str(error)) from error
     return key
 
 

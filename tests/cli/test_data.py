@@ -98,6 +98,7 @@ def test_remove_names_all_chunks_of_record_and_runs_of_any(data, tmp_path: Path)
         (("split", "ward.npz", "--to", "store", "--chunks", "2", "--ids", "z"), "--ids: saw 'z', needed"),
         (("split", "ward.npz", "--to", "store"), "saw 64 chunks of 20 samples, needed 1 to 20 chunks"),
         (("admit", "store", "0a1b"), "client key: saw '0a1b', needed 64 hexadecimal digits"),
+        (("admit", "store", "00" * 32), f"client key {'00' * 32}: saw a key of small order"),
         (("admit", "store", "00" * 31 + "01"), "key site.key: No such file"),
         (("verify", "none"), "chunk store none: no file "),
         (("remove", "1", "--from", "none"), "key site.key: No such file"),
