@@ -163,7 +163,7 @@ def secret_of(key: Path | None, environment: Mapping[str, str]) -> bytes | None:
     if key is not None:
         return key_file(key)
     passphrase = environment.get(PASSPHRASE_IN)
-    return None if passphrase is None else passphrase.encode()
+    return None if passphrase is None else passphrase.encode(errors="surrogateescape")  # also if no UTF-8
 
 
 def _take(path: Path) -> int:

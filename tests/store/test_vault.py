@@ -23,7 +23,7 @@ from fedgc.secagg import (
     Terms,
     packets,  # fmt: skip
 )
-from fedgc.store.vault import Vault, key_file
+from fedgc.store.vault import PASSPHRASE_IN, Vault, key_file, secret_of
 
 SECRET = b"correct horse battery"
 FID, OTHER = b"\1" * 32, b"\2" * 32
@@ -125,6 +125,12 @@ def test_other_passphrase_does_not_open_vault(path):
     with pytest.raises(Unusable, match="saw a secret of 3 bytes"):
         Vault.open(path, b"abc")
     Vault.open(path, SECRET).close()  # a failed try leaves nothing locked
+
+
+@pytest.mark.parametrize("passphrase", [b"sesam \xc3\xb6ffne dich", b"sesam \xf6ffne dich"])
+def test_passphrase_may_have_any_bytes(monkeypatch, passphrase):
+    monkeypatch.setitem(os.environb, PASSPHRASE_IN.encode(), passphrase)
+    assert secret_of(None, os.environ) == passphrase
 
 
 def test_two_processes_cannot_open_vault_at_once(path):
