@@ -104,7 +104,11 @@ def site_settings(environment: ScriptEnvironment, place: Path, consortium: int) 
     }
     of_run = given.get("resume") or given.get("run") or f"run-{consortium}"
     name = run_name(f"{of_run}-{own.get('name') or 'site'}")
-    mine = parse(shlex.split(str(own.get(SETTINGS, ""))))
+    try:
+        words = shlex.split(str(own.get(SETTINGS, "")))
+    except ValueError as error:
+        raise BadSetting(f"node config {SETTINGS}: saw {own[SETTINGS]!r}: {error}") from error
+    mine = parse(words)
     refused = sorted(mine.keys() & {"run", "resume", "site.gateway"})
     if refused:
         raise BadSetting(f"node config {SETTINGS}: saw {refused[0]}, which the gateway sets")

@@ -72,6 +72,7 @@ def test_name_of_gateway_may_have_any_characters() -> None:
         ("run=mine", "saw run, which the gateway sets"),
         ("gate.name=drift", "setting gate.name: saw drift, needed every"),
         ("min-clients", "needed name=value"),
+        ("task.name='x", "node config site-settings: saw .*: No closing quotation"),
     ],
 )
 def test_bad_settings_of_site_are_refused(words: str, says: str) -> None:
