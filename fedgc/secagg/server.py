@@ -159,7 +159,7 @@ class Epoch:
         plain = packets.Begin(self.known.roster.epoch, exchange, taking, terms.size, terms.settings)
         bound = rules.context(self.federation, self.known.rho, plain, terms.model)
         keys = {member: b"".join(self.adverts[member].masks) for member in self.members}
-        out = {member: self._supply(plain, member, keys) for member in taking}
+        out = self._begins(plain, taking, keys)
         holders = {member: self.deals[member].holders for member in taking}
         held: dict[int, list[int]] = {member: [] for member in self.known.members}
         for member in taking:
@@ -171,19 +171,26 @@ class Epoch:
         )  # fmt: skip
         return begun, out
 
-    def _supply(self, plain: packets.Begin, target: int, keys: Mapping[int, bytes]) -> packets.Begin:
-        """Return the packet for a member, with the shares and keys that it lacks."""
-        if target in self.supplied:
-            return plain
-        deliveries = tuple(
-            packets.Delivery(source, parcel.blob, digest("tags", parcel.tags), deal.neighbors)
-            for source, deal in sorted(self.deals.items())
-            for parcel in deal.parcels
-            if parcel.target == target != source
-        )
-        near = set(self.deals[target].neighbors) & self.deals.keys()
-        near |= {each.source for each in deliveries if target in each.neighbors}
-        return replace(plain, deliveries=deliveries, keys=tuple((m, keys[m]) for m in sorted(near)))
+    def _begins(
+        self, plain: packets.Begin, taking: Sequence[int], keys: Mapping[int, bytes]
+    ) -> dict[int, packets.Begin]:
+        """Return the packet for each member, with the shares and keys that it lacks; deals are read once."""
+        lacking: dict[int, list[packets.Delivery]] = {
+            member: [] for member in taking if member not in self.supplied
+        }
+        for source, deal in sorted(self.deals.items()) if lacking else ():
+            for parcel in deal.parcels:
+                if parcel.target in lacking and parcel.target != source:
+                    tags = digest("tags", parcel.tags)
+                    delivery = packets.Delivery(source, parcel.blob, tags, deal.neighbors)
+                    lacking[parcel.target].append(delivery)
+        out = dict.fromkeys(taking, plain)
+        for target, deliveries in lacking.items():
+            near = set(self.deals[target].neighbors) & self.deals.keys()
+            near |= {each.source for each in deliveries if target in each.neighbors}
+            sent = tuple((member, keys[member]) for member in sorted(near))
+            out[target] = replace(plain, deliveries=tuple(deliveries), keys=sent)
+        return out
 
 
 @dataclass(frozen=True, slots=True)

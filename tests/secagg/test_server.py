@@ -101,6 +101,29 @@ def test_shares_are_resent_until_vector_confirms_them(kit):
     assert [len(out[m].deliveries) for m in range(3)] == [2, 0, 2]
 
 
+class CountedParcels(tuple):
+    """Parcels that count how often all of them are read."""
+
+    def __iter__(self):
+        self.times = getattr(self, "times", 0) + 1
+        return super().__iter__()
+
+
+def reads_to_begin(kit, count):
+    _, setup, deals = dealt(kit, count)
+    for deal in deals:
+        setup = setup.receive(replace(deal, parcels=CountedParcels(deal.parcels)))
+    epoch = setup.close()
+    before = [deal.parcels.times for deal in epoch.deals.values()]
+    _, begun = epoch.begin(1, epoch.members, Terms(8, b"", bytes(32)))
+    assert [len(begun[member].deliveries) for member in range(count)] == [count - 1] * count
+    return max(deal.parcels.times for deal in epoch.deals.values()) - max(before)
+
+
+def test_reads_of_deal_at_begin_do_not_grow_with_members(kit):
+    assert reads_to_begin(kit, 5) == reads_to_begin(kit, 25)
+
+
 def test_survivors_are_fixed_once_and_shares_come_only_from_them(kit):
     group = kit.make(5)
     updates, weights = kit.vectors(5, 8)
