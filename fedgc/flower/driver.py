@@ -179,6 +179,8 @@ class Driver:
     def drive(self, link: Link) -> Finished:
         """Run to the end, over a link that has been started."""
         self._publish(self._run.version, link)
+        if warning := self._privacy.warning(self._job.config.rounds):
+            self._warn_once("releases", self._run.number, warning)
         wants_first = self._job.evaluate is not None or self._job.config.best
         if wants_first and self._job.resume is None:
             self._evaluations.begin(0, lambda: self.average)

@@ -32,6 +32,7 @@ class PrivacyAccount:
             BadSetting: The model has buffers, or the run had no privacy, or had some, before it was resumed.
         """
         self._private, self._pinned = private, federation.privacy if federation else None
+        self._releases = resumed.version if resumed is not None else 0
         self._after: dict[int, Mapping[str, float]] = {}  # by round
         if private is not None and model.size > model.parameters:
             raise BadSetting(
@@ -45,8 +46,9 @@ class PrivacyAccount:
         """Return the figures after a round; empty if it has revealed nothing."""
         if row.outcome not in SUMMED:
             return NOTHING
+        self._releases = row.version + 1
         if self._pinned is not None:
-            self._after[row.round] = {"epsilon": self._pinned.spent(row.version + 1)}
+            self._after[row.round] = {"epsilon": self._pinned.spent(self._releases)}
         elif self._private is not None:
             self._after[row.round] = self._private.figures
         return self.after(row.round)
@@ -57,9 +59,21 @@ class PrivacyAccount:
 
     @property
     def ending(self) -> Ending | None:
-        """Why the run is to end, if its budget is spent."""
+        """Why the run is to end, if its budget or all exchanges of its descriptor are spent."""
         reason = self._private.ending if self._private is not None else ""
+        if self._pinned is not None and self._releases >= self._pinned.exchanges:
+            most = self._pinned.exchanges
+            reason = f"all {most} exchanges that the descriptor allows are done (--releases)"
         return Ending(reason, complete=True) if reason else None
+
+    def warning(self, rounds: int) -> str:
+        """Return a warning if the descriptor allows fewer exchanges than there are rounds, else nothing."""
+        if self._pinned is None or rounds <= self._pinned.exchanges:
+            return ""
+        return (
+            f"setting rounds: saw {rounds}, but the descriptor allows {self._pinned.exchanges} exchanges "
+            "in all runs (--releases): the run ends after these"
+        )
 
     def text(self) -> str:
         """Return the state for a checkpoint; empty without client-level privacy."""
