@@ -112,7 +112,7 @@ def check_keys_differ(adverts: Sequence[Advert | Head]) -> None:
     """Raise if a public key or commitment occurs twice in an epoch."""
     seen: dict[bytes, int] = {}
     for advert in adverts:
-        for key in _keys_of(advert):
+        for key in keys_of(advert):
             if key in seen:
                 raise BadMessage(
                     f"roster: saw one key of members {seen[key]} and {advert.member}, needed each key once"
@@ -120,7 +120,8 @@ def check_keys_differ(adverts: Sequence[Advert | Head]) -> None:
             seen[key] = advert.member
 
 
-def _keys_of(advert: Advert | Head) -> tuple[bytes, ...]:
+def keys_of(advert: Advert | Head) -> tuple[bytes, ...]:
+    """Return the public keys and commitments of an advert, or their digests."""
     if isinstance(advert, Head):
         return (advert.channel, advert.keys_digest, advert.commitments_digest)
     return (advert.channel, *advert.masks, *advert.commitments)

@@ -34,13 +34,14 @@ _SEALED_BYTES: Final = 16  # added to a blob by sealing
 
 @dataclass(frozen=True, slots=True)
 class SetUp:
-    """An epoch during set-up."""
+    """An epoch during set-up. `keys` are those of all adverts, in sets of falling size (`_with`)."""
 
     federation: Federation
     epoch: int
     adverts: Mapping[int, packets.Advert] = field(default_factory=dict)
     known: Known | None = None
     deals: Mapping[int, packets.Deal] = field(default_factory=dict)
+    keys: tuple[frozenset[bytes], ...] = field(default=(), repr=False, compare=False)
 
     def packet(self) -> packets.Open:
         """Return the request for every site."""
@@ -53,9 +54,12 @@ class SetUp:
         rules.check_advert(self.federation, advert, self.epoch, now)
         if self.adverts.get(advert.member, advert) != advert:
             raise BadMessage(f"{self.federation.name(advert.member)}: saw a second advert, needed the first")
-        adverts = {**self.adverts, advert.member: advert}
-        rules.check_keys_differ(list(adverts.values()))
-        return replace(self, adverts=adverts)
+        if advert.member in self.adverts:
+            return self
+        adverts, keys = {**self.adverts, advert.member: advert}, rules.keys_of(advert)
+        if len(set(keys)) < len(keys) or not all(each.isdisjoint(keys) for each in self.keys):
+            rules.check_keys_differ(list(adverts.values()))  # it names the members
+        return replace(self, adverts=adverts, keys=_with(self.keys, frozenset(keys)))
 
     def roster(self) -> tuple["SetUp", packets.Roster]:
         """End admission and return the roster; raise if there are too few sites."""
@@ -103,6 +107,13 @@ class SetUp:
         exchanges = self.federation.exchanges
         sealed = PAIR_BYTES * exchanges + _SEALED_BYTES if parcel.target != parcel.source else 0
         return len(parcel.blob) == sealed and len(parcel.tags) == 2 * TAG_BYTES * exchanges
+
+
+def _with(sets: tuple[frozenset[bytes], ...], keys: frozenset[bytes]) -> tuple[frozenset[bytes], ...]:
+    """Return the sets with more keys; smaller ones are merged, so that n additions copy O(n log n) keys."""
+    while sets and len(sets[-1]) <= len(keys):
+        sets, keys = sets[:-1], sets[-1] | keys
+    return (*sets, keys)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,14 @@ from fedgc.secagg import RingSum, SetUp, Terms
 from fedgc.secagg.packets import Deal, Opened, Parcel
 
 
+class Counted(tuple):
+    """Items that count how often all of them are read."""
+
+    def __iter__(self):
+        self.times = getattr(self, "times", 0) + 1
+        return super().__iter__()
+
+
 def opened(kit, count=5):
     group = kit.make(count)
     setup = SetUp(group.federation, 1)
@@ -47,6 +55,32 @@ def test_second_or_late_advert_is_refused(kit):
     assert setup.admit(adverts[1], kit.now) == setup
     with pytest.raises(BadMessage, match="after the roster went out"):
         setup.roster()[0].admit(adverts[1], kit.now)
+
+
+def test_advert_is_not_read_again_for_each_further_site(kit):
+    group = kit.make(9)
+    first, *others = group.adverts()
+    first = replace(first, masks=Counted(first.masks))
+    setup = SetUp(group.federation, 1).admit(first, kit.now)
+    before = first.masks.times
+    for advert in others:
+        setup = setup.admit(advert, kit.now)
+    assert (first.masks.times, len(setup.adverts)) == (before, 9)
+
+
+@pytest.mark.parametrize("count", [3, 7, 8, 9])
+def test_key_of_each_earlier_site_is_refused_at_server(kit, count):
+    group = kit.make(count)
+    *earlier, last = group.adverts()
+    setup = SetUp(group.federation, 1)
+    for advert in earlier:
+        setup = setup.admit(advert, kit.now)
+    for advert in earlier:
+        copied = replace(last, channel=advert.channel)
+        copied = replace(copied, signature=group.sites[-1].identity.sign(copied.statement))
+        with pytest.raises(BadMessage, match=f"one key of members {advert.member} and {last.member}"):
+            setup.admit(copied, kit.now)
+    assert len(setup.admit(last, kit.now).adverts) == count
 
 
 def test_no_site_trains_below_quorum(kit):
@@ -101,18 +135,10 @@ def test_shares_are_resent_until_vector_confirms_them(kit):
     assert [len(out[m].deliveries) for m in range(3)] == [2, 0, 2]
 
 
-class CountedParcels(tuple):
-    """Parcels that count how often all of them are read."""
-
-    def __iter__(self):
-        self.times = getattr(self, "times", 0) + 1
-        return super().__iter__()
-
-
 def reads_to_begin(kit, count):
     _, setup, deals = dealt(kit, count)
     for deal in deals:
-        setup = setup.receive(replace(deal, parcels=CountedParcels(deal.parcels)))
+        setup = setup.receive(replace(deal, parcels=Counted(deal.parcels)))
     epoch = setup.close()
     before = [deal.parcels.times for deal in epoch.deals.values()]
     _, begun = epoch.begin(1, epoch.members, Terms(8, b"", bytes(32)))
