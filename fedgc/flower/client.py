@@ -154,6 +154,7 @@ def _serve(client: _Client, invitation: Invitation) -> RecordDict:
         client.site,
         departure=client.departure,
         policy=client.policy,
+        brings_model=bool(client.config.script),
     )
     if client.own.get(SITE):
         loop.prepare()  # until then the session of an earlier process stands for this one

@@ -70,6 +70,7 @@ class ClientLoop:
         *,
         departure: Departure | None = None,
         policy: SitePolicy | None = None,
+        brings_model: bool = False,
     ) -> None:
         """Make the loop.
 
@@ -79,7 +80,9 @@ class ClientLoop:
             site: The site's masking state, for masked work.
             departure: Tells whether the client is asked to leave.
             policy: What the client's site allows.
+            brings_model: A client may be asked for the first model, as the run has a script.
         """
+        self._brings_model = brings_model
         self._policy = policy or SitePolicy()
         self.refused: NotAllowed | None = None  # why the session was ended by the policy
         self._departure = departure or Departure()
@@ -250,6 +253,8 @@ class ClientLoop:
             self._deliver(session, answer)
 
     def _send_first_model(self, session: Session, command: Initialize) -> None:
+        if not self._brings_model:
+            raise BadMessage("saw a request for the first model, which the server has: the run has no script")
         if self._has_worked or command.round:
             raise BadMessage(
                 f"saw a request for the first model in round {command.round}, needed it in round 0 "

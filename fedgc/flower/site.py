@@ -81,7 +81,7 @@ class GatewayLine:
 
     def _announce(self, site: SiteState, layout: Layout) -> None:
         """Take part in the consortium, once the fleet has gathered."""
-        self._leader.announce(layout, site.samples, validates=False)
+        self._leader.announce(layout, site.samples, validates=False, trained=bool(site.steps.origin))
         self._leader.trained[:] = site.model
         self._leader.ready()
         self._is_announced = True

@@ -104,9 +104,14 @@ class PlainEngine:
 
 @contextmanager
 def serving(
-    link, departure: Departure | None = None, policy: SitePolicy | None = None
+    link, departure: Departure | None = None, policy: SitePolicy | None = None, *, brings_model: bool = False
 ) -> Iterator[tuple[PlainEngine, str, list[str]]]:
-    loop = ClientLoop(lambda rest: PlainEngine(rest, link.numbers), departure=departure, policy=policy)
+    loop = ClientLoop(
+        lambda rest: PlainEngine(rest, link.numbers),
+        departure=departure,
+        policy=policy,
+        brings_model=brings_model,
+    )
     session = link.session(says_joined=False)
     ended: list[str] = []
     thread = threading.Thread(target=lambda: ended.append(loop.serve(session, "x")))
@@ -233,7 +238,7 @@ def test_first_model_leaves_only_before_any_work(link) -> None:
     sent: list[tuple[int, int]] = []
     policy = SitePolicy()
     policy.send = lambda *update: sent.append(update)
-    with serving(link, policy=policy) as (_, client, _):
+    with serving(link, policy=policy, brings_model=True) as (_, client, _):
         link.listener.send(Initialize(client))
         assert link.event(Codeword).round == 0
         assert (link.listener.take(client, 0, 0) == 4.0).all()
@@ -246,6 +251,12 @@ def test_first_model_leaves_only_before_any_work(link) -> None:
         link.listener.send(Initialize(client, 2))
         assert "first model" in link.event(Failed).reason
     assert len(sent) == 1
+
+
+def test_client_of_run_with_task_gives_no_first_model(link) -> None:
+    with serving(link) as (_, client, _):
+        link.listener.send(Initialize(client))
+        assert "the run has no script" in link.event(Failed).reason
 
 
 def test_stopped_run_ends_session(link) -> None:

@@ -2,12 +2,14 @@
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.site_fleet import Fleet
+from fedgc.errors import BadMessage
+from tests.site_fleet import Fleet, Rows, served
 
 SECONDS = 30.0
 
@@ -26,6 +28,34 @@ def test_site_in_region_gives_mean_of_all_clients(tmp_path: Path) -> None:
     for each in (nested, region, north):
         assert [row.outcome for row in each.sink.rows] == ["synced", "synced"]
     np.testing.assert_allclose(nested.driver.model, pooled.driver.model, atol=2e-5)
+
+
+def first_model(fleet: Fleet, folder: Path) -> np.ndarray:
+    """Return what a gateway of this fleet answers to a request for the first model."""
+    place = folder / "gateway"
+    engine = fleet._gateway(place, folder, time.sleep)
+    server = threading.Thread(target=served, args=(fleet, place))
+    server.start()
+    try:
+        end = time.monotonic() + SECONDS
+        while engine.layout is None:
+            assert time.monotonic() < end, "the site has not gathered"
+            time.sleep(0.01)
+        return engine.initial()
+    finally:
+        engine.close()
+        server.join(SECONDS)
+
+
+def test_resumed_site_gives_no_first_model(tmp_path: Path) -> None:
+    north = site(tmp_path / "north", 0, 1)
+    Fleet(tmp_path / "both", [north, 2], {"rounds": 1}).run()
+    assert np.abs(north.saved[-1].model).max() > 0
+    fresh = site(tmp_path / "fresh", 0, 1)
+    assert first_model(fresh, tmp_path / "first").size == north.saved[-1].model.size
+    resumed = replace(fresh, resume=north.saved[-1], sink=Rows(), saved=[], killed=threading.Event())
+    with pytest.raises(BadMessage, match="this one is trained already"):
+        first_model(resumed, tmp_path / "second")
 
 
 @pytest.mark.slow

@@ -109,9 +109,12 @@ class Leader:
         self._since = time.monotonic()
         self._owed_s = 0.0
 
-    def announce(self, layout: Layout, samples: int, *, validates: bool) -> None:
-        """Tell the client what is trained, and map the shared memory; raise BadTask if the client refuses."""
-        self._line.send("announce", **layout.fields(), samples=samples, validates=validates)
+    def announce(self, layout: Layout, samples: int, *, validates: bool, trained: bool = False) -> None:
+        """Tell the client what is trained, and map the shared memory; raise BadTask if the client refuses.
+
+        A model that is `trained` already is no first model: the client gives it to nobody.
+        """
+        self._line.send("announce", **layout.fields(), samples=samples, validates=validates, trained=trained)
         message = self._hear()
         if message["kind"] == "refused":
             raise BadTask(str(message.get("reason")))

@@ -46,6 +46,7 @@ class ScriptLoop(LocalLoop):
         self._read_at: int | None = None  # the step at which the script has read its model last
         self._generation = self._ask = 0  # of the last commands to train from a model, and to hand in
         self._asks = self._handed = self._left = self._at_exit = False
+        self._is_trained = False  # it came with a model that is trained already, as a site's that is resumed
         self._failure = ""
         self._scores: list[Scored] = []
         self._validates = False  # the script has a function for that
@@ -73,6 +74,8 @@ class ScriptLoop(LocalLoop):
 
     def initial(self) -> Vector:
         """Return the model as the script made it; before any training only."""
+        if self._is_trained:
+            raise BadMessage("saw a request for the first model, and this one is trained already")
         vector: Vector = self._vectors.trained.copy()
         return vector
 
@@ -257,7 +260,7 @@ class ScriptLoop(LocalLoop):
             self._script.say("refused", reason=str(error))
             return
         self._layout, self._samples = layout, self._samples or samples  # a fleet may have fewer now
-        self._validates = bool(message.get("validates"))
+        self._validates, self._is_trained = bool(message.get("validates")), bool(message.get("trained"))
         if not self._script.is_ready:
             self._script.give(self._memory)
 
