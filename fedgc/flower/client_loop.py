@@ -261,7 +261,7 @@ class ClientLoop:
                 "and before any work"
             )
         vector = self.engine.initial()
-        self._policy.send(0, bytes_of(vector))
+        self._policy.send_first_model(bytes_of(vector))
         session.offer(0, command.attempt, vector)
 
     def _deliver(self, session: Session, answer: Answer) -> None:

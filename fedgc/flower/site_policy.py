@@ -143,26 +143,26 @@ class SitePolicy:
         """Note bytes that the link has carried."""
         self._unsettled += amounts.up_bytes + amounts.down_bytes + amounts.control_bytes
 
-    def send(self, round_: int, size_bytes: int) -> None:
-        """Log an update of this size that is about to leave; raise NotAllowed if it must not.
+    def send_first_model(self, size_bytes: int) -> None:
+        """Log the first model, which leaves openly and before training; raise NotAllowed if it must not."""
+        self._leaves(replace(self._entry("exchange"), bytes=size_bytes, exchanges=1, secrecy="open"))
 
-        Round 0 is that of the first model, which leaves openly and before any training.
-        """
+    def send(self, round_: int, size_bytes: int) -> None:
+        """Log an update of this size that is about to leave; raise NotAllowed if it must not."""
+        entry = replace(self._entry("exchange", round_), bytes=size_bytes, exchanges=1)
+        self._leaves(replace(entry, noise=self._request.noise))
+
+    def _leaves(self, entry: Entry) -> None:
+        """Log a vector that is about to leave."""
         if self._policy is None:
             return
-        policy, noise = self._policy, self._request.noise if round_ else 0.0
-        steps = self._steps
-        exchange = Exchange(self._request.run, size_bytes, self._unsettled, noise, steps)
+        policy, size_bytes, steps = self._policy, entry.bytes, self._steps
+        exchange = Exchange(self._request.run, size_bytes, self._unsettled, entry.noise, steps)
 
         def allowed(totals: Totals) -> None:
-            self._allow(check_exchange(policy, exchange, totals, self._wall()), round_, logs=False)
+            self._allow(check_exchange(policy, exchange, totals, self._wall()), entry.round, logs=False)
 
-        entry = replace(
-            self._entry("exchange", round_), bytes=size_bytes, exchanges=1, noise=noise, steps=steps
-        )
-        if not round_:
-            entry = replace(entry, secrecy="open")
-        self._enter(entry, allowed)
+        self._enter(replace(entry, steps=steps), allowed)
         self._unsettled -= size_bytes  # the link counts it too
         self._delivered()
 

@@ -235,14 +235,14 @@ def test_local_work_without_steps_sends_nothing(link) -> None:
 
 
 def test_first_model_leaves_only_before_any_work(link) -> None:
-    sent: list[tuple[int, int]] = []
+    sent: list[int] = []
     policy = SitePolicy()
-    policy.send = lambda *update: sent.append(update)
+    policy.send_first_model = sent.append
     with serving(link, policy=policy, brings_model=True) as (_, client, _):
         link.listener.send(Initialize(client))
         assert link.event(Codeword).round == 0
         assert (link.listener.take(client, 0, 0) == 4.0).all()
-        assert sent == [(0, 4 * link.numbers)]
+        assert sent == [4 * link.numbers]
         link.listener.publish(0, link.vector())
         link.listener.send(work(client))
         link.event(Progress)

@@ -9,6 +9,7 @@ import tempfile
 import time
 import tomllib
 import zipfile
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -92,6 +93,24 @@ def test_limits_hold_over_restarts(site: Path):
         again.admit()
     kinds = [each["what"] for each in logged(site)]
     assert kinds == ["joined", "exchange", "round", "joined", "refused", "exchange", "refused"]
+
+
+def masked_policy(site: Path, text: str) -> SitePolicy:
+    """Return the policy for a masked run whose sites add noise."""
+    site.write_text(text)
+    request = replace(request_of(RunConfig(), RUN, None), masked=True, noise=4.0, releases=8)
+    return SitePolicy(read_policy(site), "north", request)
+
+
+def test_update_of_round_zero_is_charged(site: Path):
+    """The numbers of rounds are the server's."""
+    policy = masked_policy(site, "[privacy]\nepsilon = 1.5\n")
+    policy.send_first_model(100)
+    policy.send(0, 100)
+    with pytest.raises(NotAllowed, match=r"privacy\.epsilon"):
+        policy.send(0, 100)
+    told = [(each["what"], each["secrecy"], each["noise"]) for each in logged(site)]
+    assert told == [("exchange", "open", 0.0), ("exchange", "masked", 4.0), ("refused", "masked", 0.0)]
 
 
 def test_figures_and_losses_that_must_not_leave_are_removed(site: Path):
