@@ -270,8 +270,9 @@ class ClientLoop:
         stream = StreamId("codeword", command.round, command.attempt)
         self._policy.moved(session.accounts.settle())
         if self._site is not None:
-            self._policy.send(command.round, self._site.packed_bytes(self.engine.size))
-            session.offer_packed(stream, self._site.masked_answer(answer, self.engine.start))
+            masked = self._site.masked_answer(answer, self.engine.start)
+            self._policy.send(command.round, bytes_of(masked), masked)
+            session.offer_packed(stream, masked)
             return
         vector = encoded(answer, stream)
         if vector is not None:

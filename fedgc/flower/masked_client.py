@@ -94,10 +94,6 @@ class MaskedClient:
         """Close the vault."""
         self._vault.close()
 
-    def packed_bytes(self, numbers: int) -> int:
-        """Return the size of a masked update."""
-        return self.federation.quantizer.ring // 8 * numbers
-
     # ---- packets
 
     def enrolled(self, client: str, run: str) -> Enrolled:

@@ -141,8 +141,9 @@ class MessageWork:
         command = answer.command
         stream = StreamId("codeword", command.round, command.attempt)
         if self._site is not None:
-            self._policy.send(command.round, self._site.packed_bytes(self._engine.size))
-            self._offer(stream, self._site.masked_answer(answer, self._engine.start)[:])
+            masked = self._site.masked_answer(answer, self._engine.start)
+            self._policy.send(command.round, bytes_of(masked), masked)
+            self._offer(stream, masked[:])
             return
         vector = encoded(answer, stream)
         if vector is not None:

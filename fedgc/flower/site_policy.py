@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from weakref import ref
 
 from fedgc.config import RunConfig
 from fedgc.errors import NotAllowed
@@ -62,6 +63,7 @@ class SitePolicy:
         self._log = AuditLog(policy.log_file, zone_of(policy.zone), wall) if policy else None
         self._closes_at = 0.0  # when the present window closes; asked for in every turn of the client's loop
         self._unsettled = 0  # bytes that moved, and are not in the log yet
+        self._sent: Callable[[], object] = lambda: None  # the masked vector that has left last
         self._records: RecordPrivacy | None = None
         self._totals = Totals()
         self._is_spent = False  # and the log says so
@@ -147,17 +149,24 @@ class SitePolicy:
         """Log the first model, which leaves openly and before training; raise NotAllowed if it must not."""
         self._leaves(replace(self._entry("exchange"), bytes=size_bytes, exchanges=1, secrecy="open"))
 
-    def send(self, round_: int, size_bytes: int) -> None:
-        """Log an update of this size that is about to leave; raise NotAllowed if it must not."""
-        entry = replace(self._entry("exchange", round_), bytes=size_bytes, exchanges=1)
-        self._leaves(replace(entry, noise=self._request.noise))
+    def send(self, round_: int, size_bytes: int, masked: object = None) -> None:
+        """Log an update of this size that is about to leave; raise NotAllowed if it must not.
+
+        If the same `masked` vector leaves again, only its bytes are charged: nobody learns more from it.
+        """
+        entry = replace(self._entry("exchange", round_), bytes=size_bytes)
+        if masked is None or masked is not self._sent():
+            entry = replace(entry, exchanges=1, noise=self._request.noise)
+        self._leaves(entry)
+        self._sent = (lambda: None) if masked is None else ref(masked)
 
     def _leaves(self, entry: Entry) -> None:
         """Log a vector that is about to leave."""
         if self._policy is None:
             return
         policy, size_bytes, steps = self._policy, entry.bytes, self._steps
-        exchange = Exchange(self._request.run, size_bytes, self._unsettled, entry.noise, steps)
+        moved, again = self._unsettled, not entry.exchanges
+        exchange = Exchange(self._request.run, size_bytes, moved, entry.noise, steps, again)
 
         def allowed(totals: Totals) -> None:
             self._allow(check_exchange(policy, exchange, totals, self._wall()), entry.round, logs=False)

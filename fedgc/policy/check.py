@@ -45,6 +45,7 @@ class Exchange:
     unsettled_bytes: int = 0
     noise: float = 0.0
     steps: tuple[Release, ...] = ()  # local steps with noise for records, not in the totals yet
+    again: bool = False  # the same vector has left before, and was counted as an exchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +229,7 @@ def _limits(policy: Policy, totals: Totals, now: float, exchange: Exchange) -> I
     used = today.bytes + exchange.unsettled_bytes + max(1, exchange.size_bytes)
     for key, seen, limit in (
         ("limits.bytes-per-day", used, policy.bytes_per_day),
-        ("limits.exchanges-per-day", today.exchanges + 1, policy.exchanges_per_day),
+        ("limits.exchanges-per-day", today.exchanges + (not exchange.again), policy.exchanges_per_day),
     ):
         if limit is not None and seen > limit:
             text = (

@@ -6,7 +6,9 @@ import math
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +18,10 @@ from hypothesis import strategies as st
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, BadSetting, BadVector, EdgeFailed, NotAdmitted, Unusable
 from fedgc.flower.masked_client import SEE_CLIENT_LOG, MaskedClient, site_of
+from fedgc.flower.message_work import MessageWork
+from fedgc.flower.site_policy import SitePolicy
+from fedgc.links.frames import Offer
+from fedgc.links.message.packets import Packet
 from fedgc.messages import (
     SKETCH_NUMBERS,
     Failed,
@@ -29,6 +35,7 @@ from fedgc.messages import (
     Repair,
     Report,
     Reveal,
+    Ring,
     Survivors,
     Unmask,
 )
@@ -36,7 +43,8 @@ from fedgc.round.masked.key_agreement import KeyAgreement
 from fedgc.secagg import Descriptor, Federation, Privacy, Quantizer, RingSum, Terms, packets
 from fedgc.secagg.federation import member_list
 from fedgc.store.vault import Vault
-from fedgc.training import Start
+from fedgc.training import Answer, Start
+from tests.flower.test_site_policy import logged, masked_policy
 
 MODEL = np.linspace(-1, 1, 11, dtype=np.float32)
 CONFIG = RunConfig(work="coded")
@@ -140,6 +148,35 @@ def test_restarted_site_masks_no_exchange_twice(house: House) -> None:
         house.hear(begin)
     with pytest.raises(BadMessage, match="saw no exchange that waits"):
         house.open["client 1"].masked(MODEL / 3, 50, FROM)
+
+
+def answered(house: House, policy: SitePolicy, *commands: object) -> list[object]:
+    """Return the lines with which a process of client 1 answers these commands over Flower messages."""
+    engine = SimpleNamespace(idle=True, start=FROM, keep=tuple)
+    engine.answer = lambda command: Answer(command, None, MODEL / 2, 50)
+    files = SimpleNamespace(models=dict)
+    client = "client 1"
+    made = MessageWork(engine, files, client, time.monotonic, house.open[client], policy=policy)
+    made.run(Packet("run", bytes(16), 60.0, commands))
+    return made.lines
+
+
+def test_vector_that_leaves_again_or_never_costs_no_privacy(house: House, tmp_path: Path) -> None:
+    """A server could spend all privacy of a site by lines alone."""
+    house.set_up()
+    begin = house.draw()[1]["client 1"]
+    policy = masked_policy(tmp_path / "site.toml", "[privacy]\nepsilon = 20.0\n")
+    asks = [
+        Reveal("client 1", 1, attempt, "masked", None, ring=Ring(MODEL.size + 1, 32)) for attempt in (0, 1)
+    ]
+    lines = answered(house, policy, begin, *asks)
+    assert len([each for each in lines if isinstance(each, Offer)]) == 2
+    house.restart("client 1")
+    lost = answered(house, policy, begin, asks[0])
+    assert [type(each) for each in lost] == [Failed, Failed], "its vector is gone"
+    told = [(each["what"], each["exchanges"], each["noise"]) for each in logged(tmp_path / "site.toml")]
+    assert told[:2] == [("exchange", 1, 4.0), ("exchange", 0, 0.0)]
+    assert all(what == "round" for what, *_ in told[2:])
 
 
 def test_restarted_site_masks_no_model_with_given_shares(house: House) -> None:
