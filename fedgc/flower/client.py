@@ -11,7 +11,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from fedgc.flower.cache_folders import default_root, open_account, open_cache, s
 from fedgc.flower.client_loop import LEFT, ClientLoop, Wait
 from fedgc.flower.departure import GRACE_KEY, GRACE_S, Departure
 from fedgc.flower.heartbeat import ENVIRONMENT, HeartbeatWriter
-from fedgc.flower.masked_client import MaskedClient, site_of
+from fedgc.flower.masked_client import MaskedClient, keeps_reasons, site_of
 from fedgc.flower.message_work import MessageWork
 from fedgc.flower.must_fit import must_fit_client
 from fedgc.flower.pinned_task import must_be_pinned
@@ -239,8 +239,6 @@ def _opened(context: Context, task: Task | None, name: str, run: str) -> Iterato
             open_things.enter_context(closing(site))
         policy = _admitted(config, node, who.client, run, site)  # before the code of the run
         limit_memory(policy.gpu_share)
-        known = {**own, "identity": str(who.path)}
-        chosen = None if config.script or own.get(SITE) else task or named(config.task, config, known)
         pace_s = _number(context, "pace-s", 0.0)
         uplink_bytes_s = KILOBYTE * _number(context, "uplink-kb-s", math.inf)
         if not uplink_bytes_s > 0:
@@ -252,6 +250,9 @@ def _opened(context: Context, task: Task | None, name: str, run: str) -> Iterato
         own |= {GPU_SHARE: policy.gpu_share} if policy.gpu_share < 1 else {}
         limits = (pace_s, uplink_bytes_s, caches, spill, site, departure, context.run_id, policy)
         account = open_account(caches, run, who.client)
+        open_things.enter_context(keeps_reasons() if site is not None else nullcontext())
+        known = {**own, "identity": str(who.path)}
+        chosen = None if config.script or own.get(SITE) else task or named(config.task, config, known)
         yield _Client(who, name, config, chosen, own, *limits, account)
 
 

@@ -11,7 +11,8 @@ training.
 import hashlib
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, BadSetting, EdgeFailed, FedgcError, NotAdmitted, NotAllowed, NotHere
+from fedgc.errors import (
+    BadMessage,
+    BadSetting,
+    EdgeFailed,
+    FedgcError,
+    NotAdmitted,
+    NotAllowed,
+    NotHere,
+    Unexpected,
+    words_of,
+)
 from fedgc.flower.app_guard import DESCRIPTOR
 from fedgc.large_vectors import Readable
 from fedgc.links.log import LOG
@@ -61,12 +72,29 @@ ClientEvent = Joined | Progress | Report | Failed
 ENTROPY_BYTES: Final = 32
 VAULT, KEY = "vault", "vault-key"  # keys of the node config
 SEE_CLIENT_LOG: Final = "it could not do its part; the reason is in its own log"
+ABOUT_PACKETS: Final = (BadMessage, NotAdmitted, NotAllowed)  # these say nothing of a site's data
 
 
 def failure(command: ToClient | Report, error: FedgcError) -> Failed:
     """Return the event for a failed command of a run without masks."""
     chunks = error.chunks if isinstance(error, NotHere) else ()  # the other chunks are available
     return Failed(0.0, command.client, command.round, str(error)[:LONGEST_REASON], chunks)
+
+
+@contextmanager
+def keeps_reasons() -> Iterator[None]:
+    """Keep the reason of an error in this client's log: Flower sends the text of one to the server."""
+    try:
+        yield
+    except ABOUT_PACKETS:
+        raise
+    except Exception as error:  # the code of the task may raise anything
+        is_ours = isinstance(error, FedgcError)
+        LOG.warning("%s", words_of(error), exc_info=None if is_ours else error)
+        if not is_ours:
+            raise Unexpected(SEE_CLIENT_LOG) from error
+        error.args = (SEE_CLIENT_LOG,)
+        raise
 
 
 class MaskedClient:
@@ -163,8 +191,7 @@ class MaskedClient:
     def failed(self, command: ToClient | Report, error: FedgcError) -> Failed:
         """Return the event for a failed command; details of the work are only logged here."""
         LOG.warning("%s of round %d: %s", type(command).__name__, command.round, error)
-        about_packets = isinstance(error, BadMessage | NotAdmitted | NotAllowed)
-        reason = str(error)[:LONGEST_REASON] if about_packets else SEE_CLIENT_LOG
+        reason = str(error)[:LONGEST_REASON] if isinstance(error, ABOUT_PACKETS) else SEE_CLIENT_LOG
         return Failed(0.0, command.client, command.round, reason)
 
     def _coarse(self, squared_norm: float) -> float:

@@ -12,11 +12,22 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from flwr.app import Context, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, BadSetting, BadVector, EdgeFailed, NotAdmitted, Unusable
+from fedgc.errors import (
+    BadMessage,
+    BadSetting,
+    BadTask,
+    BadVector,
+    EdgeFailed,
+    NotAdmitted,
+    Unexpected,
+    Unusable,
+)
+from fedgc.flower.client import _client
 from fedgc.flower.masked_client import SEE_CLIENT_LOG, MaskedClient, site_of
 from fedgc.flower.message_work import MessageWork
 from fedgc.flower.site_policy import SitePolicy
@@ -371,6 +382,32 @@ def test_failure_on_private_data_is_reported_without_reason(house: House) -> Non
     for error in (BadVector("update: saw values from -0.25 to inf"), EdgeFailed("/home/ward/vault is full")):
         assert one.failed(begin, error) == Failed(0.0, "client 0", 1, SEE_CLIENT_LOG)
     assert one.failed(begin, BadMessage("of the packet")).reason == "of the packet"
+
+
+def test_failure_that_ends_client_is_reported_without_reason(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower sends the text of an exception to the server."""
+    (tmp_path / "failing_ward.py").write_text("def task(config): raise ValueError('patient 4711: -3 kg')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    house.close()
+    node = {
+        **node_of(house),
+        "name": "north",
+        "identity": str(tmp_path / "key"),
+        "cache": str(tmp_path / "c"),
+    }
+    masked = {"secrecy": "masked", "federation": "all.fed", "work": "local"}
+    failed = Context(1, 2, node, RecordDict(), {**masked, "task": "failing_ward:task"})
+    with pytest.raises(BadTask) as said, _client(failed, None, "ward@7"):
+        pass
+    assert str(said.value) == f"client north: {SEE_CLIENT_LOG}"
+    works = Context(1, 2, node, RecordDict(), {**masked, "task": "digits"})
+    with pytest.raises(Unexpected) as said, _client(works, None, "ward@7"):
+        raise KeyError("patient 4711")
+    assert str(said.value) == f"client north: {SEE_CLIENT_LOG}"
+    with pytest.raises(BadMessage, match="of the packet"), _client(works, None, "ward@7"):
+        raise BadMessage("of the packet")
 
 
 def test_no_update_is_sent_in_clear(house: House) -> None:
