@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 from zoneinfo import ZoneInfo
 
 from fedgc.errors import Unusable
@@ -15,6 +15,7 @@ WEEK: Final = 7 * DAY
 WINDOW: Final = re.compile(r"(?:(\w{3})(?:-(\w{3}))? )?(\d\d):(\d\d)-(\d\d):(\d\d)")
 NEEDS: Final = "windows such as 'Mon-Fri 20:00-06:00', 'Sat 00:00-24:00' or '22:00-05:00'"
 
+T = TypeVar("T", int, float)
 Span = tuple[int, int]  # minutes from Monday 00:00; the end may lie in the next week
 
 
@@ -65,14 +66,20 @@ class Hours:
     def _always(self) -> bool:
         return any(end - begin >= WEEK for begin, end in self.spans)
 
-    def _around(self, now: float) -> Iterator[tuple[float, float]]:
-        """Yield the windows of this week and its neighbors, in seconds since 1970."""
+    def _around(self, now: float) -> list[tuple[float, float]]:
+        """Return the windows of this week and its neighbors in order, in seconds since 1970.
+
+        A time that does not exist, as clocks are set forward, is one after it: windows may overlap there.
+        """
         today = datetime.fromtimestamp(now, self.zone).replace(tzinfo=None)
         midnight = today.replace(hour=0, minute=0, second=0, microsecond=0)
         monday = midnight - timedelta(days=today.weekday())
-        for week in (-1, 0, 1):
-            for begin, end in self.spans:
-                yield self._at(monday, week * WEEK + begin), self._at(monday, week * WEEK + end)
+        times = (
+            (self._at(monday, week * WEEK + begin), self._at(monday, week * WEEK + end))
+            for week in (-1, 0, 1)
+            for begin, end in self.spans
+        )
+        return _joined(sorted(each for each in times if each[0] < each[1]))
 
     def _at(self, monday: datetime, minutes: int) -> float:
         return (monday + timedelta(minutes=minutes)).replace(tzinfo=self.zone).timestamp()
@@ -108,14 +115,20 @@ def _days(window: str, first: str, last: str) -> Sequence[int]:
     return [day % 7 for day in range(begin, (end if end >= begin else end + 7) + 1)]
 
 
+def _joined(spans: Sequence[tuple[T, T]]) -> list[tuple[T, T]]:
+    """Return sorted spans with those joined that touch."""
+    joined: list[tuple[T, T]] = []
+    for begin, end in spans:
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((begin, end))
+    return joined
+
+
 def _merged(spans: Sequence[Span]) -> tuple[Span, ...]:
     """Return sorted spans with those joined that touch, also over the end of the week."""
-    merged: list[Span] = []
-    for begin, end in spans:
-        if merged and begin <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(end, merged[-1][1])
-        else:
-            merged.append((begin, end))
+    merged = _joined(spans)
     while len(merged) > 1 and merged[-1][1] >= merged[0][0] + WEEK:
         _, end = merged.pop(0)
         merged[-1] = merged[-1][0], max(merged[-1][1], end + WEEK)

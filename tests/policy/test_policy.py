@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedgc.errors import Unusable
+from fedgc.messages import Closing
 from fedgc.policy import (
     Exchange,
     Hours,
@@ -267,6 +268,16 @@ def test_hours_follow_change_of_clock():
     before = datetime(2026, 10, 24, 20, 0, tzinfo=UTC).timestamp()  # 22:00 in Berlin; a night of 25 hours
     hours = Hours.of("Europe/Berlin", ["Sat 22:00-06:00"])
     assert hours.closes_s(before) == 9 * 3600
+
+
+def test_windows_stay_in_order_where_clock_is_set_forward():
+    """On 29 March 2026 the clocks of Berlin go from 02:00 to 03:00, so 02:30 is after 03:00."""
+    hours = Hours.of("Europe/Berlin", ["20:00-02:30", "02:45-02:50", "03:00-06:00", "07:30-08:00"])
+    for day in range(16, 32):
+        now = datetime(2026, 3, day, 0, 50, tzinfo=UTC).timestamp()
+        Closing(0.0, "north", hours.closes_s(now), hours.week(now))  # which refuses another order
+    night = datetime(2026, 3, 29, 0, 50, tzinfo=UTC).timestamp()
+    assert hours.closes_s(night) == 3 * 3600 + 600, "until 06:00"
 
 
 @pytest.mark.parametrize("name", ["client/__pycache__/app.cpython-311.pyc", "client/app.pyc"])
