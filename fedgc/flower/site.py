@@ -11,8 +11,8 @@ the same for a site as for one machine: masks, codecs, partial work, departures.
     what there is                  `UpdateDue`: the present round collects; then the site hands in its model
     the end                        `Stop`
 
-The site's model counts for a consortium's model by that model's digest, which checkpoints keep. A site whose
-server starts again goes on from there.
+The site's model counts for a consortium's model by that model's version and digest, which checkpoints keep. A
+site whose server starts again goes on from there.
 """
 
 from collections.abc import Iterator
@@ -127,7 +127,8 @@ class GatewayLine:
         """Train from the model that the gateway gives, unless the site's model has come from it already."""
         steps, told = site.steps, self._leader.steps
         model = self._leader.common.copy()
-        origin, self._first_step = digest_of(model), action.first_step
+        origin = f"{action.version} {digest_of(model)}"  # the next version can have the same numbers
+        self._first_step = action.first_step
         if origin == steps.origin and not told:  # what a gateway that is started again has not seen
             self._since = site.now
             return

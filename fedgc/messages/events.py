@@ -335,8 +335,8 @@ class Stop:
 class StepsGranted:
     """At the server of a site: the consortium asks for `limit` local steps from its model, in all.
 
-    `origin` is the digest of that model, whose first step is number `first_step` of the run. An origin that
-    is new comes between two rounds, after the driver has taken the model.
+    `origin` is the version and the digest of that model, whose first step is number `first_step` of the run.
+    An origin that is new comes between two rounds, after the driver has taken the model.
     """
 
     now: Amount

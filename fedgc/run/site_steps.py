@@ -24,7 +24,7 @@ class SiteSteps:
     (32, 20, 16)
     """
 
-    origin: str = ""  # the digest of the model that the consortium gave
+    origin: str = ""  # the version and the digest of the model that the consortium gave
     done: int = 0  # local steps of the site's model since then
     limit: int = 0  # up to which it is to be trained
     ready: bool = False  # the site's fleet has gathered

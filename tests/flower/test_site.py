@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from fedgc.errors import BadMessage
+from fedgc.flower.driver import Driver
+from fedgc.run.outputs import Apply
 from tests.site_fleet import Fleet, Rows, served
 
 SECONDS = 30.0
@@ -28,6 +30,24 @@ def test_site_in_region_gives_mean_of_all_clients(tmp_path: Path) -> None:
     for each in (nested, region, north):
         assert [row.outcome for row in each.sink.rows] == ["synced", "synced"]
     np.testing.assert_allclose(nested.driver.model, pooled.driver.model, atol=2e-5)
+
+
+def test_site_trains_again_from_version_with_same_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mean update that is not finite is left out, and the next version is the same model."""
+    stepped = Driver._stepped
+
+    def without_step(driver: Driver, apply: Apply) -> object:
+        if driver._job.gateway is not None:
+            return stepped(driver, apply)
+        driver._taken_mean(apply)
+        return None
+
+    monkeypatch.setattr(Driver, "_stepped", without_step)
+    north = site(tmp_path / "north", 0, 1)
+    Fleet(tmp_path / "both", [north, 2], {"rounds": 2}).run()
+    assert [row.outcome for row in north.sink.rows] == ["synced", "synced"]
 
 
 def first_model(fleet: Fleet, folder: Path) -> np.ndarray:
