@@ -286,7 +286,7 @@ class Run:
         self._opened = False
         self._clients.changed()
         if key_agreement.stands_for(self._clients.able) and (
-            self._carried.clients or not key_agreement.newcomers
+            self._carried.clients or not key_agreement.newcomers(now)
         ):
             return self._begin(now)
         self._opened = True

@@ -6,8 +6,9 @@
     STANDING   exchanges are drawn from the epoch, one for each that is begun
 
 A set-up that ends with fewer than a quorum leaves no epoch, and states why. An absent site joins the next
-one. A site that enrols signs with its pinned key, for this run and this client. Messages of others are not
-believed, awaited or passed on: a client that is no member cannot delay a set-up.
+one, which its return begins, unless it has missed several (`missed_set_ups`). A site that enrols signs with
+its pinned key, for this run and this client. Messages of others are not believed, awaited or passed on: a
+client that is no member cannot delay a set-up.
 
 Epochs only increase, for every site; the next one is after the last that any of them has seen. A claimed
 epoch far beyond the others is not believed, since the others would refuse to follow.
@@ -46,6 +47,7 @@ from fedgc.messages import (
     Work,
 )
 from fedgc.round.masked.given_models import GivenModels
+from fedgc.round.masked.missed_set_ups import MissedSetUps
 from fedgc.secagg import Epoch, Exchange, Federation, SetUp, Terms, packets, rules
 from fedgc.secagg.client import LONGEST_LEAP
 
@@ -103,7 +105,10 @@ class KeyAgreement:
         self._patience_s = patience_s
         self._wall = wall
         self._enrolled: dict[str, int] = {}  # client -> the last epoch it reported
+        self._number: dict[str, int] = {}  # the member that each client has proved to be
         self._asked: set[str] = set()  # when this epoch was opened, and present since
+        self._called: set[int] = set()  # the members that were asked, present or not
+        self._missed = MissedSetUps()
         self._waiting: set[str] = set()  # clients whose advert or deal is awaited
         self._last = 0  # the newest epoch opened here
         self._round = 0
@@ -162,10 +167,11 @@ class KeyAgreement:
             self._check_enrolled(event)
         except NotAdmitted as error:
             return _refused(event.client, self._round, str(error))
-        self._enrolled[event.client] = event.epoch
+        self._enrolled[event.client], self._number[event.client] = event.epoch, event.member
         if self.phase is Phase.OPENING and self._setup is not None:
             self._waiting.add(event.client)
             self._asked.add(event.client)
+            self._called.add(event.member)
             return (self._open(event.client, self._setup),)
         if self.phase is Phase.SHARING and event.client in self._waiting:
             return (Roster(event.client, self._round, self._roster),)
@@ -206,10 +212,10 @@ class KeyAgreement:
         """The clients in the epoch, present or not."""
         return self._client.values() if self.phase is Phase.STANDING else ()
 
-    @property
-    def newcomers(self) -> Collection[str]:
-        """The present sites that were not asked for keys when this epoch was opened."""
-        return self._enrolled.keys() - self._asked
+    def newcomers(self, now: float) -> Collection[str]:
+        """Return the present sites that are to be asked for keys, and were not when this epoch was opened."""
+        new = self._enrolled.keys() - self._asked
+        return {client for client in new if not self._missed.pauses(self._number[client], now)}
 
     def stands_for(self, clients: Collection[str]) -> bool:
         """Whether an exchange can be drawn among those of these clients that are in the epoch."""
@@ -227,6 +233,7 @@ class KeyAgreement:
         self._setup, self._epoch, self._round = SetUp(self.federation, self._last), None, round_
         self._client, self._exchange, self._exchange_drawn, self.reason = {}, 0, None, ""
         self._asked = set(self._enrolled)
+        self._called = {self._number[client] for client in self._enrolled}
         self._enter(Phase.OPENING, now, self._enrolled)
         return tuple(self._open(client, self._setup) for client in sorted(self._enrolled))
 
@@ -280,6 +287,7 @@ class KeyAgreement:
             self._enter(Phase.IDLE, now, ())
             return ()
         self._client = {member: self._client[member] for member in self._epoch.members}
+        self._missed.ended(self._called, self._epoch.members, now)
         self._enter(Phase.STANDING, now, ())
         return ()
 

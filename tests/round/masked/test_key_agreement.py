@@ -51,7 +51,7 @@ def test_set_up_makes_keys_for_all_sites(party):
     assert key_agreement.stands_for(four.clients[:3])
     assert not key_agreement.stands_for(four.clients[:2])
     assert set(key_agreement.members) == set(four.clients)
-    assert not key_agreement.newcomers
+    assert not key_agreement.newcomers(1.0)
 
 
 def test_keys_are_made_after_machine_was_suspended(party):
@@ -113,15 +113,37 @@ def test_silent_site_is_left_out_at_deadline(party):
     assert sorted(each.client for each in rosters) == ["client 0", "client 1", "client 3"]
     play(key_agreement, four, rosters, now=11.0)
     assert set(key_agreement.members) == {"client 0", "client 1", "client 3"}
-    assert not key_agreement.newcomers, "it was asked, and is not asked again before it comes back"
+    assert not key_agreement.newcomers(11.0), "it was asked, and is not asked again before it comes back"
     key_agreement.left("client 2", 12.0)
     key_agreement.enrol(four.enrolled("client 2"))
-    assert set(key_agreement.newcomers) == {"client 2"}
+    assert set(key_agreement.newcomers(12.0)) == {"client 2"}
     key_agreement.left("client 1", 12.0)
     key_agreement.enrol(four.enrolled("client 1"))
-    assert set(key_agreement.newcomers) == {"client 2"}, (
+    assert set(key_agreement.newcomers(12.0)) == {"client 2"}, (
         "who is in the epoch is no newcomer when it comes back"
     )
+
+
+def test_site_that_misses_each_set_up_begins_fewer(party):
+    """It joins again each time, and never answers: otherwise each round would wait for it."""
+    four, now, begun = party(4), 0.0, []
+    key_agreement = keying_of(four, wall=lambda: WALL_S + now)
+    while now < 3600.0:
+        if not key_agreement.stands_for(four.clients[:3]) or key_agreement.newcomers(now):
+            begun.append(now)
+            set_up(key_agreement, four, now, silent=["client 3"])
+            rosters = key_agreement.time_passed(now + 10.0)
+            play(key_agreement, four, rosters, now=now + 10.0)
+            assert len(key_agreement.members) == 3
+        key_agreement.left("client 3", now)
+        key_agreement.enrol(four.enrolled("client 3"))
+        now += 20.0
+    assert begun == [0.0, 20.0, 160.0, 420.0, 920.0, 1900.0]
+    set_up(key_agreement, four, now)
+    assert len(key_agreement.members) == 4, "a set-up that begins otherwise asks it too"
+    key_agreement.left("client 2", now)
+    key_agreement.enrol(four.enrolled("client 2"))
+    assert not key_agreement.newcomers(now)
 
 
 def test_site_that_leaves_before_dealing_is_left_out_at_once(party):
