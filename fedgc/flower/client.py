@@ -132,13 +132,16 @@ def client_app(task: Task | None = None) -> ClientApp:
     @app.train(packet.ACTION)
     def answer(message: Message, context: Context) -> Message:
         run = packet.run_in(message.content)
-        with _client(context, task, run) as client, client.departure.heard():
-            if client.own.get(SITE):
-                raise BadSetting("it is the gateway of a site, and needs a session; saw none get through")
-            asked = packet.read_packet(message.content, client.who.client)
-            cache = client.cache(asked.run)
-            with closing(client.engine(cache, time.sleep)) as engine:
-                content = _answer(client, engine, cache, asked)
+        try:
+            with _client(context, task, run, message.content) as client, client.departure.heard():
+                if client.own.get(SITE):
+                    raise BadSetting("it is the gateway of a site, and needs a session; saw none get through")
+                asked = packet.read_packet(message.content, client.who.client)
+                cache = client.cache(asked.run)
+                with closing(client.engine(cache, time.sleep)) as engine:
+                    content = _answer(client, engine, cache, asked)
+        except NotAllowed as refused:
+            content = RecordDict({RECORD: refusal(refused)})
         return Message(content, reply_to=message)
 
     return app
@@ -207,11 +210,16 @@ def _answer(client: _Client, engine: Engine, cache: CacheFiles, asked: packet.Pa
 
 
 @contextmanager
-def _client(context: Context, task: Task | None, run: str) -> Iterator[_Client]:
-    """Open what a message of a run needs; an error of fedgc names this client."""
+def _client(
+    context: Context, task: Task | None, run: str, content: RecordDict | None = None
+) -> Iterator[_Client]:
+    """Open what a message of a run needs; an error of fedgc names this client.
+
+    `content` is that of a packet.
+    """
     name = str(context.node_config.get("name", ""))
     try:
-        with _opened(context, task, name, run) as client:
+        with _opened(context, task, name, run, content) as client:
             yield client
     except FedgcError as error:
         error.args = (f"client {name or 'without a name'}: {error}",)
@@ -219,7 +227,9 @@ def _client(context: Context, task: Task | None, run: str) -> Iterator[_Client]:
 
 
 @contextmanager
-def _opened(context: Context, task: Task | None, name: str, run: str) -> Iterator[_Client]:
+def _opened(
+    context: Context, task: Task | None, name: str, run: str, content: RecordDict | None
+) -> Iterator[_Client]:
     config, node = RunConfig.read(context.run_config), context.node_config
     own = {key: each for key, each in node.items() if isinstance(each, str | int | float)}
     if own.get(SITE) and config.fragments > 1:
@@ -237,7 +247,7 @@ def _opened(context: Context, task: Task | None, name: str, run: str) -> Iterato
         site = site_of(config, node, os.environ, time.time, os.urandom)
         if site is not None:
             open_things.enter_context(closing(site))
-        policy = _admitted(config, node, who.client, run, site)  # before the code of the run
+        policy = _admitted(config, node, who.client, run, site, content)  # before the code of the run
         limit_memory(policy.gpu_share)
         pace_s = _number(context, "pace-s", 0.0)
         uplink_bytes_s = KILOBYTE * _number(context, "uplink-kb-s", math.inf)
@@ -257,11 +267,16 @@ def _opened(context: Context, task: Task | None, name: str, run: str) -> Iterato
 
 
 def _admitted(
-    config: RunConfig, node: Mapping[str, object], client: str, run: str, site: MaskedClient | None
+    config: RunConfig,
+    node: Mapping[str, object],
+    client: str,
+    run: str,
+    site: MaskedClient | None,
+    content: RecordDict | None,
 ) -> SitePolicy:
     """Return the site's policy for a run; raise NotAllowed unless it and the descriptor allow the run."""
     policy = site_policy(config, node, client, run, site.federation if site else None)
-    policy.admit()
+    policy.admit(ends_exchange=content is not None and packet.read_packet(content, client).ends_exchange)
     if site is not None:
         must_be_pinned(site.federation, checked_app(), config, policy.request, client)
     return policy

@@ -31,6 +31,7 @@ from fedgc.policy import (
     check,
     check_exchange,
     check_release,
+    check_run,
     figures_that_leave,
     loss_leaves,
     read_policy,
@@ -71,12 +72,17 @@ class SitePolicy:
 
     # ---- joining and hours
 
-    def admit(self) -> None:
-        """Raise NotAllowed unless the run is allowed now."""
+    def admit(self, *, ends_exchange: bool = False) -> None:
+        """Raise NotAllowed unless the run is allowed now.
+
+        A message that only ends an exchange, whose update was charged, is allowed also if nothing more is.
+        """
         if self._policy is None or self._log is None:
             return
-        policy = self._policy
-        self._allow(check(policy, self._request, self._log.totals(), self._wall()), 0)
+        if ends_exchange:
+            self._allow(check_run(self._policy, self._request), 0)
+            return
+        self._allow(check(self._policy, self._request, self._log.totals(), self._wall()), 0)
         self._append(self._entry("joined"))
 
     @property

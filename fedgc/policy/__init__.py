@@ -9,6 +9,7 @@ from fedgc.policy.check import (
     check_app,
     check_exchange,
     check_release,
+    check_run,
     figures_that_leave,
     loss_leaves,
 )
@@ -20,6 +21,7 @@ from fedgc.policy.totals import Totals
 
 __all__ = [
     "AuditLog", "Entry", "Exchange", "Hours", "Policy", "Refusal", "Request", "SentApp", "Statement",
-    "Totals", "check", "check_app", "check_exchange", "check_release", "explained", "figures_that_leave",
-    "implied", "loss_leaves", "pinned_settings", "read_policy", "read_statement", "verify",
+    "Totals", "check", "check_app", "check_exchange", "check_release", "check_run", "explained",
+    "figures_that_leave", "implied", "loss_leaves", "pinned_settings", "read_policy", "read_statement",
+    "verify",
 ]  # fmt: skip

@@ -27,7 +27,19 @@ from fedgc.flower.client_loop import LEFT
 from fedgc.flower.departure import Departure
 from fedgc.flower.site_policy import SitePolicy, request_of, site_policy
 from fedgc.links.byte_counts import Amounts
-from fedgc.messages import Failed, Leaving, Lost, Progress, Report, Reveal, Scored
+from fedgc.links.message.packets import Packet, write_packet
+from fedgc.messages import (
+    Failed,
+    Leaving,
+    Lost,
+    Progress,
+    Report,
+    Reveal,
+    Scored,
+    Survivors,
+    Unmask,
+    Work,
+)
 from fedgc.policy import SentApp, Totals, check, read_policy, verify
 from fedgc.policy.digests import app_digest, files_in_bundle, task_digest
 from fedgc.secagg.renyi import Release
@@ -111,6 +123,29 @@ def test_update_of_round_zero_is_charged(site: Path):
         policy.send(0, 100)
     told = [(each["what"], each["secrecy"], each["noise"]) for each in logged(site)]
     assert told == [("exchange", "open", 0.0), ("exchange", "masked", 4.0), ("refused", "masked", 0.0)]
+
+
+def test_site_ends_exchange_whose_update_was_last_of_day(site: Path, tmp_path: Path):
+    """Over Flower messages each packet finds a new process; the others have sent their updates too."""
+    site.write_text("[limits]\nexchanges-per-day = 1\n")
+    node = {"policy": str(site), "identity": str(tmp_path / "key"), "cache": str(tmp_path / "cache")}
+    context = context_of(node, task="digits")
+
+    def admitted(order: tuple[int, ...], *commands: object) -> None:
+        job = Work("north", 1, 0, 4, order, ((0, "chunk-0"),), 7, 60.0)
+        content = write_packet(Packet(RUN, bytes(16), 60.0, (job, *commands)))
+        with _client(context, None, RUN, content) as client:
+            if order:
+                client.policy.send(1, 400)
+
+    ends = (Survivors("north", 1, b"packet"), Unmask("north", 1, b"packet"))
+    admitted((0,))
+    for each in ends:
+        admitted((), each)
+    for order, commands in (((0,), ends), ((), (*ends, Reveal("north", 1, 0, "local", None))), ((), ())):
+        with pytest.raises(NotAllowed, match="exchanges-per-day"):
+            admitted(order, *commands)
+    assert [each["what"] for each in logged(site)] == ["joined", "exchange", *["refused"] * 3]
 
 
 def test_figures_and_losses_that_must_not_leave_are_removed(site: Path):

@@ -25,7 +25,7 @@ from fedgc.links import identity
 from fedgc.links.frames import EventFromClient, Numbered, Offer, StreamId
 from fedgc.links.identity import Identity
 from fedgc.links.pieces import NUMBER, Form, Numbers, Packed, Vector, digest_of
-from fedgc.messages import WIRE_VERSION, ToClient
+from fedgc.messages import WIRE_VERSION, Survivors, ToClient, Unmask, Work
 
 ACTION: Final = "packet"
 TYPE: Final = f"train.{ACTION}"
@@ -60,6 +60,14 @@ class Packet:
     lease_s: float
     commands: tuple[ToClient, ...] = ()
     model: tuple[int, Vector] | None = None
+
+    @property
+    def ends_exchange(self) -> bool:
+        """Whether it asks for what ends a masked exchange, and for neither training nor an update."""
+        ends = [each for each in self.commands if isinstance(each, Survivors | Unmask)]
+        rest = [each for each in self.commands if not isinstance(each, Survivors | Unmask)]
+        trains_nothing = all(isinstance(each, Work) and not each.order for each in rest)
+        return bool(ends) and trains_nothing and self.model is None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -216,8 +216,8 @@ class MessageServer:
                 self._refuse(outbox, error)
                 self._failed(outbox)
 
-    def failed(self, node: int, reason: str) -> None:
-        """Handle a packet that will not be answered."""
+    def failed(self, node: int, reason: str, again_s: float = 0.0) -> None:
+        """Handle a packet that will not be answered; the next one follows after `again_s` at the earliest."""
         with self._lock:
             outbox = self._outboxes.get(node)
             if outbox is not None and outbox.out is not None:
@@ -225,6 +225,7 @@ class MessageServer:
                 self._around.log.warning("a message to %s failed: %s", who, printable(reason))
                 outbox.out = None
                 self._failed(outbox)
+                outbox.next = max(outbox.next, self._around.clock() + again_s)
 
     def waits(self) -> bool:
         """Return whether a packet is in flight, or will soon be sent."""

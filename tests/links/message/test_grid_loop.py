@@ -234,6 +234,20 @@ def test_vanished_node_is_lost(link) -> None:
     assert isinstance(house.events[-1], Lost)
 
 
+def test_site_that_refuses_packet_is_asked_once_it_may(link) -> None:
+    house = House(link)
+    (asked,) = house.turn()
+    house.refuses(asked, 7200.0)
+    assert house.turn(PACKETS_POLL_S) == []
+    assert house.audits == [("policy", "north", "site.toml, line 2 (hours.open): not now")]
+    assert house.turn(7190.0) == []
+    (asked,) = house.turn(20.0)
+    assert not house.grid_loop.too_few_left()
+    house.refuses(asked, math.inf)
+    house.turn(PACKETS_POLL_S)
+    assert house.grid_loop.too_few_left() == "every client failed"
+
+
 def test_forgotten_or_refused_packet_is_sent_again(link) -> None:
     house = House(link)
     house.turn()
