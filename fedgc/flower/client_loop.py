@@ -20,10 +20,13 @@ from fedgc.guards import guarded
 from fedgc.links.frames import StreamId
 from fedgc.links.session.client import Session
 from fedgc.messages import (
+    LARGEST_PACKET,
+    LONGEST_REASON,
     Announced,
     Close,
     Closing,
     Continue,
+    Failed,
     Fetched,
     Initialize,
     Joined,
@@ -49,6 +52,7 @@ CROSSING_S: Final = (
     1.0  # after a skipped round, for the next one to continue the work of a client that leaves
 )
 LEFT: Final = "it was asked to leave"
+ENDS_BYTES: Final = 4 * LARGEST_PACKET  # of the lines by which an exchange ends, at most
 OF_WORK: Final = (Skip, Take, Continue, Reveal, Repair)  # commands about work that was given before
 
 Wait = Callable[[float], None]
@@ -95,6 +99,7 @@ class ClientLoop:
         self._finished = 0  # chunks, in this session
         self._has_work = False  # in this session
         self._open_round = False
+        self._has_sent = False  # the update of the open round
         self._has_worked = False  # the first model may leave openly only before any training
 
     def serve(self, session: Session, client: str) -> str:
@@ -115,6 +120,7 @@ class ClientLoop:
                 self._step(session)
             if session.lease_over and not self._open_round:
                 session.end("the lease is over")
+            self._keep_to_bytes(session, client)
         return session.ended
 
     def prepare(self) -> None:
@@ -159,6 +165,20 @@ class ClientLoop:
         if not (self.engine.has_work and waits):
             session.end(LEFT)
 
+    def _keep_to_bytes(self, session: Session, client: str) -> None:
+        """End the session if it has moved more bytes than the site allows; an exchange may end."""
+        self._policy.moved(session.accounts.settle())
+        round_ = session.accounts.round
+        try:
+            self._policy.keep_to_bytes(round_, ENDS_BYTES if self._has_sent else 0)
+        except NotAllowed as error:
+            self._end_refused(session, Failed(0.0, client, round_, str(error)[:LONGEST_REASON]), error)
+
+    def _end_refused(self, session: Session, failed: Failed, error: NotAllowed) -> None:
+        self.refused = error
+        session.send(failed)
+        session.end(str(error))
+
     def _rest(self, seconds: float) -> None:
         if self._session is not None:
             self._session.rest(seconds)
@@ -202,9 +222,8 @@ class ClientLoop:
             with guarded(f"a command {type(command).__name__}"):
                 act()
         except NotAllowed as error:
-            self.refused = error
-            session.send(self._site.failed(command, error) if self._site else failure(command, error))
-            session.end(str(error))
+            failed_event = self._site.failed if self._site else failure
+            self._end_refused(session, failed_event(command, error), error)
         except FedgcError as error:
             failed_event = self._site.failed if self._site else failure
             session.send(failed_event(command, error))
@@ -238,6 +257,7 @@ class ClientLoop:
         if self._leaves and isinstance(command, Validate):
             return
         if isinstance(command, Work | Continue):
+            self._has_sent = False
             self._policy.reread()
         self.engine.handle(command)
         if self._leaves:
@@ -269,6 +289,7 @@ class ClientLoop:
         command = answer.command
         stream = StreamId("codeword", command.round, command.attempt)
         self._policy.moved(session.accounts.settle())
+        self._has_sent = True
         if self._site is not None:
             masked = self._site.masked_answer(answer, self.engine.start)
             self._policy.send(command.round, bytes_of(masked), masked)
@@ -300,7 +321,7 @@ class ClientLoop:
             session.send(answer)
 
     def _close(self, session: Session, command: Close) -> None:
-        self._open_round, self._closed_at = False, time.monotonic()
+        self._open_round, self._closed_at, self._has_sent = False, time.monotonic(), False
         if command.outcome != "skipped":
             self.settle(session, command.round)
         self.engine.handle(command)

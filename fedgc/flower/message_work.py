@@ -18,7 +18,7 @@ from fedgc.flower.site_policy import SitePolicy
 from fedgc.guards import guarded
 from fedgc.large_vectors import Readable
 from fedgc.links.byte_counts import Amounts
-from fedgc.links.frames import StreamId
+from fedgc.links.frames import StreamId, encode
 from fedgc.links.message.packets import AnswerLine, Packet, Shelved
 from fedgc.links.pieces import Packed, shortened, signed_offer_of
 from fedgc.messages import (
@@ -96,8 +96,10 @@ class MessageWork:
         self._put_away()
         if (left_s := self._departure.left_s) is not None:
             self.lines.append(Leaving(0.0, self._client, left_s))
-        self._policy.settle(max((command.round for command in packet.commands), default=0))
         self.lines.extend(Shelved(version, digest) for version, digest in self._cache.models().items())
+        lines = sum(len(encode(each)) for each in (*packet.commands, *self.lines))
+        self._policy.moved(Amounts(control_bytes=lines))
+        self._policy.settle(max((command.round for command in packet.commands), default=0))
 
     def _handled(self, command: ToClient) -> bool:
         """Carry out a command; return whether to continue with the next."""

@@ -29,6 +29,7 @@ from fedgc.policy import (
     Request,
     Totals,
     check,
+    check_bytes,
     check_exchange,
     check_release,
     check_run,
@@ -38,6 +39,7 @@ from fedgc.policy import (
 )
 from fedgc.policy.digests import script_digest, task_digest
 from fedgc.policy.hours import zone_of
+from fedgc.policy.totals import day_of
 from fedgc.secagg import Federation
 from fedgc.secagg.renyi import Release
 from fedgc.training.script.place import in_app, script_in
@@ -64,6 +66,7 @@ class SitePolicy:
         self._log = AuditLog(policy.log_file, zone_of(policy.zone), wall) if policy else None
         self._closes_at = 0.0  # when the present window closes; asked for in every turn of the client's loop
         self._unsettled = 0  # bytes that moved, and are not in the log yet
+        self._room: int | None = None  # that was left today for more of them; None: unknown
         self._sent: Callable[[], object] = lambda: None  # the masked vector that has left last
         self._records: RecordPrivacy | None = None
         self._totals = Totals()
@@ -179,6 +182,7 @@ class SitePolicy:
 
         self._enter(replace(entry, steps=steps), allowed)
         self._unsettled -= size_bytes  # the link counts it too
+        self._room = None
         self._delivered()
 
     def measured(self, round_: int) -> None:
@@ -199,7 +203,22 @@ class SitePolicy:
             moved = max(0, self._unsettled)
             self._append(replace(self._entry("round", round_), bytes=moved, steps=self._steps))
             self._unsettled -= moved
+            self._room = None
             self._delivered()
+
+    def keep_to_bytes(self, round_: int, spare: int = 0) -> None:
+        """Raise NotAllowed if more bytes than are allowed have moved today, and `spare` more.
+
+        The log is read only if that is possible: other clients of the site write to it too.
+        """
+        policy = self._policy
+        if policy is None or self._log is None or policy.bytes_per_day is None:
+            return
+        if self._room is None or self._unsettled > self._room + spare:
+            self.settle(round_)
+            totals, now = self._log.totals(), self._wall()
+            self._room = policy.bytes_per_day - totals.on(day_of(now, zone_of(policy.zone))).bytes
+            self._allow(check_bytes(policy, totals, now, spare), round_)
 
     def _delivered(self) -> None:
         if self._records is not None:

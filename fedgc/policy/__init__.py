@@ -7,6 +7,7 @@ from fedgc.policy.check import (
     Request,
     check,
     check_app,
+    check_bytes,
     check_exchange,
     check_release,
     check_run,
@@ -21,7 +22,7 @@ from fedgc.policy.totals import Totals
 
 __all__ = [
     "AuditLog", "Entry", "Exchange", "Hours", "Policy", "Refusal", "Request", "SentApp", "Statement",
-    "Totals", "check", "check_app", "check_exchange", "check_release", "check_run", "explained",
-    "figures_that_leave", "implied", "loss_leaves", "pinned_settings", "read_policy", "read_statement",
-    "verify",
+    "Totals", "check", "check_app", "check_bytes", "check_exchange", "check_release", "check_run",
+    "explained", "figures_that_leave", "implied", "loss_leaves", "pinned_settings", "read_policy",
+    "read_statement", "verify",
 ]  # fmt: skip

@@ -83,6 +83,16 @@ def check_exchange(policy: Policy, exchange: Exchange, totals: Totals, now: floa
     return (*_limits(policy, totals, now, exchange), *check_release(policy, exchange, totals))
 
 
+def check_bytes(policy: Policy, totals: Totals, now: float, spare: int = 0) -> tuple[Refusal, ...]:
+    """Return the rule that is broken if more bytes than are allowed have moved today, and `spare` more."""
+    zone, limit = zone_of(policy.zone), policy.bytes_per_day
+    seen = totals.on(day_of(now, zone)).bytes
+    if limit is None or seen <= limit + spare:
+        return ()
+    text = f"saw {seen} today, needed at most {limit}; a day ends at 24:00 {zone}"
+    return (_refusal(policy, "limits.bytes-per-day", text, midnight_s(now, zone)),)
+
+
 def check_app(policy: Policy, digest: str, signers: tuple[str, ...] = ()) -> tuple[Refusal, ...]:
     """Return the rule that an app breaks by its digest and the keys that have signed it.
 

@@ -29,6 +29,7 @@ from fedgc.flower.site_policy import SitePolicy, request_of, site_policy
 from fedgc.links.byte_counts import Amounts
 from fedgc.links.message.packets import Packet, write_packet
 from fedgc.messages import (
+    Close,
     Failed,
     Leaving,
     Lost,
@@ -201,6 +202,35 @@ def test_loop_refuses_exchange_beyond_limit_and_ends(link, site: Path) -> None:
         link.event(Lost)
         link.eventually(lambda: ended)
         assert ended == [said]
+
+
+def test_models_alone_end_session_at_limit_of_bytes(link, site: Path) -> None:
+    """Whatever the server sends, and though it asks for no update."""
+    policy = policy_of(site, "[limits]\nbytes-per-day = 20_000\n")
+    model = link.vector()
+    with serving(link, policy=policy) as (_, client, ended):
+        for number in range(1, 20_000 // model.nbytes + 2):
+            link.listener.publish(number, model + number)
+            link.listener.send(replace(work(client), round=number, version=number))
+            while not isinstance(said := link.event(), Progress | Failed | Lost):
+                pass
+            if isinstance(said, Progress):
+                link.listener.send(Close(client, number, "empty", True))
+        link.eventually(lambda: ended)
+        assert re.search(r"bytes-per-day\): saw \d+ today, needed at most 20000; a day ends", ended[0])
+    moved = sum(int(str(each["bytes"])) for each in logged(site))
+    assert 20_000 < moved <= 20_000 + 2 * model.nbytes
+
+
+def test_exchange_may_end_beyond_limit_of_bytes(site: Path):
+    policy = policy_of(site, "[limits]\nbytes-per-day = 1000\n")
+    policy.send(1, 990)
+    policy.moved(Amounts(up_bytes=990, control_bytes=30))
+    policy.keep_to_bytes(1, 100)
+    policy.moved(Amounts(control_bytes=90))
+    for spare in (100, 0):
+        with pytest.raises(NotAllowed, match="saw 1110 today, needed at most 1000"):
+            policy.keep_to_bytes(1, spare)
 
 
 def test_loop_announces_end_of_hours_and_leaves_by_then(link, site: Path) -> None:
