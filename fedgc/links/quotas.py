@@ -65,8 +65,8 @@ class Spent:
     refusals: int = 0
 
 
-@dataclass(slots=True)
-class _Pause:
+@dataclass(frozen=True, slots=True)
+class Pause:
     """The exclusion of one client."""
 
     until: float
@@ -108,7 +108,7 @@ def _limit(
     return amount_of, Bucket(per_s, burst), f"it sent more than {rate}, and more than {burst:g} at once"
 
 
-def _ignored(client: str, reason: str, now: float) -> None:
+def _ignored(client: str, pause: Pause) -> None:
     """Nobody else needs to know of the clients that are excluded."""
 
 
@@ -118,9 +118,9 @@ class Quotas:
     def __init__(self, lines_per_s: float = LINES_PER_S, bytes_per_s: float = BYTES_PER_S) -> None:
         self._rates = lines_per_s, bytes_per_s
         self._accounts: dict[str, _Account] = {}
-        self._pauses: dict[str, _Pause] = {}
+        self._pauses: dict[str, Pause] = {}
         self._lock = threading.Lock()
-        self.told: Callable[[str, str, float], None] = _ignored  # the client, the reason and when
+        self.told: Callable[[str, Pause], None] = _ignored  # what clients are excluded
 
     def spend(self, client: str, spent: Spent, now: float) -> str:
         """Return the limit that a client now exceeds; empty if it may do this."""
@@ -132,20 +132,31 @@ class Quotas:
 
     def exclude(self, client: str, reason: str, now: float) -> float:
         """Exclude a client; return for how long. Its buckets are full when it is back."""
-        pause_s = self.note(client, reason, now)
-        self.told(client, reason, now)
-        return pause_s
-
-    def note(self, client: str, reason: str, now: float) -> float:
-        """Note that another process of this server has excluded a client."""
         with self._lock:
             before = self._pauses.get(client)
             pause_s = FIRST_PAUSE_S
             if before is not None and now < before.until + CALM_S:
                 pause_s = min(2 * before.pause_s, LONGEST_PAUSE_S)
-            self._pauses[client] = _Pause(now + pause_s, pause_s, reason)
-            self._accounts.pop(client, None)
-            return pause_s
+            pause = Pause(now + pause_s, pause_s, reason)
+            self._set(client, pause)
+        self.told(client, pause)
+        return pause_s
+
+    def note(self, client: str, pause: Pause) -> None:
+        """Note that another process of this server has excluded a client; it may be told again."""
+        with self._lock:
+            before = self._pauses.get(client)
+            if before is None or before.until < pause.until:
+                self._set(client, pause)
+
+    def _set(self, client: str, pause: Pause) -> None:
+        self._pauses[client] = pause
+        self._accounts.pop(client, None)
+
+    def pauses(self) -> dict[str, Pause]:
+        """Return the last exclusion of each client; the next one is longer for those that are over, too."""
+        with self._lock:
+            return dict(self._pauses)
 
     def check(self, client: str, now: float) -> None:
         """Raise NotAdmitted while a client is excluded."""

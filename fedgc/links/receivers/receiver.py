@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 from fedgc.errors import EdgeFailed, FedgcError, text_of
 from fedgc.links.byte_counts import Accounts, Amounts
 from fedgc.links.pieces import Numbers
+from fedgc.links.quotas import Pause
 from fedgc.links.receivers.pipe import Pipe
 from fedgc.links.receivers.shared_arrays import Form, mapped
 from fedgc.links.receivers.terms import ReceiverTerms
@@ -33,7 +34,7 @@ class Reactions:
 
     heard: Callable[["Receiver", LinkEvent], None]
     began: Callable[[bytes], None]  # gets the token with which a session began
-    excluded: Callable[["Receiver", str, str, float], None]  # a client, why and when
+    excluded: Callable[["Receiver", str, Pause], None]
     ended: Callable[["Receiver"], None]
 
 
@@ -200,9 +201,9 @@ class Receiver:
         for client, values in amounts.items():
             self._accounts.setdefault(client, Accounts()).add(Amounts(*values))
 
-    def _excluded(self, client: str, reason: str, now: float) -> None:
-        self._around.quotas.note(client, reason, now)
-        self._reactions.excluded(self, client, reason, now)
+    def _excluded(self, client: str, pause: Pause) -> None:
+        self._around.quotas.note(client, pause)
+        self._reactions.excluded(self, client, pause)
 
     # ---- vectors and figures of its clients
 

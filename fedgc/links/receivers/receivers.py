@@ -21,6 +21,7 @@ from fedgc.links.byte_counts import Amounts
 from fedgc.links.frames import Invitation
 from fedgc.links.links import SessionLink
 from fedgc.links.pieces import Numbers, Vector, packed
+from fedgc.links.quotas import Pause
 from fedgc.links.receivers.receiver import Reactions, Receiver
 from fedgc.links.receivers.shared_arrays import SharedArrays, form_of
 from fedgc.links.receivers.terms import ReceiverTerms, config_of
@@ -126,6 +127,8 @@ class Receivers:
                 return
             self._receivers[place] = began
             began.tell("expect", self._numbers)
+            for excluded in self._around.quotas.pauses().items():
+                began.tell("note", *excluded)
             if self._model is not None:
                 self._publish_to(began, self._model)
 
@@ -259,11 +262,12 @@ class Receivers:
         if isinstance(event, Joined):
             self._present.add(client)
 
-    def _excluded(self, by: Receiver | None, client: str, reason: str, now: float) -> None:
+    def _excluded(self, by: Receiver | None, client: str, pause: Pause) -> None:
         """Tell the other receivers of a client that is excluded."""
-        for each in self._receivers:
-            if each is not by:
-                each.tell("note", client, reason, now)
+        with self._changing:
+            for each in self._receivers:
+                if each is not by:
+                    each.tell("note", client, pause)
 
 
 def session_link(
