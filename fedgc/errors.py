@@ -16,6 +16,7 @@ FedgcError
 ├── TaskFailed         the user's task raised while it trained
 ├── ExtensionFailed    a rule or a gate raised, or returned no mean update or no decision
 └── EdgeFailed         a disk, a network or another program failed
+    └── NotNow             it is about to work again
 
 A message says what was seen and what was needed. Errors are caught only at an edge: a link, the engine's
 loop, the command line. A client's fault becomes an event there, never an exception.
@@ -110,6 +111,10 @@ class ExtensionFailed(FedgcError):
 
 class EdgeFailed(FedgcError):
     """A disk, a network or another program failed."""
+
+
+class NotNow(EdgeFailed):
+    """Another program is about to work again: ask it later."""
 
 
 def name_of(kind: type) -> str:

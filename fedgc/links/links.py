@@ -78,7 +78,7 @@ class SessionLink(Link, Protocol):
         """Say goodbye to every client without waiting: the process may end at any moment."""
 
     def invite(self) -> Invitation:
-        """Return a new invitation for one client."""
+        """Return a new invitation for one client, or raise NotNow: ask again."""
 
     def opened(self, invitation: Invitation) -> bool:
         """Whether a session began with this invitation."""

@@ -16,6 +16,7 @@ import math
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from logging import INFO, WARNING, Logger
 from typing import Final
@@ -24,7 +25,7 @@ from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from fedgc import errors
-from fedgc.errors import FedgcError, NotAllowed, printable, words_of
+from fedgc.errors import EdgeFailed, FedgcError, NotAllowed, NotNow, printable, words_of
 from fedgc.guards import guarded
 from fedgc.history import BY_SITE
 from fedgc.links.frames import Invitation
@@ -175,6 +176,10 @@ class GridLoop:
                 if why := self.too_few_left():
                     ended(why)
                     return
+            except EdgeFailed as error:  # the listener
+                if not self._over.is_set():
+                    ended(str(error))
+                return
             except Exception as error:  # the edge to Flower: a stopped run, a SuperLink that is gone
                 if not self._over.is_set():
                     ended(f"Flower's grid: {words_of(error)}")
@@ -218,13 +223,15 @@ class GridLoop:
         return not node_state.message and now >= node_state.next and not self._written_to(node)
 
     def _invite(self, nodes: list[int], listener: SessionLink, now: float) -> None:
-        messages = []
-        for node in nodes:
-            node_state = self._nodes[node]
-            node_state.invitation, node_state.invited = listener.invite(), now
-            node_state.ends = now + self._ways.ttl_s + SLACK_S
-            messages.append(invite(node_state.invitation, node, self._ways.ttl_s))
-        for node, message in zip(nodes, self._grid.push_messages(messages), strict=True):
+        messages: list[Message] = []
+        with suppress(NotNow):  # the others are due at the next look
+            for node in nodes:
+                invitation, node_state = listener.invite(), self._nodes[node]
+                node_state.invitation, node_state.invited = invitation, now
+                node_state.ends = now + self._ways.ttl_s + SLACK_S
+                messages.append(invite(invitation, node, self._ways.ttl_s))
+        pushed = self._grid.push_messages(messages) if messages else ()
+        for node, message in zip(nodes[: len(messages)], pushed, strict=True):
             node_state = self._nodes[node]
             node_state.message = message or ""
             if not node_state.message:

@@ -56,6 +56,7 @@ class Receiver:
         self._process: subprocess.Popen[bytes] | None = None
         self._threads: tuple[threading.Thread, ...] = ()
         self._is_over = False
+        self._turning = threading.Lock()  # it is open before it is over, or never
 
     # ---- its life
 
@@ -86,9 +87,10 @@ class Receiver:
     def begin(self) -> None:
         """Wait until clients can connect to it; raise what it could not do."""
         self.address = self._answer()
-        self.is_open = True
-        if self._is_over:
-            raise EdgeFailed(f"receiver {self.pid}: the process has ended")
+        with self._turning:
+            if self._is_over:
+                raise EdgeFailed(f"receiver {self.pid}: the process has ended")
+            self.is_open = True
 
     @property
     def pid(self) -> int:
@@ -166,7 +168,8 @@ class Receiver:
             return
         finally:
             pipe.close()
-            self._is_over = True
+            with self._turning:
+                self._is_over = True
             self._answers.put(EdgeFailed(f"receiver {self.pid}: the process has ended"))
             self._reactions.ended(self)
 

@@ -4,7 +4,7 @@ Each receiver is a process with a listener of its own. It carries the TLS, the l
 clients, and checks and decodes their vectors, which reach the driver in shared memory. The driver adds them
 one after the other, as with one process, so a sum does not depend on the number of receivers, only on the
 order in which the vectors are whole. Where a process ends, its clients are lost and come back, and another
-process takes its place.
+process takes its place. It starts in the thread that heard of the end, so that nothing else waits for it.
 """
 
 import threading
@@ -16,12 +16,12 @@ from typing import Final
 from fedgc.codecs.model_change import ModelChange
 from fedgc.config import RunConfig
 from fedgc.config.receivers import receivers_of
-from fedgc.errors import EdgeFailed, FedgcError
+from fedgc.errors import EdgeFailed, FedgcError, NotNow
 from fedgc.links.byte_counts import Amounts
 from fedgc.links.frames import Invitation
 from fedgc.links.links import SessionLink
 from fedgc.links.pieces import Numbers, Vector, packed
-from fedgc.links.quotas import Pause
+from fedgc.links.quotas import Bucket, Pause
 from fedgc.links.receivers.receiver import Reactions, Receiver
 from fedgc.links.receivers.shared_arrays import SharedArrays, form_of
 from fedgc.links.receivers.terms import ReceiverTerms, config_of
@@ -31,7 +31,10 @@ from fedgc.links.session.streams import allowed_files
 from fedgc.messages import Announced, Codeword, Joined, LinkEvent, Lost, ToClient
 from fedgc.processes.available import available_memory
 
-MOST_STARTS: Final = 20  # of processes in the place of others in one run
+MOST_STARTS: Final = 20.0  # of processes in the place of others at once,
+STARTS_PER_S: Final = 1 / 600  # and in a long run
+FIRST_PAUSE_S: Final = 1.0  # before another attempt, where a process could not start
+LONGEST_PAUSE_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,11 +68,12 @@ class Receivers:
         self._present: set[str] = set()
         self._lying: dict[tuple[str, int, int], Receiver] = {}  # codewords
         self._order = threading.Lock()  # of the events of all receivers; `emit` may wait for other locks
-        self._changing = threading.Lock()  # a receiver that begins is told what the others know
+        self._changing = threading.Lock()  # held while all are told something
         self._numbers = 0
         self._model: _Model | None = None
-        self._starts = 0
-        self._is_closed = False
+        self._starts = Bucket(STARTS_PER_S, MOST_STARTS)
+        self._left = count  # places that are not given up
+        self._over = threading.Event()
         around.quotas.told = lambda *excluded: self._excluded(None, *excluded)
 
     # ---- their life
@@ -89,7 +93,7 @@ class Receivers:
     def close(self, reason: str, *, complete: bool = False) -> None:
         """Say goodbye to every client and stop."""
         with self._changing:
-            self._is_closed = True
+            self._over.set()
         for each in self._receivers:
             each.close(reason, complete=complete)
         for each in self._receivers:
@@ -102,7 +106,7 @@ class Receivers:
 
     def _ended(self, receiver: Receiver) -> None:
         """Lose the clients of a process that has ended, and start another in its place."""
-        if not receiver.is_open:
+        if self._over.is_set() or not receiver.is_open:
             return
         receiver.wait()
         with self._order:
@@ -112,25 +116,47 @@ class Receivers:
                 self._emit(Lost(self._around.clock(), client))
         what = "a receiver has ended, and another takes its place: clients that are lost until they come back"
         self._around.log.warning("%s: %d", what, len(lost))
+        place, pause_s = self._receivers.index(receiver), FIRST_PAUSE_S
+        while self._may_start() and not self._begun_at(place, pause_s):
+            self._over.wait(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _may_start(self) -> bool:
         with self._changing:
-            place = self._receivers.index(receiver)
-            if self._is_closed or self._starts >= MOST_STARTS:
-                return
-            self._starts += 1
-            began = Receiver(self._terms[place], self._around, self._reactions)
-            try:
-                began.launch()
-                began.begin()
-            except FedgcError as error:
-                self._around.log.warning("no other receiver takes its place: %s", error)
-                began.wait()
-                return
-            self._receivers[place] = began
-            began.tell("expect", self._numbers)
-            for excluded in self._around.quotas.pauses().items():
-                began.tell("note", *excluded)
-            if self._model is not None:
-                self._publish_to(began, self._model)
+            if self._over.is_set():
+                return False
+            if may := self._starts.take(1.0, self._around.clock()):
+                return may
+            self._left -= 1
+        self._around.log.error("a receiver has ended too often: %d are left", self._left)
+        return False
+
+    def _begun_at(self, place: int, pause_s: float) -> bool:
+        """Start a process at a place, while no other call waits; return whether clients can connect to it."""
+        began = Receiver(self._terms[place], self._around, self._reactions)
+        try:
+            began.launch()
+            with self._changing:
+                if self._over.is_set():
+                    raise EdgeFailed("the run is over")
+                self._receivers[place] = began
+                self._tell_all(began)
+            began.begin()
+        except FedgcError as error:
+            if not self._over.is_set():
+                self._around.log.warning("a receiver cannot start; again in %g s: %s", pause_s, error)
+            began.close("it could not begin", complete=False)
+            began.wait()
+            return False
+        return True
+
+    def _tell_all(self, receiver: Receiver) -> None:
+        """Tell a process that starts what the others know."""
+        receiver.tell("expect", self._numbers)
+        for excluded in self._around.quotas.pauses().items():
+            receiver.tell("note", *excluded)
+        if self._model is not None:
+            self._publish_to(receiver, self._model)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -140,7 +166,12 @@ class Receivers:
     # ---- invitations
 
     def invite(self) -> Invitation:
-        """Return a new invitation for one client, to the receiver that has fewest."""
+        """Return a new invitation for one client, to the receiver that has fewest.
+
+        Raises:
+            NotNow: No receiver answers; others take their places.
+            EdgeFailed: No other does.
+        """
         living = [each for each in self._receivers if each.is_open]
         for receiver in sorted(living, key=lambda each: each.invited):
             with suppress(EdgeFailed):
@@ -148,7 +179,10 @@ class Receivers:
                 self._tokens[invitation.token] = receiver
                 receiver.invited += 1
                 return invitation
-        raise EdgeFailed("links.receivers: no receiver is left to serve a session")
+        if not self._left:
+            count = len(self._receivers)
+            raise EdgeFailed(f"links.receivers: all {count} have ended, and others in their places too often")
+        raise NotNow("links.receivers: none serves at the moment")
 
     def opened(self, invitation: Invitation) -> bool:
         """Whether a session began with this invitation."""

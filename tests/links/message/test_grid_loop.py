@@ -10,7 +10,7 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedgc.errors import NotAllowed
+from fedgc.errors import EdgeFailed, NotAllowed, NotNow
 from fedgc.links.frames import Invitation
 from fedgc.links.message import packets as packets
 from fedgc.links.message.grid_loop import PACKETS_POLL_S, POLL_S, SHORT_S, SLACK_S, GridLoop, Ways
@@ -444,3 +444,35 @@ def test_node_with_open_session_needs_no_explanation(link) -> None:
     session.send(JOINED)
     link.event(Joined)
     assert house.grid_loop.explained() == ""
+
+
+class Ending:
+    """A link whose processes have ended: others take their places, or none does any more."""
+
+    def __init__(self, listener) -> None:
+        self.listener = listener
+        self.ends: list[EdgeFailed] = []
+
+    def __getattr__(self, name: str):
+        return getattr(self.listener, name)
+
+    def invite(self) -> Invitation:
+        if self.ends:
+            raise self.ends.pop(0)
+        return self.listener.invite()
+
+
+def test_node_is_invited_once_listener_serves_again(link) -> None:
+    house = House(link, listener := Ending(link.listener), message_server=False)
+    house.grid.nodes = [1, 2]
+    listener.ends = [NotNow("none serves at the moment")]
+    assert house.turn() == []
+    assert types(house.turn()) == ["train.session"] * 2
+
+
+def test_listener_that_is_over_ends_run_with_its_own_reason(link) -> None:
+    house = House(link, listener := Ending(link.listener), message_server=False)
+    listener.ends = [EdgeFailed("links.receivers: all 2 have ended")]
+    reasons: list[str] = []
+    house.grid_loop._keep(reasons.append)
+    assert reasons == ["links.receivers: all 2 have ended"]

@@ -6,13 +6,14 @@ import queue
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.codecs.model_change import ChangeForm
+from fedgc.errors import NotNow
 from fedgc.links.frames import Invitation
 from fedgc.links.identity import Identity
 from fedgc.links.links import Links
@@ -22,7 +23,7 @@ from fedgc.links.session.client import Session, Terms
 from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Codeword, Held, Joined, LinkEvent, Loaded, Offered, Reveal
 from tests.config_of import config_of
-from tests.links.conftest import GRACE_S, WAIT_S
+from tests.links.conftest import GRACE_S, WAIT_S, Link
 
 NUMBERS = 70_000  # several pieces
 LOG = logging.getLogger("test")
@@ -60,9 +61,21 @@ class Served:
         times, changes = (time.monotonic, random.random), ChangeForm(self.config.fragments)
         terms = Terms(self.config.grace_s, 64 * 1024, NUMBERS, *times, connect_s=WAIT_S, changes=changes)
         who = who or Identity(Ed25519PrivateKey.generate())
-        session = self._stack.enter_context(Session(invitation or self.sessions.invite(), who, terms))
+        session = self._stack.enter_context(Session(invitation or self.invitation(), who, terms))
         session.send(Joined(0.0, "me", True, (Held("chunk-0", 8),)))
         return session
+
+    def invitation(self) -> Invitation:
+        """Return an invitation, once a receiver serves."""
+        made: list[Invitation] = []
+
+        def is_made() -> bool:
+            with suppress(NotNow):
+                made.append(self.sessions.invite())
+            return bool(made)
+
+        Link.eventually(is_made)
+        return made[0]
 
     def event(self, kind: type[LinkEvent]) -> LinkEvent:
         event = self.events.get(timeout=WAIT_S)

@@ -2,20 +2,29 @@
 
 import os
 import signal
+import sys
 
+import numpy as np
+import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fedgc.errors import EdgeFailed, NotNow
 from fedgc.links.identity import Identity
+from fedgc.links.receivers import receiver, receivers
 from fedgc.messages import Joined, Lost
 from tests.links.conftest import Link
-from tests.links.receivers.conftest import Served
+from tests.links.receivers.conftest import NUMBERS, Served
+
+
+def kill_all(served: Served) -> None:
+    for each in served.sessions.pids:
+        os.kill(each, signal.SIGKILL)
 
 
 def replace_all(served: Served) -> None:
     """Kill all receivers, and wait until others serve in their places."""
     before = set(served.sessions.pids)
-    for each in before:
-        os.kill(each, signal.SIGKILL)
+    kill_all(served)
     Link.eventually(lambda: before.isdisjoint(served.sessions.pids))
 
 
@@ -40,3 +49,46 @@ def test_new_receivers_know_excluded_clients(serve):
         assert "excluded" in refusal(served, who)
     served.quotas.exclude(who.client, "it waits again", 0.0)
     assert served.quotas.pauses()[who.client].pause_s == 160.0
+
+
+def said(caplog: pytest.LogCaptureFixture, text: str) -> bool:
+    return any(text in each for each in caplog.messages)
+
+
+def test_no_call_waits_for_receiver_that_starts(monkeypatch, serve, tmp_path, caplog):
+    served = serve(2)
+    first, other = served.sessions.pids
+    (tmp_path / "never_ready.py").write_text("import signal\nsignal.pause()\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    monkeypatch.setattr(receiver, "MODULE", "never_ready")
+    monkeypatch.setattr(receiver, "END_S", 0.1)
+    os.kill(first, signal.SIGKILL)
+    Link.eventually(lambda: served.sessions.pids[0] != first)
+    served.link.publish(0, np.zeros(NUMBERS, np.float32))
+    served.link.expect(NUMBERS)
+    assert served.sessions.invite()
+    assert served.sessions.pids[1] == other
+    assert not said(caplog, "cannot start")
+
+
+def test_receiver_that_cannot_start_is_started_again(monkeypatch, serve, caplog):
+    served = serve(2)
+    monkeypatch.setattr(receivers, "FIRST_PAUSE_S", 0.01)
+    with monkeypatch.context() as broken:
+        broken.setattr(receiver, "MODULE", "fedgc.links.receivers.nothing")
+        kill_all(served)
+        Link.eventually(lambda: said(caplog, "a receiver cannot start"))
+        with pytest.raises(NotNow):
+            served.sessions.invite()
+    served.session()
+    served.event(Joined)
+
+
+def test_run_ends_with_its_reason_once_no_receiver_is_left(monkeypatch, serve, caplog):
+    monkeypatch.setattr(receivers, "MOST_STARTS", 0.0)
+    served = serve(2)
+    kill_all(served)
+    Link.eventually(lambda: said(caplog, "a receiver has ended too often: 0 are left"))
+    with pytest.raises(EdgeFailed, match="all 2 have ended") as caught:
+        served.sessions.invite()
+    assert not isinstance(caught.value, NotNow)
