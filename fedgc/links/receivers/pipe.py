@@ -14,14 +14,19 @@ from typing import Any, Final
 MOST_FILES: Final = 200  # of a message; the system passes on at most 253
 
 _HEAD: Final = struct.Struct("<Q")  # the length of the value that follows
+_TIME: Final = struct.Struct("@ll")  # seconds and microseconds of a time limit
 
 
 class Pipe:
     """One end of a pair of connected Unix sockets; any thread may send, one receives."""
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, connected: socket.socket, silent_s: float = 0.0) -> None:
+        """`silent_s` is how long to wait for a value, and for the rest of one; 0: for ever."""
         self._socket = connected
         self._lock = threading.Lock()
+        whole_s = int(silent_s)
+        limit = _TIME.pack(whole_s, int(1e6 * (silent_s - whole_s)))
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
     def send(self, value: object, descriptors: Sequence[int] = ()) -> None:
         """Send a value and files; the descriptors of this process stay open."""
@@ -35,8 +40,17 @@ class Pipe:
             self._socket.sendall(data)
 
     def receive(self) -> tuple[Any, list[int]]:
-        """Wait for the next value and its files; raise EOFError once the other process has ended."""
-        head, descriptors, _, _ = socket.recv_fds(self._socket, _HEAD.size, MOST_FILES)
+        """Wait for the next value and its files.
+
+        Raises:
+            EOFError: The other process has ended.
+            TimeoutError: It has said nothing for too long; it may still do so.
+            OSError: It is silent in the middle of a value.
+        """
+        try:
+            head, descriptors, _, _ = socket.recv_fds(self._socket, _HEAD.size, MOST_FILES)
+        except BlockingIOError as error:
+            raise TimeoutError("the other process says nothing") from error
         (size,) = _HEAD.unpack(head + self._exactly(_HEAD.size - len(head)))
         return pickle.loads(self._exactly(size)), descriptors  # noqa: S301  of our own process
 

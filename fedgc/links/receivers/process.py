@@ -118,6 +118,7 @@ class ReceiverProcess:
             "exclude": self._listener.exclude,
             "note": quotas.note,
             "dismiss": self._listener.dismiss,
+            "here": lambda: outbox.say("here"),
             "close": self._close,
         }
         outbox.before = self._settle

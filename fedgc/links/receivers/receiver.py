@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn
 
 from fedgc.errors import EdgeFailed, FedgcError, text_of
 from fedgc.links.byte_counts import Accounts, Amounts
+from fedgc.links.frames import Invitation
 from fedgc.links.pieces import Numbers
 from fedgc.links.quotas import Pause
 from fedgc.links.receivers.pipe import Pipe
@@ -22,6 +23,8 @@ from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Codeword, LinkEvent
 
 START_S: Final = 30.0
+ANSWER_S: Final = 2.0  # to wait for an invitation; one that comes later serves the next client
+SILENT_S: Final = 30.0  # then a process is asked whether it is there, and is ended after as long again
 END_S: Final = 5.0  # after its goodbyes
 MODULE: Final = "fedgc.links.receivers.process"
 
@@ -53,6 +56,7 @@ class Receiver:
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._asking = threading.Lock()
+        self._is_asked = False  # for an invitation that has not come yet
         self._process: subprocess.Popen[bytes] | None = None
         self._threads: tuple[threading.Thread, ...] = ()
         self._is_over = False
@@ -64,7 +68,7 @@ class Receiver:
         """Start the process, or raise EdgeFailed."""
         ours, theirs = socket.socketpair()
         path = os.pathsep.join(filter(None, sys.path))  # what codecs of other packages are imported from
-        pipe = Pipe(ours)
+        pipe = Pipe(ours, SILENT_S)
         try:
             with theirs:
                 self._process = subprocess.Popen(  # noqa: S603  our own module
@@ -86,7 +90,7 @@ class Receiver:
 
     def begin(self) -> None:
         """Wait until clients can connect to it; raise what it could not do."""
-        self.address = self._answer()
+        self.address = self._answer(START_S)
         with self._turning:
             if self._is_over:
                 raise EdgeFailed(f"receiver {self.pid}: the process has ended")
@@ -126,19 +130,25 @@ class Receiver:
         else:
             self._commands.put((command, tuple(descriptors)))
 
-    def ask(self, *command: object) -> Any:  # noqa: ANN401  whatever it answers
-        """Tell it something, and return its answer; raise EdgeFailed if it has ended."""
+    def invite(self) -> Invitation:
+        """Return a new invitation to it; raise EdgeFailed if it does not answer."""
         with self._asking:
             if self._is_over:
                 raise EdgeFailed(f"receiver {self.pid}: the process has ended")
-            self.tell(*command)
-            return self._answer()
+            wait_s = 0.0 if self._is_asked else ANSWER_S
+            if not self._is_asked:
+                self.tell("invite")
+            self._is_asked = True
+            invitation: Invitation = self._answer(wait_s)
+            self._is_asked = False
+            self.invited += 1
+            return invitation
 
-    def _answer(self) -> Any:  # noqa: ANN401  whatever it answers
+    def _answer(self, wait_s: float) -> Any:  # noqa: ANN401  whatever it answers
         try:
-            answer = self._answers.get(timeout=START_S)
+            answer = self._answers.get(timeout=wait_s)
         except queue.Empty:
-            answer = EdgeFailed(f"receiver {self.pid}: it did not answer within {START_S:g} s")
+            answer = EdgeFailed(f"receiver {self.pid}: it did not answer within {wait_s:g} s")
         if isinstance(answer, FedgcError):
             raise answer
         return answer
@@ -183,9 +193,20 @@ class Receiver:
             "log": lambda level, text: self._around.log.log(level, "%s", text),
             "began": self._reactions.began,
             "excluded": self._excluded,
+            "here": lambda: None,
         }
+        is_silent = False
         while True:
-            said, descriptors = pipe.receive()
+            try:
+                said, descriptors = pipe.receive()
+            except TimeoutError:
+                if is_silent:
+                    self._around.log.warning("receiver %d: it does not answer, and is ended", self.pid)
+                    raise
+                is_silent = True  # all processes of a machine may have stood still for a while
+                self.tell("here")
+                continue
+            is_silent = False
             files = iter(descriptors)
             for what, *given in said:
                 if what == "codeword":

@@ -175,9 +175,8 @@ class Receivers:
         living = [each for each in self._receivers if each.is_open]
         for receiver in sorted(living, key=lambda each: each.invited):
             with suppress(EdgeFailed):
-                invitation: Invitation = receiver.ask("invite")
+                invitation = receiver.invite()
                 self._tokens[invitation.token] = receiver
-                receiver.invited += 1
                 return invitation
         if not self._left:
             count = len(self._receivers)

@@ -92,3 +92,31 @@ def test_run_ends_with_its_reason_once_no_receiver_is_left(monkeypatch, serve, c
     with pytest.raises(EdgeFailed, match="all 2 have ended") as caught:
         served.sessions.invite()
     assert not isinstance(caught.value, NotNow)
+
+
+def test_receiver_that_stands_still_is_left_out_for_that_time(monkeypatch, serve):
+    served = serve(2)
+    first, _ = served.sessions.pids
+    before = [served.invitation() for _ in range(2)]
+    monkeypatch.setattr(receiver, "ANSWER_S", 0.05)
+    os.kill(first, signal.SIGSTOP)
+    during = {served.invitation().address for _ in range(4)}
+    os.kill(first, signal.SIGCONT)
+    assert during == {before[1].address}
+    Link.eventually(lambda: served.invitation().address == before[0].address)
+
+
+def test_receiver_that_never_answers_is_ended(monkeypatch, serve, caplog):
+    monkeypatch.setattr(receiver, "SILENT_S", 1.5)
+    monkeypatch.setattr(receiver, "END_S", 0.1)
+    served = serve(2)
+    who = Identity(Ed25519PrivateKey.generate())
+    served.session(who)
+    served.event(Joined)
+    first, _ = served.sessions.pids
+    os.kill(first, signal.SIGSTOP)
+    served.event(Lost)
+    assert said(caplog, f"receiver {first}: it does not answer")
+    Link.eventually(lambda: first not in served.sessions.pids)
+    served.session(who)
+    served.event(Joined)
