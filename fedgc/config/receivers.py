@@ -10,6 +10,7 @@ from fedgc.errors import BadSetting
 MOST: Final = 4  # by themselves: then the process that adds the vectors takes longest
 CORES_EACH: Final = 2  # of the machine,
 CLIENTS_EACH: Final = 250  # and of the clients that a run needs
+LAST_PORT: Final = 65535
 
 
 def receivers_of(config: RunConfig, cores: int | None = None) -> int:
@@ -18,6 +19,17 @@ def receivers_of(config: RunConfig, cores: int | None = None) -> int:
     >>> receivers_of(RunConfig(min_clients=1000), cores=8), receivers_of(RunConfig(), cores=8)
     (4, 1)
     """
+    count = _count(config, cores)
+    for key, address in (("links.bind", config.bind), ("links.advertise", config.advertise)):
+        if (port := port_of(address)) > LAST_PORT - count + 1:
+            with_others = f" with {count} receivers, each at a port of its own" if count > 1 else ""
+            raise BadSetting(
+                f"setting {key}: saw port {port}, needed at most {LAST_PORT - count + 1}{with_others}"
+            )
+    return count
+
+
+def _count(config: RunConfig, cores: int | None) -> int:
     if config.receivers == AUTO:
         if config.authority or port_of(config.advertise) or port_of(config.bind):
             return 1

@@ -283,3 +283,21 @@ def test_number_follows_clients_and_is_one_where_port_is_given(changes, count):
 def test_several_receivers_behind_one_proxy_are_refused():
     with pytest.raises(BadSetting, match=r"links\.receivers: saw 2 with links\.authority"):
         receivers_of(RunConfig(receivers=2, authority="ca.pem"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "needed"),
+    [
+        (
+            {"receivers": 2, "bind": "127.0.0.1:65535"},
+            "setting links.bind: .* at most 65534 with 2 receivers",
+        ),
+        ({"receivers": 3, "advertise": "fl.example.org:65534"}, "setting links.advertise: .* at most 65533"),
+        ({"bind": "127.0.0.1:65536"}, "setting links.bind: saw port 65536, needed at most 65535$"),
+    ],
+)
+def test_port_that_does_not_exist_is_refused(settings, needed):
+    with pytest.raises(BadSetting, match=needed):
+        receivers_of(RunConfig(**settings))
+    last = {"receivers": 2, "bind": "127.0.0.1:65534", "advertise": "fl.example.org:65534"}
+    assert receivers_of(RunConfig(**last)) == 2
