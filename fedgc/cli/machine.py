@@ -6,6 +6,8 @@ import re
 from importlib.metadata import version
 from pathlib import Path
 
+from fedgc.processes.available import available_cores
+
 
 def machine() -> dict[str, float | int | str | None]:
     """Return a description of this machine, without names or folders."""
@@ -13,7 +15,7 @@ def machine() -> dict[str, float | int | str | None]:
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": available_cores(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
         "python": platform.python_version(),
         **versions,

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import Setting
 from fedgc.errors import BadSetting, BadTask, Unusable
 from fedgc.messages import SUMMED
+from fedgc.processes.available import available_cores
 from fedgc.sim import Request
 from fedgc.sim.checkpoint import Checkpoint
 from fedgc.sim.checkpoint_file import reading
@@ -123,7 +123,7 @@ class Training:
             model_mb=4 * size / MEGABYTE,
             upload_slots=self.request.upload_slots or config.upload_slots,
         )
-        most = self.processes or (1 if self.stack > 1 else os.cpu_count() or 1)
+        most = self.processes or (1 if self.stack > 1 else available_cores())
         processes = min(most, clients) if config.work == "local" else 1
         job = Job(
             task, config, request.scenario(), request.line, make=make, workers=processes, owned=owned,

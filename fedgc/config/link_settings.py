@@ -107,8 +107,8 @@ class LinkSettings:
         "links.receivers",
         AUTO,
         "processes of the server that share the sessions of its clients; a port that is given is followed by "
-        "those of the others; auto: one for every 250 of `min-clients` and every two cores, at most 4, and 1 "
-        "where a port is given",
+        "those of the others; auto: one for every 250 of `min-clients` and every two cores that the "
+        "server may use, at most 4, and 1 where a port is given",
         count,
         "at least 1",
     )

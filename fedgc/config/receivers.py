@@ -1,20 +1,20 @@
 """How many processes of a server receive."""
 
-import os
 from typing import Final
 
 from fedgc.config.fields import AUTO
 from fedgc.config.run_config import RunConfig
 from fedgc.errors import BadSetting
+from fedgc.processes.available import available_cores
 
 MOST: Final = 4  # by themselves: then the process that adds the vectors takes longest
-CORES_EACH: Final = 2  # of the machine,
+CORES_EACH: Final = 2  # that the server may use,
 CLIENTS_EACH: Final = 250  # and of the clients that a run needs
 LAST_PORT: Final = 65535
 
 
 def receivers_of(config: RunConfig, cores: int | None = None) -> int:
-    """Return how many processes receive, by default on this machine.
+    """Return how many processes receive, by default with the cores that are available.
 
     >>> receivers_of(RunConfig(min_clients=1000), cores=8), receivers_of(RunConfig(), cores=8)
     (4, 1)
@@ -33,7 +33,7 @@ def _count(config: RunConfig, cores: int | None) -> int:
     if config.receivers == AUTO:
         if config.authority or port_of(config.advertise) or port_of(config.bind):
             return 1
-        cores = cores or os.cpu_count() or 1
+        cores = cores or available_cores()
         return max(1, min(MOST, cores // CORES_EACH, config.min_clients // CLIENTS_EACH))
     if config.authority and config.receivers > 1:
         raise BadSetting(

@@ -38,6 +38,7 @@ from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.flower.departure import GRACE_KEY, GRACE_S
 from fedgc.links.message.fleet_size import VARIABLE
 from fedgc.processes import supervision
+from fedgc.processes.available import available_cores
 
 NAME: Final = "local"  # the name of the federation's SuperLink in its own Flower configuration
 SUPERLINK: Final = "superlink"  # the name of its process here
@@ -241,7 +242,7 @@ class LocalFederation:
     def _variables(self, name: str) -> dict[str, str]:
         installed = str(Path(sys.executable).parent)
         fleet = {VARIABLE: str(len(self.nodes))} if name == SUPERLINK and self.nodes else {}
-        share = str(threads_each(len(self.nodes), os.cpu_count() or 1))
+        share = str(threads_each(len(self.nodes), available_cores()))
         return {
             **os.environ,
             "FLWR_HOME": str(self._home(name)),

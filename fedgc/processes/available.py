@@ -1,6 +1,8 @@
-"""The memory that is available to this process, and the room on a disk."""
+"""The memory and the cores that are available to this process, and the room on a disk."""
 
 import ctypes
+import math
+import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +16,19 @@ def available_memory(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int | No
     """Return the bytes that can be used without swapping, within a container's limit; None if not known."""
     found = [each for each in (_of_machine(meminfo), _of_container(cgroup)) if each is not None]
     return min(found, default=None)
+
+
+def available_cores(cgroup: Path = CGROUP) -> int:
+    """Return how many cores this process may use, within a container's limit; a part of a core counts as one.
+
+    >>> 1 <= available_cores() <= os.cpu_count()
+    True
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):  # no limit is written as "max"
+        quota_us, period_us = map(int, (cgroup / "cpu.max").read_text().split())
+        cores = min(cores, max(1, math.ceil(quota_us / period_us)))
+    return cores
 
 
 def free_disk(folder: Path) -> int | None:

@@ -7,7 +7,6 @@ several threads, and no copy of the model is made.
 """
 
 import hashlib
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgc.errors import BadTask
+from fedgc.processes.available import available_cores
 
 MOST_THREADS: Final = 8
 PIECE_BYTES: Final = 1 << 26  # copied from a device at a time
@@ -47,7 +47,7 @@ def frozen_digest(module: nn.Module, private: Sequence[str] = ()) -> str:
     if any(hasattr(frozen[name], "full_tensor") for name in bound):  # all ranks gather them, one by one
         parts = [_hashed(name, _whole(frozen[name])) for name in bound]
     else:
-        with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as threads:
+        with ThreadPoolExecutor(min(MOST_THREADS, available_cores())) as threads:
             parts = list(threads.map(lambda name: _hashed(name, frozen[name]), bound))
     return hashlib.sha256(b"".join(parts)).hexdigest()
 

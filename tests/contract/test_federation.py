@@ -17,6 +17,7 @@ import pytest
 from benchmarks.counting import SETTINGS as COUNTING
 from fedgc.cli.follow import Log, Warned
 from fedgc.deploy.local_federation import free_port
+from fedgc.processes.available import available_cores
 from tests.contract.conftest import GATHER_S, WAIT_S, Federation, alive, eventually
 from tests.contract.relay import Relay, owner
 
@@ -81,7 +82,7 @@ def test_bad_settings_give_one_line_and_failed_run(federation) -> None:
 
 
 def test_clients_share_cores_of_machine(federation) -> None:
-    share = os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // len(federation.nodes))))
+    share = os.environ.get("OMP_NUM_THREADS", str(max(1, available_cores() // len(federation.nodes))))
     for name in federation.nodes:
         variables = Path(f"/proc/{federation.pids(name)[0]}/environ").read_text().split("\0")
         assert f"OMP_NUM_THREADS={share}" in variables

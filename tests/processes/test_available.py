@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.memory_watch import resident_bytes
-from fedgc.processes.available import available_memory, free_disk, release_memory
+from fedgc.processes.available import available_cores, available_memory, free_disk, release_memory
 
 MEMINFO = "MemTotal:       24684084 kB\nMemFree:         1000000 kB\nMemAvailable:    2000000 kB\n"
 
@@ -53,3 +53,25 @@ def test_freed_memory_goes_back_to_system():
     release_memory()
     assert before - resident_bytes(os.getpid()) > 50_000_000
     assert len(last) == 50_000
+
+
+@pytest.mark.parametrize("limit", ["100000 100000", "20000 100000"])
+def test_cores_are_those_of_container(tmp_path: Path, limit: str):
+    (tmp_path / "cpu.max").write_text(f"{limit}\n")
+    assert available_cores(tmp_path) == 1
+
+
+@pytest.mark.parametrize("limit", ["max 100000", "99900000 100000", ""])
+def test_cores_without_limit_are_those_of_machine(tmp_path: Path, limit: str):
+    (tmp_path / "cpu.max").write_text(f"{limit}\n")
+    assert available_cores(tmp_path) == available_cores(tmp_path / "none")
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs the cores of a process")
+def test_cores_are_those_that_process_may_use(tmp_path: Path):
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        assert available_cores(tmp_path) == 1
+    finally:
+        os.sched_setaffinity(0, before)
