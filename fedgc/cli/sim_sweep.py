@@ -3,7 +3,6 @@
 import json
 import math
 import sys
-import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from functools import partial
@@ -20,6 +19,7 @@ from fedgc.cli.image_files import drawable, keep
 from fedgc.cli.signals import after_ctrl_c, like_ctrl_c
 from fedgc.cli.sim import finite
 from fedgc.cli.view import megabytes, terminal
+from fedgc.processes.temporary_folder import temporary_folder
 from fedgc.sim.owned import CORES
 from fedgc.sim.past_run import PastRun
 from fedgc.sim.simulate import MEGABYTE
@@ -42,13 +42,13 @@ def run_sim_sweep(path: Path, html: Path | None, checkpoint: Path | None, *, as_
             command = f"fedgc sim --sweep {quote(str(path))} --checkpoint {quote(str(checkpoint))}"
             stack.enter_context(after_ctrl_c(partial(_goes_on, kept, command)))
         stack.enter_context(like_ctrl_c())
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedgc-sweep-"))
+        folder = stack.enter_context(temporary_folder("fedgc-sweep-"))
         bar = stack.enter_context(Progress(console=console, transient=True, disable=not console.is_terminal))
         trial = None
         if sweep.goal is not None:
             from fedgc.cli.sim_sweep_train import trained  # here, since other sweeps need no torch
 
-            trial = partial(trained, Path(folder), sweep.goal)
+            trial = partial(trained, folder, sweep.goal)
         task = bar.add_task("runs", total=None)
         swept = run_sweep(
             sweep,

@@ -11,10 +11,8 @@ start by a program of fedgc (`fedgc.deploy.flower_programs`).
 """
 
 import atexit
-import fcntl
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fedgc.errors import NotAllowed
+from fedgc.processes.temporary_folder import fresh_folder
 
 if TYPE_CHECKING:
     from fedgc.policy import SentApp
@@ -72,29 +71,9 @@ def guard() -> None:
 
 def _fresh_folder() -> str:
     """Return a new folder that is removed at the end of this process, or by a later one if it is killed."""
-    for each in Path(tempfile.gettempdir()).glob(f"{FRESH}*"):
-        if (unused := _lock(each)) is not None:
-            shutil.rmtree(each, ignore_errors=True)
-            os.close(unused)
-    folder = Path(tempfile.mkdtemp(prefix=FRESH))
-    while _lock(folder) is None or not folder.exists():  # another process took it for an unused one
-        folder = Path(tempfile.mkdtemp(prefix=FRESH))
+    folder, _ = fresh_folder(FRESH)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return str(folder)
-
-
-def _lock(folder: Path) -> int | None:
-    """Lock a folder until this process ends; None if another one has locked it, or it is gone."""
-    try:
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(opened)
-        return None
-    return opened
 
 
 def _must_be_installed(

@@ -1,1 +1,1 @@
-"""Processes and what they start: a supervisor that ends them all."""
+"""Processes: a supervisor that ends what they start, the memory and cores they may use, their folders."""

@@ -16,7 +16,6 @@ coded work a chunk's work is proportional to its samples, a unit being a client'
 round's steps are a unit.
 """
 
-import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, fields, replace
@@ -46,6 +45,7 @@ from fedgc.messages import (
     Take,
     Work,
 )
+from fedgc.processes.temporary_folder import temporary_folder
 from fedgc.run.machine import Append, Apply, Run, RunParts
 from fedgc.run.planner import Planner
 from fedgc.run.sample_pins import SamplePins
@@ -451,8 +451,8 @@ def train(
         raise BadSetting("checkpoint: saw aggregation.late-updates = count, needed wait")
     with (
         nullcontext() if checkpoint is None else closing(checkpoint),
-        tempfile.TemporaryDirectory(prefix="fedgc-sim-", dir=within) as folder,
+        temporary_folder("fedgc-sim-", within) as folder,
     ):
-        training = _Training(job, Path(folder), heard, progressed, checkpoint)
+        training = _Training(job, folder, heard, progressed, checkpoint)
         training.run(until)
     return Trained(tuple(training.points), training.average)

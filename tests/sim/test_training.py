@@ -99,6 +99,13 @@ def test_privacy_of_records_is_refused():
         Job(TASK, protected, scenario())
 
 
+def test_files_of_killed_simulation_are_removed(tmp_path):
+    (tmp_path / "fedgc-sim-killed").mkdir()
+    (tmp_path / "fedgc-sim-killed" / "states").write_bytes(bytes(9))
+    train(Job(TASK, config(rounds=1), scenario(1)), within=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_short_scenario_and_failing_task_end_training():
     with pytest.raises(BadSetting, match="saw 3 rounds of scenario, needed 4"):
         Job(TASK, config(), scenario(3))
