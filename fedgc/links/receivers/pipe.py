@@ -3,12 +3,14 @@
 Both ends are processes of this run, so values travel pickled.
 """
 
+import os
 import pickle  # both ends are our own
 import socket
 import struct
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from errno import EMFILE
 from typing import Any, Final
 
 MOST_FILES: Final = 200  # of a message; the system passes on at most 253
@@ -45,12 +47,16 @@ class Pipe:
         Raises:
             EOFError: The other process has ended.
             TimeoutError: It has said nothing for too long; it may still do so.
-            OSError: It is silent in the middle of a value.
+            OSError: It is silent in the middle of a value, or this process cannot open that many files.
         """
         try:
-            head, descriptors, _, _ = socket.recv_fds(self._socket, _HEAD.size, MOST_FILES)
+            head, descriptors, flags, _ = socket.recv_fds(self._socket, _HEAD.size, MOST_FILES)
         except BlockingIOError as error:
             raise TimeoutError("the other process says nothing") from error
+        if flags & socket.MSG_CTRUNC:
+            for each in descriptors:
+                os.close(each)
+            raise OSError(EMFILE, "too many open files to take those of a message")
         (size,) = _HEAD.unpack(head + self._exactly(_HEAD.size - len(head)))
         return pickle.loads(self._exactly(size)), descriptors  # noqa: S301  of our own process
 

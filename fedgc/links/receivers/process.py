@@ -19,7 +19,7 @@ from logging import INFO, Handler, LogRecord
 from typing import Any, Final
 
 from fedgc.codecs.model_change import ModelChange
-from fedgc.errors import BadVector, EdgeFailed, FedgcError
+from fedgc.errors import BadVector, EdgeFailed, FedgcError, text_of
 from fedgc.links.log import LOG
 from fedgc.links.quotas import Quotas
 from fedgc.links.receivers.pipe import MOST_FILES, Pipe
@@ -181,12 +181,16 @@ def serve(pipe: Pipe) -> None:
         outbox.say("answer", error)
         return
     gc.freeze()
-    with suppress(EOFError, OSError):
+    with suppress(EOFError):
         while True:
-            commands, descriptors = pipe.receive()
-            process.files.extend(descriptors)
-            for name, *given in commands:
-                process.commands[name](*given)
+            try:
+                commands, descriptors = pipe.receive()
+                process.files.extend(descriptors)
+                for name, *given in commands:
+                    process.commands[name](*given)
+            except OSError as error:  # as of a model for which there is no memory or no descriptor
+                LOG.error("receiver %d: it ends: %s", os.getpid(), text_of(error))
+                return
 
 
 def main() -> None:

@@ -1,8 +1,11 @@
 """Test the processes that take the place of receivers that have ended."""
 
 import os
+import resource
 import signal
+import socket
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedgc.errors import EdgeFailed, NotNow
 from fedgc.links.identity import Identity
 from fedgc.links.receivers import receiver, receivers
+from fedgc.links.receivers.pipe import Pipe
 from fedgc.messages import Joined, Lost
 from tests.links.conftest import Link
 from tests.links.receivers.conftest import NUMBERS, Served
@@ -120,3 +124,32 @@ def test_receiver_that_never_answers_is_ended(monkeypatch, serve, caplog):
     Link.eventually(lambda: first not in served.sessions.pids)
     served.session(who)
     served.event(Joined)
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs the limits of another process")
+def test_receiver_without_memory_for_model_says_so(serve, caplog):
+    served = serve(2)
+    first, _ = served.sessions.pids
+    used = int(Path(f"/proc/{first}/statm").read_text().split()[0]) * resource.getpagesize()
+    limit = used + 10 * 2**20
+    resource.prlimit(first, resource.RLIMIT_AS, (limit, limit))
+    served.link.publish(0, np.zeros(5 * 2**20, np.float32))
+    Link.eventually(lambda: first not in served.sessions.pids)
+    assert said(caplog, f"receiver {first}: it ends: Cannot allocate memory")
+
+
+def test_files_of_message_that_cannot_be_opened_are_named():
+    near, far = map(Pipe, socket.socketpair())
+    files = [os.memfd_create("test") for _ in range(3)]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        near.send("three files", files)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(files) + 2, limits[1]))
+        with pytest.raises(OSError, match="too many open files"):
+            far.receive()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for each in files:
+            os.close(each)
+        near.close()
+        far.close()
