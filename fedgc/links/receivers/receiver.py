@@ -44,14 +44,21 @@ class Reactions:
 class Receiver:
     """One process that receives."""
 
-    def __init__(self, terms: ReceiverTerms, around: Surroundings, reactions: Reactions) -> None:
+    def __init__(
+        self,
+        terms: ReceiverTerms,
+        around: Surroundings,
+        reactions: Reactions,
+        accounts: dict[str, Accounts],
+    ) -> None:
+        """`accounts` are those of the clients of all receivers."""
         self.terms: Final = terms
         self.address = ""
         self.invited = 0  # clients that it serves, or will
         self.names: Final[dict[str, str]] = {}
         self.is_open = False  # from its start until the server closes it
         self._around, self._reactions = around, reactions
-        self._accounts: dict[str, Accounts] = {}
+        self._accounts = accounts
         self._vectors: dict[tuple[str, int, int], Numbers] = {}
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -229,7 +236,7 @@ class Receiver:
         self._around.quotas.note(client, pause)
         self._reactions.excluded(self, client, pause)
 
-    # ---- vectors and figures of its clients
+    # ---- vectors of its clients
 
     def take(self, client: str, round_: int, attempt: int) -> Numbers:
         """Return an announced codeword, once."""
@@ -242,8 +249,3 @@ class Receiver:
         """Free an announced codeword: another may come in its place."""
         self._vectors.pop((client, round_, attempt), None)
         self.tell("forget", client, round_, attempt)
-
-    def settle(self, client: str) -> Amounts:
-        """Return a client's byte amounts since the last call, as far as they were told."""
-        accounts = self._accounts.get(client)
-        return Amounts() if accounts is None else accounts.settle()

@@ -17,7 +17,7 @@ from fedgc.codecs.model_change import ModelChange
 from fedgc.config import RunConfig
 from fedgc.config.receivers import receivers_of
 from fedgc.errors import EdgeFailed, FedgcError, NotNow
-from fedgc.links.byte_counts import Amounts
+from fedgc.links.byte_counts import Accounts, Amounts
 from fedgc.links.frames import Invitation
 from fedgc.links.links import SessionLink
 from fedgc.links.pieces import Numbers, Vector, packed
@@ -63,7 +63,8 @@ class Receivers:
             ReceiverTerms(config_of(config, place, count), run, around.scratch.folder)
             for place in range(count)
         ]
-        self._receivers = [Receiver(terms, around, self._reactions) for terms in self._terms]
+        self._accounts: dict[str, Accounts] = {}
+        self._receivers = [Receiver(terms, around, self._reactions, self._accounts) for terms in self._terms]
         self._owners: dict[str, Receiver] = {}  # of clients: where they joined last
         self._present: set[str] = set()
         self._lying: dict[tuple[str, int, int], Receiver] = {}  # codewords
@@ -133,7 +134,7 @@ class Receivers:
 
     def _begun_at(self, place: int, pause_s: float) -> bool:
         """Start a process at a place, while no other call waits; return whether clients can connect to it."""
-        began = Receiver(self._terms[place], self._around, self._reactions)
+        began = Receiver(self._terms[place], self._around, self._reactions, self._accounts)
         try:
             began.launch()
             with self._changing:
@@ -242,11 +243,9 @@ class Receivers:
             receiver.forget(client, round_, attempt)
 
     def settle(self, client: str) -> Amounts:
-        """Return a client's byte amounts since the last call."""
-        total = Amounts()
-        for each in self._receivers:
-            total = total + each.settle(client)
-        return total
+        """Return a client's byte amounts since the last call, as far as they were told."""
+        accounts = self._accounts.get(client)
+        return Amounts() if accounts is None else accounts.settle()
 
     def name(self, client: str) -> str:
         """Return the display name of a client."""

@@ -98,6 +98,16 @@ def test_run_ends_with_its_reason_once_no_receiver_is_left(monkeypatch, serve, c
     assert not isinstance(caught.value, NotNow)
 
 
+def test_bytes_of_killed_receiver_count(serve):
+    served = serve(2)
+    session = served.session()
+    client = served.event(Joined).client
+    served.upload(session, client, np.zeros(NUMBERS, np.float32))
+    replace_all(served)
+    assert served.link.settle(client).up_bytes >= 4 * NUMBERS
+    assert served.link.settle(client).up_bytes == 0
+
+
 def test_receiver_that_stands_still_is_left_out_for_that_time(monkeypatch, serve):
     served = serve(2)
     first, _ = served.sessions.pids
