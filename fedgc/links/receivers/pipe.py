@@ -22,13 +22,15 @@ _TIME: Final = struct.Struct("@ll")  # seconds and microseconds of a time limit
 class Pipe:
     """One end of a pair of connected Unix sockets; any thread may send, one receives."""
 
-    def __init__(self, connected: socket.socket, silent_s: float = 0.0) -> None:
-        """`silent_s` is how long to wait for a value, and for the rest of one; 0: for ever."""
+    def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._lock = threading.Lock()
+
+    def limit(self, silent_s: float) -> None:
+        """Wait no longer than this for a value, or for the rest of one, from the next that is received on."""
         whole_s = int(silent_s)
         limit = _TIME.pack(whole_s, int(1e6 * (silent_s - whole_s)))
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
     def send(self, value: object, descriptors: Sequence[int] = ()) -> None:
         """Send a value and files; the descriptors of this process stay open."""

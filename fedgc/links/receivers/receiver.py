@@ -75,7 +75,7 @@ class Receiver:
         """Start the process, or raise EdgeFailed."""
         ours, theirs = socket.socketpair()
         path = os.pathsep.join(filter(None, sys.path))  # what codecs of other packages are imported from
-        pipe = Pipe(ours, SILENT_S)
+        pipe = Pipe(ours)
         try:
             with theirs:
                 self._process = subprocess.Popen(  # noqa: S603  our own module
@@ -181,8 +181,10 @@ class Receiver:
     def _read(self, pipe: Pipe) -> None:
         try:
             self._hear(pipe)
-        except (EOFError, OSError):
+        except (EOFError, ConnectionError):
             return
+        except OSError as error:
+            self._around.log.warning("receiver %d: %s", self.pid, text_of(error))
         finally:
             pipe.close()
             with self._turning:
@@ -202,24 +204,30 @@ class Receiver:
             "excluded": self._excluded,
             "here": lambda: None,
         }
-        is_silent = False
+        said, descriptors = pipe.receive()  # that it has begun: `begin` waits for this
+        pipe.limit(SILENT_S)
         while True:
-            try:
-                said, descriptors = pipe.receive()
-            except TimeoutError:
-                if is_silent:
-                    self._around.log.warning("receiver %d: it does not answer, and is ended", self.pid)
-                    raise
-                is_silent = True  # all processes of a machine may have stood still for a while
-                self.tell("here")
-                continue
-            is_silent = False
             files = iter(descriptors)
             for what, *given in said:
                 if what == "codeword":
                     self._codeword(next(files), *given)
                 else:
                     said_by_it[what](*given)
+            said, descriptors = self._next(pipe)
+
+    def _next(self, pipe: Pipe) -> tuple[Any, list[int]]:
+        """Return what it says next; where it is silent, ask it once whether it is there.
+
+        A machine may have stood still with all of its processes, so one silence does not count.
+        """
+        try:
+            return pipe.receive()
+        except TimeoutError:
+            self.tell("here")
+        try:
+            return pipe.receive()
+        except TimeoutError as error:
+            raise TimeoutError("it does not answer, and is ended") from error
 
     def _event(self, event: LinkEvent) -> None:
         self._reactions.heard(self, event)
