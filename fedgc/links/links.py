@@ -80,6 +80,9 @@ class SessionLink(Link, Protocol):
     def invite(self) -> Invitation:
         """Return a new invitation for one client, or raise NotNow: ask again."""
 
+    def serves(self, invitation: Invitation) -> bool:
+        """Whether what made this invitation still answers: then a client that cannot connect never will."""
+
     def opened(self, invitation: Invitation) -> bool:
         """Whether a session began with this invitation."""
 

@@ -8,8 +8,9 @@ seconds.
 A node that vanished is forgotten. A reply, good or bad, means that its node is free: it is invited again,
 after a pause that grows while its sessions never begin or end early, or while the SuperLink refuses
 invitations. Where the settings allow it, a node whose session could not connect gets packets from then on;
-the reply that ended its session already holds what the first packet would ask. Errors come from the SuperLink
-itself, so a reply is recognized by the message it replies to.
+the reply that ended its session already holds what the first packet would ask. If the receiver that it
+was to connect to has ended, it is invited again instead. Errors come from the SuperLink itself, so a reply is
+recognized by the message it replies to.
 """
 
 import math
@@ -72,11 +73,6 @@ class Ways:
     ttl_s: float  # of an invitation
     least: int = 1  # clients that a run needs
     fleet: int | None = None  # clients that there are in all, if that is known
-
-    @property
-    def falls_back(self) -> bool:
-        """Whether a node may fall back from sessions to packets."""
-        return self.listener is not None and self.message_server is not None
 
 
 def alike(failures: Iterable[str]) -> list[str]:
@@ -324,6 +320,7 @@ class GridLoop:
 
     def _session_over(self, node: int, node_state: _NodeState, reply: Message) -> None:
         now, invitation = self._clock(), node_state.invitation
+        serving = self._serving(invitation)
         opened = self._forget(node_state)
         # A ClientApp that refuses may have started slowly, on a busy client.
         lived = opened and now - node_state.invited >= SHORT_S
@@ -345,10 +342,17 @@ class GridLoop:
             node_state.next = now + LONGEST_PAUSE_S
         if isinstance(again_s, float) and again_s < math.inf:  # when the hours of its site begin
             node_state.next = max(node_state.next, now + again_s)
-        if about.get("reached") is False and self._ways.falls_back and self._ways.message_server is not None:
+        message_server = self._ways.message_server
+        if about.get("reached") is False and serving is not None and message_server is not None:
             self._log.log(WARNING, "client %s goes on over Flower messages alone", printable(client))
-            self._ways.message_server.open(node, invitation.token if invitation else None)
-            self._hear(self._ways.message_server, node, reply)
+            message_server.open(node, serving.token)
+            self._hear(message_server, node, reply)
+
+    def _serving(self, invitation: Invitation | None) -> Invitation | None:
+        """Return an invitation with which a client could connect; None if what made it has ended."""
+        if invitation is None or self._ways.listener is None or not self._ways.listener.serves(invitation):
+            return None
+        return invitation
 
     def _refused(self, node: int, client: str, reason: str, *, lasts: bool) -> None:
         """Note a node whose site does not allow the run, or not now."""

@@ -104,6 +104,11 @@ class Receiver:
             self.is_open = True
 
     @property
+    def answers(self) -> bool:
+        """Whether it is open, and has answered what it was asked last."""
+        return self.is_open and not self._is_asked
+
+    @property
     def pid(self) -> int:
         """The process."""
         return 0 if self._process is None else self._process.pid

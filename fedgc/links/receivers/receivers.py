@@ -184,6 +184,11 @@ class Receivers:
             raise EdgeFailed(f"links.receivers: all {count} have ended, and others in their places too often")
         raise NotNow("links.receivers: none serves at the moment")
 
+    def serves(self, invitation: Invitation) -> bool:
+        """Whether the receiver of this invitation still answers."""
+        receiver = self._tokens.get(invitation.token)
+        return receiver is not None and receiver.answers
+
     def opened(self, invitation: Invitation) -> bool:
         """Whether a session began with this invitation."""
         return invitation.token in self._begun

@@ -89,6 +89,10 @@ class Listener:
         public, run = self._certificate.public, self._admission.run
         return Invitation(self._address, public, token, run, self._authority)
 
+    def serves(self, _: Invitation) -> bool:
+        """Whether what made this invitation still answers; its process is this one."""
+        return True
+
     def opened(self, invitation: Invitation) -> bool:
         """Whether a session began with this invitation."""
         return self._admission.opened(invitation.token)

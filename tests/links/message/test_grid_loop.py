@@ -294,6 +294,9 @@ class PlayedListener:
         self.good.add(token)
         return Invitation("localhost:1", b"", token, "run-1")
 
+    def serves(self, invitation: Invitation) -> bool:
+        return True
+
     def cancel(self, invitation: Invitation) -> bool:
         self.good.discard(invitation.token)
         return False
@@ -452,9 +455,13 @@ class Ending:
     def __init__(self, listener) -> None:
         self.listener = listener
         self.ends: list[EdgeFailed] = []
+        self.has_ended = False
 
     def __getattr__(self, name: str):
         return getattr(self.listener, name)
+
+    def serves(self, invitation: Invitation) -> bool:
+        return not self.has_ended and self.listener.serves(invitation)
 
     def invite(self) -> Invitation:
         if self.ends:
@@ -476,3 +483,13 @@ def test_listener_that_is_over_ends_run_with_its_own_reason(link) -> None:
     reasons: list[str] = []
     house.grid_loop._keep(reasons.append)
     assert reasons == ["links.receivers: all 2 have ended"]
+
+
+def test_node_whose_receiver_has_ended_is_invited_again(link) -> None:
+    house = House(link, listener := Ending(link.listener), run="run-1")
+    (invitation,) = house.turn()
+    listener.has_ended = True
+    house.session_ends(invitation, reached=False)
+    assert house.turn() == []
+    assert types(house.turn(2 * SHORT_S)) == ["train.session"]
+    assert house.events == []

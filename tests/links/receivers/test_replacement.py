@@ -108,6 +108,15 @@ def test_bytes_of_killed_receiver_count(serve):
     assert served.link.settle(client).up_bytes == 0
 
 
+def test_invitation_ends_with_its_receiver(serve):
+    served = serve(2)
+    before = [served.invitation() for _ in range(2)]
+    assert all(map(served.sessions.serves, before))
+    replace_all(served)
+    assert not any(map(served.sessions.serves, before))
+    assert served.sessions.serves(served.invitation())
+
+
 def test_receiver_that_stands_still_is_left_out_for_that_time(monkeypatch, serve):
     served = serve(2)
     first, _ = served.sessions.pids
