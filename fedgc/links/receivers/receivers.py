@@ -268,8 +268,11 @@ class Receivers:
 
     def exclude(self, client: str, reason: str) -> None:
         """Lose a client; it is admitted again after a pause."""
-        if (owner := self._owners.get(client)) is not None:
+        owner = self._owners.get(client)
+        if owner is not None and owner.is_open:
             owner.tell("exclude", client, reason)
+        elif owner is not None:  # it has ended with the client's session
+            self._around.exclude(client, self.name(client), reason)
 
     # ---- what receivers say, in their threads
 

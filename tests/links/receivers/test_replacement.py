@@ -55,6 +55,19 @@ def test_new_receivers_know_excluded_clients(serve):
     assert served.quotas.pauses()[who.client].pause_s == 160.0
 
 
+def test_client_of_killed_receiver_can_be_excluded(serve):
+    served = serve(2)
+    who = Identity(Ed25519PrivateKey.generate())
+    served.session(who)
+    served.event(Joined)
+    replace_all(served)
+    served.event(Lost)
+    for _ in range(5):
+        served.link.exclude(who.client, "it waits")
+    for _ in range(2):
+        assert "excluded" in refusal(served, who)
+
+
 def said(caplog: pytest.LogCaptureFixture, text: str) -> bool:
     return any(text in each for each in caplog.messages)
 
