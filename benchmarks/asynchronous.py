@@ -328,7 +328,7 @@ def train_asynchronously(
 
     `groups` names each client once, by its number; by default each client is a group of its own.
     """
-    with tempfile.TemporaryDirectory(prefix="fedgc-sim-") as folder:
+    with tempfile.TemporaryDirectory(prefix="fedgc-bench-") as folder:
         training = _Training(job, rule, groups, Path(folder))
         training.run(until)
     return Trained(tuple(training.moments), training.model)

@@ -451,7 +451,7 @@ def train(
         raise BadSetting("checkpoint: saw aggregation.late-updates = count, needed wait")
     with (
         nullcontext() if checkpoint is None else closing(checkpoint),
-        temporary_folder("fedgc-sim-", within) as folder,
+        temporary_folder("fedgc-simulation-", within) as folder,
     ):
         training = _Training(job, folder, heard, progressed, checkpoint)
         training.run(until)

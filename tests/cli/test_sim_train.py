@@ -218,7 +218,7 @@ def test_simulation_ended_by_signal_removes_its_files(tmp_path, monkeypatch):
     )
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert sim("--train", "ended_task:task", "--rounds", "2", *LITTLE).exit_code != 0
-    assert [each.name for each in tmp_path.glob("fedgc-sim-*")] == []
+    assert [each.name for each in tmp_path.glob("fedgc-simulation-*")] == []
     sweep = 'rounds = 2\ntrain = "ended_task:task"\ntarget = 0.9\n[grid]\n'
     (tmp_path / "sweep.toml").write_text(sweep + "local-steps = [1, 2]\n[scenarios.even]\nclients = 4\n")
     assert sim("--sweep", "sweep.toml").exit_code == 130

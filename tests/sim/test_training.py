@@ -100,8 +100,8 @@ def test_privacy_of_records_is_refused():
 
 
 def test_files_of_killed_simulation_are_removed(tmp_path):
-    (tmp_path / "fedgc-sim-killed").mkdir()
-    (tmp_path / "fedgc-sim-killed" / "states").write_bytes(bytes(9))
+    (tmp_path / "fedgc-simulation-killed").mkdir()
+    (tmp_path / "fedgc-simulation-killed" / "states").write_bytes(bytes(9))
     train(Job(TASK, config(rounds=1), scenario(1)), within=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
