@@ -473,6 +473,7 @@ def _placed(name: str, folder: Path) -> str:
 
 def _must_begin(store: Store, wanted: Wanted, config: RunConfig) -> None:
     """Refuse early what the server would refuse; only the server knows its own disk."""
+    beginning.must_know_best(config)
     runs = runs_folder(config.checkpoint_dir, os.environ)
     if not config.resume:
         for known in store.runs():

@@ -19,7 +19,8 @@ class HistorySettings:
     best_is: Literal["auto", "highest", "lowest"] = setting(
         "validate.best-is",
         AUTO,
-        "which value of it is best; auto: the lowest of a loss, error or perplexity, else the highest",
+        "which value of it is best; auto: by its name the lowest (loss, error, mae, perplexity) or the "
+        "highest (accuracy, f1, auc, score); a run with another name needs highest or lowest",
     )
     best_patience: int = setting(
         "validate.patience",

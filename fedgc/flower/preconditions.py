@@ -11,6 +11,7 @@ from typing import Final
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, Unusable
 from fedgc.messages import SUMMED
+from fedgc.run.figure_names import is_lowest
 from fedgc.store import checkpoint, owned
 from fedgc.store.database import Store
 from fedgc.store.views import Round
@@ -77,6 +78,12 @@ def reached(folder: Path) -> int:
         (each.round for each in checkpoint.listed(folder) if not (each.aside or each.pinned)),
         default=0,
     )
+
+
+def must_know_best(config: RunConfig) -> None:
+    """Refuse a figure for the best model if neither its name nor a setting says which values are better."""
+    if config.best:
+        is_lowest(config.best, config.best_is)
 
 
 def must_be_kept(config: RunConfig, folder: Path) -> None:

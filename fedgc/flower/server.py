@@ -66,6 +66,7 @@ def server_app(task: Task | None = None) -> ServerApp:
             FedGC(chosen, config, Sink(), Memory(run, resume=saved)).score(grid)
             return
         resumed = _resumed(config, folder) if config.resume else None
+        preconditions.must_know_best(config)
         preconditions.must_be_kept(config, folder / run)
         with Store.open() as store:
             changes = _changes(config, run, store, folder)

@@ -4,9 +4,7 @@ import math
 from typing import Final
 
 from fedgc.history import BestModel
-
-LOWEST_IS_BEST: Final = ("loss", "error", "perplexity")  # figures with one of these words in their names
-HIGHEST_IS_BEST: Final = ("accuracy", "auc", "dice", "f1", "iou", "precision", "recall", "score")
+from fedgc.run.figure_names import is_lowest
 
 
 class BestModelSearch:
@@ -25,7 +23,7 @@ class BestModelSearch:
         """`known` is the best model before a resume; a patience of 0 never stops."""
         self.figure: Final = figure
         self.best = known if known is not None and known.figure == figure else None
-        self._lowest = is_lowest(figure, best_is)
+        self._lowest = bool(figure) and is_lowest(figure, best_is)
         self._patience = patience
         self._without = 0  # evaluations in a row without a better model
 
@@ -52,18 +50,3 @@ class BestModelSearch:
 
     def _is_better(self, value: float, before: float) -> bool:
         return value < before if self._lowest else value > before
-
-
-def is_lowest(figure: str, best_is: str) -> bool:
-    """Whether lower values of this figure are better, by `validate.best-is`."""
-    return best_is == "lowest" or (best_is == "auto" and is_loss(figure))
-
-
-def is_loss(figure: str) -> bool:
-    """Whether lower values of this figure are better, by its name."""
-    return any(word in figure.lower() for word in LOWEST_IS_BEST)
-
-
-def is_known(figure: str) -> bool:
-    """Whether the name of this figure says which values are better."""
-    return is_loss(figure) or any(word in figure.lower() for word in HIGHEST_IS_BEST)

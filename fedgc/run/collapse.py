@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from fedgc.run.best_model import is_known, is_loss, is_lowest
+from fedgc.run.figure_names import direction_of, is_lowest
 
 LOST: Final = 0.5  # share of the gain
 LEAST_MODELS: Final = 5  # before them, the figures of a run rise and fall by more
@@ -12,7 +12,7 @@ MOST_RETURNS: Final = 3  # to one model: after them the run goes on
 
 
 class CollapseWatch:
-    """Follows one figure of the models: that of `validate.best`, else a loss, else an accuracy or the like.
+    """Follows one figure of the models: that of `validate.best`, else an error, else an accuracy or the like.
 
     A figure whose name does not say which values are better is not followed: the run would go back because
     of a count or a time.
@@ -34,7 +34,7 @@ class CollapseWatch:
 
     def enter(self, version: int, figures: Mapping[str, float]) -> int | None:
         """Enter a model's figures; return the version to go back to if it has collapsed."""
-        known = sorted(filter(is_known, figures), key=lambda name: (not is_loss(name), name))
+        known = sorted(filter(direction_of, figures), key=lambda name: (direction_of(name) != "lowest", name))
         self.figure = self.figure or next(iter(known), "")
         value = figures.get(self.figure)
         if value is None:

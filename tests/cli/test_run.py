@@ -434,6 +434,14 @@ def test_run_of_other_store_is_resumed_without_records_here(stand):
     assert made.settings["resume"] == "there"
 
 
+def test_best_figure_of_unknown_direction_is_refused_before_start(apart):
+    refused = (
+        "setting validate.best-is: saw auto, needed highest or lowest for validate.best = distance, whose"
+    )
+    with pytest.raises(BadSetting, match=refused):
+        running.run(Wanted(2, {"validate.best": "distance"}))
+
+
 @pytest.mark.parametrize("name", ["history.checkpoint-dir", "history.log-file"])
 def test_unwritable_output_is_refused_before_start(apart, name):
     (apart / "file").write_text("")

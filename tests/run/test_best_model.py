@@ -20,6 +20,7 @@ def entered(search: BestModelSearch, *values: float) -> list[bool]:
         ("val_loss", "auto", 0.2),
         ("Perplexity", "auto", 0.2),
         ("test error", "auto", 0.2),
+        ("val_mae", "auto", 0.2),
         ("loss", "highest", 0.9),
         ("distance", "lowest", 0.2),
     ],
