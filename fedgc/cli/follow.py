@@ -34,8 +34,9 @@ COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 FAULT: Final = re.compile(r"^ERROR *: +(?!Exit Code)(\S.*?) *$", re.MULTILINE)  # an error in Flower's log
 WARNED: Final = re.compile(
     r"^(?:WARNING|INFO) *: +"
-    r"(?:round \d+: |(?=checkpoint |busy with run |refused by its site: |.* \(its app failed with ))(.*\S)"
-)  # in the server's log: what a round lacks, who is back, busy or does not take part, a skipped checkpoint
+    r"(?:round \d+: |(?=checkpoint |busy with run |refused by its site: |the run goes on with other settings "
+    r"|.* \(its app failed with ))(.*\S)"
+)  # in the server's log: what a round lacks, who is back, busy or does not take part, what a resume changes
 EXIT_CODE: Final = re.compile(r"^ERROR *: +Exit Code: *(\d+)", re.MULTILINE)
 INSTALLS: Final = "608"  # Flower's exit code when the app's dependencies could not be installed
 MOST_WARNED: Final = 8  # shown warnings, each text once

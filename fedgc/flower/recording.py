@@ -15,7 +15,7 @@ from typing import Final
 from fedgc.config import RunConfig
 from fedgc.flower.json_lines import Lines
 from fedgc.flower.sinks import Sinks, opened
-from fedgc.flower.store_sink import StoreSink
+from fedgc.flower.store_sink import Past, StoreSink
 from fedgc.links.log import LOG
 from fedgc.store import owned
 from fedgc.store.database import Store
@@ -36,13 +36,16 @@ class Recording:
 
 
 @contextmanager
-def recorded(config: RunConfig, run: str, flower_run: int) -> Iterator[Recording]:
-    """Record a run while the block runs; an exception is recorded as the reason of failure."""
+def recorded(config: RunConfig, run: str, flower_run: int, past: Past | None = None) -> Iterator[Recording]:
+    """Record a run while the block runs; an exception is recorded as the reason of failure.
+
+    `past` is that of a run that is resumed.
+    """
     with _aside(run, flower_run) as aside:
         keeper = Keeper(Store.open, aside, LOG.warning)
         lines = Lines(config.log_file, LOG.warning)
         sink = StoreSink(keeper, run, time.time, time.monotonic, lines, superlink_of(sys.argv))
-        with sink.recorded(config), closing(Sinks(sink, opened(config, run))) as sinks:
+        with sink.recorded(config, past), closing(Sinks(sink, opened(config, run))) as sinks:
             yield Recording(sinks, keeper)
 
 

@@ -22,6 +22,7 @@ from fedgc.flower import preconditions
 from fedgc.flower.job import Save
 from fedgc.flower.recording import name_of_run, recorded, superlink_of
 from fedgc.flower.sink import Sink
+from fedgc.flower.store_sink import Past
 from fedgc.flower.strategy import FedGC, Memory
 from fedgc.flower.validation import Pin
 from fedgc.links.log import LOG, log_errors_in_one_line
@@ -69,13 +70,13 @@ def server_app(task: Task | None = None) -> ServerApp:
         preconditions.must_know_best(config)
         preconditions.must_be_kept(config, folder / run)
         with Store.open() as store:
-            changes = _changes(config, run, store, folder)
+            past = _past(config, run, store, folder)
             store.fold(config.keep_rounds)
             speeds = store.speeds(config.workload)
             others = busy_with(store.runs(), run, superlink_of(sys.argv), time.time())
             best = store.best(run) if resumed else None
-        _warn_of(others, changes)
-        with recorded(config, run, context.run_id) as recording:
+        _warn_of(others, past.changes)
+        with recorded(config, run, context.run_id, past) as recording:
             keep = sys.maxsize if config.keep_checkpoints == "all" else config.keep_checkpoints
             save = _save(folder / run, keep, recording.keeper) if keep else None
             pin = _pin(folder / run) if keep else None
@@ -88,13 +89,14 @@ def server_app(task: Task | None = None) -> ServerApp:
     return app
 
 
-def _changes(config: RunConfig, run: str, store: Store, folder: Path) -> str:
-    """Return which settings a resume changes; raise Unusable if the run may not begin or go on."""
+def _past(config: RunConfig, run: str, store: Store, folder: Path) -> Past:
+    """Return the settings before a resume; raise Unusable if the run may not begin or go on."""
     if not config.resume:
         preconditions.must_be_new(run, store, folder)
-        return ""
+        return Past()
     preconditions.must_have_rounds_left(config, store)
-    return preconditions.changed(config, store.run(run).settings)
+    before = store.run(run).settings
+    return Past(before, preconditions.changed(config, before))
 
 
 def placed(config: RunConfig, environment: Mapping[str, str]) -> RunConfig:

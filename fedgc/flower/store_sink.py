@@ -7,7 +7,7 @@ which grows while the machine is suspended.
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from threading import RLock
 from typing import Final
 
@@ -26,6 +26,7 @@ from fedgc.store.records import (
     Decided,
     Ended,
     Evaluated,
+    Plain,
     Present,
     Record,
     Scored,
@@ -34,6 +35,14 @@ from fedgc.store.records import (
 from fedgc.store.writer import Keeper
 
 AUDITED: Final = 100  # recorded events of one kind and client in a run, so that no client floods the store
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The settings of a run before it is resumed, and in words those that the resume changes."""
+
+    settings: Mapping[str, Plain] = field(default_factory=dict)
+    changes: str = ""
 
 
 class StoreSink(Sink):
@@ -58,16 +67,21 @@ class StoreSink(Sink):
         self._seen: dict[str, tuple[str, str]] = {}
         self._announced: Counter[str] = Counter()  # hours, by client
         self._used: set[str] = set()  # chunks of site data
-        self._ended = False
+        self._past = Past()
+        self._ended = self._has_rounds = False
         self._early = ""  # why the run is complete before its last round
         self._lacking = ""  # describes the work missing in the last round's sum
         self._audits: Counter[tuple[str, str]] = Counter()
         self._audits_lock = RLock()  # a signal handler may call `stopped` inside `audited`
 
     @contextmanager
-    def recorded(self, config: RunConfig) -> Iterator[None]:
-        """Record the begin and the end of the run."""
-        self._put(Begun(self._wall(), self._run, config.table()))
+    def recorded(self, config: RunConfig, past: Past | None = None) -> Iterator[None]:
+        """Record the begin and the end of the run.
+
+        A resume that fails before its first round is over leaves the settings of the `past` to the next one.
+        """
+        self._past = past or Past()
+        self._put(Begun(self._wall(), self._run, config.table(), self._past.changes))
         self._put(Present(self._wall(), self._run, self._process))
         try:
             yield
@@ -95,7 +109,11 @@ class StoreSink(Sink):
         if not self._ended:
             self._ended = True
             self._sum_up()
-            self._put(Ended(self._wall(), self._run, state, reason))
+            settings: Mapping[str, Plain] = {}
+            if state == "failed" and self._past.changes and not self._has_rounds:
+                settings = self._past.settings
+                reason = f"{reason}; the other settings of this resume are not kept: {self._past.changes}"
+            self._put(Ended(self._wall(), self._run, state, reason, settings))
 
     def stopped(self, reason: str) -> None:
         """Record that the run was stopped."""
@@ -103,6 +121,7 @@ class StoreSink(Sink):
 
     def append(self, row: RoundRow) -> None:
         """Record a round's row."""
+        self._has_rounds = self._has_rounds or row.outcome != "stopped"
         why = f" ({row.left_out})" if row.left_out else ""
         self._lacking = f"{row.lacking} in the last round{why}" if row.lacking else ""
         row = replace(row, started=row.started + self._offset_s)

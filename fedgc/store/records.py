@@ -30,13 +30,22 @@ def _nothing() -> Mapping[str, Any]:
     return MappingProxyType({})
 
 
+def task_in(settings: Mapping[str, Plain]) -> str:
+    """Return the task that these settings name, or the script that is trained in its place."""
+    return str(settings.get("script") or settings["task"])
+
+
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A run begins or is resumed; its settings are the flat table of `RunConfig`."""
+    """A run begins or is resumed; its settings are the flat table of `RunConfig`.
+
+    `changes` describes those that a resume changes.
+    """
 
     now: float
     run: str
     settings: Mapping[str, Plain]
+    changes: str = ""
 
     def __post_init__(self) -> None:
         _check(self, "run")
@@ -46,7 +55,7 @@ class Begun:
     @property
     def task(self) -> str:
         """The task's name, or the script that is trained in its place."""
-        return str(self.settings.get("script") or self.settings["task"])
+        return task_in(self.settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +155,13 @@ class Audited:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A run is over, complete or not."""
+    """A run is over, complete or not; `settings` are those to go on with, if others than before."""
 
     now: float
     run: str
     state: str
     reason: str = ""
+    settings: Mapping[str, Plain] = field(default_factory=_nothing)
 
     def __post_init__(self) -> None:
         _check(self, "run", "state")

@@ -56,11 +56,7 @@ def _write_one(connection: Connection, record: Record, stamp: str | None) -> Non
 
 
 def _begin(connection: Connection, record: records.Begun, stamp: str | None) -> None:
-    task_id = connection.scalar(select(tables.Task.id).where(tables.Task.name == text(record.task)))
-    if task_id is None:
-        made = insert(tables.Task).values(name=text(record.task)).returning(tables.Task.id)
-        task_id = connection.execute(made).scalar_one()
-    settings = {"settings": _json(record.settings), "task_id": task_id}
+    settings = _settings(connection, record.settings)
     fresh = {"state": "running", "reason": "", "ended": None, "present": "{}", "present_at": record.now}
     of_run = tables.Run.key == record.run
     before = connection.execute(select(tables.Run.state, tables.Run.started).where(of_run)).one_or_none()
@@ -71,10 +67,21 @@ def _begin(connection: Connection, record: records.Begun, stamp: str | None) -> 
         _resumed(connection, record, stamp, crashed=before.state == "running")
 
 
+def _settings(connection: Connection, settings: Mapping[str, records.Plain]) -> dict[str, object]:
+    """Return the values of a run that its settings give."""
+    task = text(records.task_in(settings))
+    task_id = connection.scalar(select(tables.Task.id).where(tables.Task.name == task))
+    if task_id is None:
+        made = insert(tables.Task).values(name=task).returning(tables.Task.id)
+        task_id = connection.execute(made).scalar_one()
+    return {"settings": _json(settings), "task_id": task_id}
+
+
 def _resumed(connection: Connection, record: records.Begun, stamp: str | None, *, crashed: bool) -> None:
     """Record that a run is resumed, and a crash if its server did not record its end."""
     crash = {"crash": "the server crashed"} if crashed else {}
-    for kind, what in {**crash, "resumed": "the run goes on from its last checkpoint"}.items():
+    others = f" with other settings: {record.changes}" if record.changes else ""
+    for kind, what in {**crash, "resumed": f"the run goes on from its last checkpoint{others}"}.items():
         audited = records.Audited(record.now, kind, "server", what, record.run)
         _audited(connection, [(audited, stamp and f"{stamp}-{kind}")])
 
@@ -92,6 +99,8 @@ def _change_run(connection: Connection, record: records.Present | records.Ended)
     else:
         words = {"state": text(record.state), "reason": text(record.reason, 1000)}
         values = {**words, "ended": record.now}
+        if record.settings:
+            values |= _settings(connection, record.settings)
     at = tables.Run.id == _run_id(connection, record.run)
     connection.execute(update(tables.Run).where(at).values(present_at=record.now, **values))
 

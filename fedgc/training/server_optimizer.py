@@ -172,10 +172,15 @@ class ServerOptimizer:
     def restore(self, state: bytes) -> None:
         """Restore a saved state; raise BadSetting if it is of another rule or model."""
         kept = _read(state)
-        seen = f"{kept['rule']} over {kept['parameters']} parameters"
-        needed = f"{self._rule} over {self._parameters} parameters"
-        if seen != needed:
-            raise BadSetting(f"server optimizer: the checkpoint is of {seen}, needed {needed}")
+        if kept["parameters"] != self._parameters:
+            raise BadSetting(
+                f"the model differs from the checkpoint's: saw {self._parameters} parameters, "
+                f"needed {kept['parameters']}"
+            )
+        if kept["rule"] != self._rule:
+            raise BadSetting(
+                f"setting optimizer.server: saw {self._rule}, needed the checkpoint's, {kept['rule']}"
+            )
         self.residual = _residual_in(kept)
         if self._optimizer is not None:
             groups = self._optimizer.state_dict()["param_groups"]  # the run's settings, not the checkpoint's

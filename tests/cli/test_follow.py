@@ -203,7 +203,14 @@ def test_server_warnings_are_listed_once_up_to_limit(tmp_path: Path):
 
 def test_skipped_checkpoint_is_noted(tmp_path: Path):
     path, said = tmp_path / "run.log", "checkpoint model-2.fedgc: skipped: saw 3 bytes, needed 9"
-    path.write_text(f"WARNING :   {said}\nWARNING :   the run goes on with other settings\n")
+    path.write_text(f"WARNING :   {said}\nWARNING :   of Flower's own\n")
+    assert Warned(Log(path)).notes() == [said]
+
+
+def test_settings_that_resume_changes_are_noted(tmp_path: Path):
+    path = tmp_path / "run.log"
+    said = "the run goes on with other settings than before: learning-rate was 0.1, is 0.02"
+    path.write_text(f"WARNING :   {said}\n")
     assert Warned(Log(path)).notes() == [said]
 
 

@@ -11,12 +11,13 @@ from fedgc.flower import store_sink
 from fedgc.flower.announced_hours import AnnouncedHours
 from fedgc.flower.json_lines import Lines
 from fedgc.flower.sink import Live
-from fedgc.flower.store_sink import AUDITED, StoreSink
+from fedgc.flower.store_sink import AUDITED, Past, StoreSink
 from fedgc.history import BestModel, RoundRow, Score
-from fedgc.messages import Closing, Joined
+from fedgc.messages import Closing, Joined, Outcome
 from fedgc.store.database import Store
 from fedgc.store.liveness import SERVER, lost, this_process
 from fedgc.store.reading import HOURS
+from fedgc.store.records import Begun
 from fedgc.store.writer import Keeper
 from tests.interrupting import at_line
 
@@ -148,6 +149,40 @@ def test_completed_run_reports_share_of_samples(tmp_path: Path, changes: dict, r
         sink.append(RoundRow(**{**ROW, **changes}))
     with opened() as store:
         assert (store.run("run").state, store.run("run").reason) == ("completed", reason)
+
+
+def fail(sink: StoreSink, outcomes: list[Outcome], state: str) -> None:
+    """Have rounds with these outcomes, then end in this state."""
+    for outcome in outcomes:
+        sink.append(RoundRow(**(ROW | {"outcome": outcome})))
+    if state == "stopped":
+        sink.stopped("by a user")
+    raise EdgeFailed("no client came")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "state", "rounds"),
+    [([], "failed", 3), (["stopped"], "failed", 3), (["empty"], "failed", 9), ([], "stopped", 9)],
+)
+def test_settings_of_resume_that_fails_at_once_are_not_kept(
+    sink: StoreSink, path: str, outcomes: list[Outcome], state: str, rounds: int
+):
+    tables = {number: RunConfig(rounds=number, task=f"task-{number}", work="coded") for number in (3, 9)}
+    with Store.open(path) as store:
+        store.write(Begun(100.0, "r", tables[3].table()))
+    with (
+        pytest.raises(EdgeFailed),
+        sink.recorded(tables[9], Past(tables[3].table(), "rounds was 3, is 9")),
+    ):
+        fail(sink, outcomes, state)
+    with Store.open(path) as store:
+        run, audited = store.run("r"), store.audited("r")
+    assert (run.state, run.settings["rounds"], run.task) == (state, rounds, f"task-{rounds}")
+    said = "; the other settings of this resume are not kept: rounds was 3, is 9"
+    assert run.reason.endswith(said) == (rounds == 3)
+    assert [each.what for each in audited if each.kind == "resumed"] == [
+        "the run goes on from its last checkpoint with other settings: rounds was 3, is 9"
+    ]
 
 
 def test_scores_best_model_and_reason_are_stored(sink: StoreSink, path: str):
