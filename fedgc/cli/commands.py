@@ -318,14 +318,21 @@ def doctor(
 
 
 @app.command()
-def speeds(run: Run = None, as_json: AsJson = False, watch: Watch = False) -> None:
-    """Show each client's speed, spread, failures, trend, and the share of its work that counted.
+def speeds(
+    run: Run = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="All clients that have worked at the task, in any run.")
+    ] = False,
+    as_json: AsJson = False,
+    watch: Watch = False,
+) -> None:
+    """Show the speed, spread, failures and trend of each client of a run, and what share of its work counted.
 
     Example: fedgc speeds demo-20260101-120000-1 --json
     """
     from fedgc.cli import history
 
-    history.print_answer(lambda store: history.speeds(store, run), as_json=as_json, watch=watch)
+    history.print_answer(lambda store: history.speeds(store, run, every=every), as_json=as_json, watch=watch)
 
 
 @app.command()

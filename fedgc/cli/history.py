@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final
@@ -97,14 +98,21 @@ def _watch(console: Console, shown: Callable[[], RenderableType]) -> None:
 # ---- speeds
 
 
-def speeds(store: Store, run: str | None) -> Answer:
-    """Return every client's speed at the task of a run (None: the newest)."""
-    known = _chosen(store, run)
-    paces = store.paces(known.task)
+def speeds(store: Store, run: str | None, *, every: bool) -> Answer:
+    """Return the speeds of the clients of a run (None: the newest with rounds), or of all at its task."""
+    known = _chosen(store, run) if run else newest_with_rounds(store)
+    paces, of_run = store.paces(known.task), store.took_part(known.run)
+    paces = tuple(pace for pace in paces if every or pace.client.client in of_run)
+    title = f"{'All clients' if every else f'Clients of run {known.run}'} at {known.task}"
     return Answer(
-        {"task": known.task, "clients": [_pace_figures(pace) for pace in paces]},
-        lambda: _speeds_table(known.task, paces),
+        {"task": known.task, "run": known.run, "clients": [_pace_figures(pace) for pace in paces]},
+        lambda: _speeds_table(title, paces),
     )
+
+
+def newest_with_rounds(store: Store) -> Run:
+    """Return the newest run that has rounds; the newest of all if none of the last ones has any."""
+    return next((each for each in store.runs() if each.rounds), None) or store.run()
 
 
 def _pace_figures(pace: MeasuredSpeeds) -> dict[str, Any]:
@@ -122,16 +130,17 @@ def _pace_figures(pace: MeasuredSpeeds) -> dict[str, Any]:
     }
 
 
-def _speeds_table(task: str, paces: Sequence[MeasuredSpeeds]) -> Table:
-    table = Table(title=escape(f"Clients at {task}"))
+def _speeds_table(title: str, paces: Sequence[MeasuredSpeeds]) -> Table:
+    table = Table(title=escape(title))
+    names = Counter(pace.client.name for pace in paces)
     table.add_column("client", no_wrap=True)
     for column in ("steps a second", "spread", "rounds", "failures", "counted", "uplink"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("trend", no_wrap=True)
     for pace in paces:
-        speed = pace.speed
+        speed, name = pace.speed, pace.client.name
         table.add_row(
-            Text(pace.client.name or pace.client.client),
+            Text(" ".join(filter(None, (name, pace.client.client if names[name] > 1 or not name else "")))),
             f"{1 / speed.step_s:.1f}" if speed else "-",
             f"{speed.spread_s / speed.step_s:.0%}" if speed else "-",
             str(pace.rounds),

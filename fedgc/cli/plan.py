@@ -1,8 +1,9 @@
 """`fedgc plan`: the tuner's choice for a fleet and its reason, before any run.
 
-From the store it is the plan with which the next run of the task would begin, on the clients of the last one:
-the same inputs and seed, so the same answer. From a trace it is a plan for the traced machines. Without any
-history there is a plan as well, marked "no history". Local work has a plan of its own (`plan_local`).
+From the store it is the plan with which the next run of the task would begin, on the clients of the last one
+that had rounds: the same inputs and seed, so the same answer. From a trace it is a plan for the traced
+machines. Without any history there is a plan as well, marked "no history". Local work has a plan of its own
+(`plan_local`).
 """
 
 import json
@@ -19,6 +20,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fedgc.cli.history import newest_with_rounds
 from fedgc.cli.plan_local import LocalExplanation, explain_local
 from fedgc.cli.view import terminal
 from fedgc.config import AUTO, RunConfig
@@ -119,19 +121,18 @@ def _from_store(asked: Asked) -> Explanation | LocalExplanation:
     if not there():
         return _without_history(asked, "a store that does not exist yet")
     with Store.open(reads_only=True) as store:
-        runs = store.runs(1)
-        if asked.run is None and not runs:
+        if asked.run is None and not store.runs(1):
             return _without_history(asked, f"store {store.name}, which is empty")
-        run = store.run(asked.run) if asked.run else runs[0]
+        run = store.run(asked.run) if asked.run else newest_with_rounds(store)
+        source = f"store {store.name}, run {run.run} of task {run.task}"
         config = settings_of(run, asked.settings)
         if config.work == "local":
             if asked.add or asked.client_gain is not None:
                 raise Unusable("plan: saw --add or --client-gain with local work, needed coded work")
             known, numbers = local_clients(store, run, asked.numbers)
-            return explain_local(f"store {store.name}, task {run.task}", known, config, numbers)
+            return explain_local(source, known, config, numbers)
         about = planned(store, run, asked.settings, asked.numbers, with_closed=True)
         names = {each.client: each.name for each in store.clients() if each.name}
-        source = f"store {store.name}, task {run.task}"
     if about is None:
         return _without_history(asked, f"{source}, in which no client has worked")
     question, speeds, history = about.question, about.speeds, about.history

@@ -90,6 +90,23 @@ def test_speeds_command_lists_speed_of_each_client(told: Path):
     assert len(slow["trend_step_s"]) == slow["rounds"] == 6
 
 
+def test_speeds_are_of_clients_of_newest_run_with_rounds(told: Path):
+    other = "cc" * 8
+    with Store.open() as store:
+        for at, (run, rows) in enumerate({"third": (other,), "fourth": ()}.items(), 2):
+            store.write(Begun(1000.0 * at, run, RunConfig(task="digits", work="coded").table()))
+            clients = tuple(ClientRow(each, finished=8, counted=8, step_s=0.01) for each in rows)
+            if clients:
+                store.write(Appended(1000.0 * at, run, replace(round_row(1, 0.0), clients=clients)))
+        store.write(Seen(1000.0, other, "slow"))
+    found = json.loads(fedgc("speeds", "--json"))
+    assert (found["run"], [each["client"] for each in found["clients"]]) == ("third", [other])
+    every = json.loads(fedgc("speeds", "--all", "--json"))
+    assert {each["client"] for each in every["clients"]} == {FAST, SLOW, other}
+    assert f"slow {other}" in fedgc("speeds", "--all"), "two clients have this name"
+    assert json.loads(fedgc("speeds", "fourth", "--json"))["clients"] == []
+
+
 def test_speeds_command_prints_same_data_as_text(told: Path):
     said = fedgc("speeds")
     line = next(line for line in said.splitlines() if "slow" in line)
