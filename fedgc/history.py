@@ -17,7 +17,8 @@ from fedgc.values import value
 
 BY_SITE: Final = "policy"  # kind of an audit entry: the policy of a client's site refuses the run
 WINDOW: Final = 20  # past rounds used to plan the next ones
-LEFT_OUT: Final = "its update is left out"
+LEFT_OUT: Final = "the mean update is left out"
+_IN_REASON: Final = "update is left out"  # also of rows of earlier versions
 
 
 @value
@@ -112,7 +113,7 @@ class RoundRow:
     @property
     def is_left_out(self) -> bool:
         """Whether there was an exchange, and the server has left out its update."""
-        return LEFT_OUT in self.reason
+        return _IN_REASON in self.reason
 
     def without_update(self, why: str) -> "RoundRow":
         """Return the row of an exchange whose update the server has left out: nothing counts."""

@@ -39,7 +39,8 @@ WARNED: Final = re.compile(
 )  # in the server's log: what a round lacks, who is back, busy or does not take part, what a resume changes
 EXIT_CODE: Final = re.compile(r"^ERROR *: +Exit Code: *(\d+)", re.MULTILINE)
 INSTALLS: Final = "608"  # Flower's exit code when the app's dependencies could not be installed
-MOST_WARNED: Final = 8  # shown warnings, each text once
+MOST_WARNED: Final = 8  # shown warnings, each text once, besides those of a return to an earlier model
+GOES_BACK: Final = "the run goes back to the model of round"
 UNSETTLED: Final = 5  # of the newest rounds: their evaluation may still arrive
 
 
@@ -226,8 +227,9 @@ class Warned:
         """Return all warnings so far."""
         for line in self._log.lines():
             found = WARNED.match(line)
-            if found and len(self._said) < MOST_WARNED:
-                self._said.setdefault(found[1], line.partition(":")[2].strip())
+            if found and (len(self._said) < MOST_WARNED or GOES_BACK in line):
+                text = line.partition(":")[2].strip()
+                self._said.setdefault(text if GOES_BACK in line else found[1], text)
         return list(self._said.values())
 
 

@@ -232,6 +232,7 @@ def status(store: Store, run: str | None) -> Answer:
     facts += [f"best model: {best}"] if best is not None else []
     refused = [each for each in audit if each.kind in ("refused", "excluded", BY_SITE)][-3:]
     facts += [f"{each.kind}: {each.who or 'an unknown client'}: {each.what}" for each in refused]
+    facts += [each.what for each in audit if each.kind == "rollback"][-3:]
     facts += [skips] if skips else []
 
     def shown() -> RenderableType:

@@ -129,7 +129,7 @@ class Driver:
             "alike": AlikeData(),
             "shares": SampleShares(job.config, self._pins),
         }
-        self._rollback = Rollback(job.config, job.sink, log, job.scratch)
+        self._rollback = Rollback(job.config, job.sink, log, job.scratch, self._live.names)
         self._validation = self._new_validation(job)
         self._evaluations = Evaluations(
             job, self._background, self._validation, self._privacy, self._warn_once
@@ -364,6 +364,7 @@ class Driver:
     def _apply(self, apply: Apply, link: Link) -> None:
         stepped, change = self._stepped(apply), None
         if back := self._rollback.take():
+            self._left_out.drop(f"the run goes back to the model of round {back.round}")
             self._optimizer.restore(back.optimizer)
             self._sum = self._sum.anew()  # rules remember the last mean update
             self.model = back.model

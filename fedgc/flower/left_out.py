@@ -1,4 +1,4 @@
-"""The update of a round that the server leaves out: the rule refused it, or it is not finite."""
+"""The update of a round that the server leaves out: the rule refused it, not finite, or the run goes back."""
 
 from dataclasses import replace
 from logging import WARNING, Logger
@@ -19,8 +19,12 @@ class LeftOut:
 
     def note(self, round_: int, error: FedgcError) -> None:
         """Leave out the update of this round."""
-        self._why = str(error)
+        self.drop(str(error))
         self._log.log(WARNING, "round %d: %s: %s", round_, LEFT_OUT, error)
+
+    def drop(self, why: str) -> None:
+        """Leave out the update of the present round, of which the log tells already."""
+        self._why = why
 
     def row(self, row: RoundRow) -> RoundRow:
         """Return the row of the round as it is kept, and forget the round."""

@@ -52,7 +52,16 @@ class Rollback:
     with client-level privacy: going back would tell figures of clients without noise.
     """
 
-    def __init__(self, config: RunConfig, sink: Sink, log: Logger, scratch: Scratch | None = None) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        sink: Sink,
+        log: Logger,
+        scratch: Scratch | None = None,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        """`names` are those of the clients, by identity; they come while the run goes on."""
+        self._names = {} if names is None else names
         self._is_on = config.rollback == "auto" and config.secrecy == "open" and not config.is_private
         self._watch = CollapseWatch(config.best, config.best_is)
         self._sink, self._log, self._scratch = sink, log, scratch or Scratch()
@@ -118,10 +127,11 @@ class Rollback:
     def _report(self, back: Checkpoint, version: int, round_: int) -> None:
         watch = self._watch
         made = sorted({client for each, who in self._sources.items() if each <= version for client in who})
+        named = dict.fromkeys(self._names.get(client) or client for client in made)
         figures = f"{watch.figure} {watch.value:.4g} after {watch.best_value:.4g}"
         what = (
             f"round {round_}: {figures}: the run goes back to the model of round {back.round}; "
-            f"updates since then came from {', '.join(made) or 'no client'}"
+            f"updates since then came from {', '.join(named) or 'no client'}"
         )
         self._log.log(WARNING, "%s", what)
         self._sink.audited("rollback", "server", what)

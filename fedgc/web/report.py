@@ -207,7 +207,7 @@ def report_of(store: Store, run: Run, now: float) -> RunReport:
         figures=tuple(_figures(rounds)),
         best=store.best(run.run),
         settings=settings_shown(run),
-        refusals=tuple(each for each in audited if each.kind in (*REFUSED, "crash")),
+        refusals=tuple(each for each in audited if each.kind in (*REFUSED, "crash", "rollback")),
     )
 
 

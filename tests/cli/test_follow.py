@@ -201,6 +201,17 @@ def test_server_warnings_are_listed_once_up_to_limit(tmp_path: Path):
     )
 
 
+def test_every_return_to_earlier_model_is_noted(tmp_path: Path):
+    path = tmp_path / "run.log"
+    lost = [f"round 1: client-{number}: lost" for number in range(MOST_WARNED)]
+    said = (
+        "mae 0.88 after 1.79: the run goes back to the model of round 3; updates since then came from north"
+    )
+    returns = [f"round {number}: {said}" for number in (5, 8)]
+    path.write_text("".join(f"WARNING :   {line}\n" for line in (*lost, *returns)))
+    assert Warned(Log(path)).notes() == [*lost, *returns]
+
+
 def test_skipped_checkpoint_is_noted(tmp_path: Path):
     path, said = tmp_path / "run.log", "checkpoint model-2.fedgc: skipped: saw 3 bytes, needed 9"
     path.write_text(f"WARNING :   {said}\nWARNING :   of Flower's own\n")

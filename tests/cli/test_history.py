@@ -69,6 +69,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         store.write(Audited(1002.0, "joined", FAST, "over a session, with key 12ab", "second"))
         store.write(Audited(1003.0, "refused", SLOW, "too long", "second"))
         store.write(Audited(1003.0, "refused", "", "a foreign token", "second"))
+        store.write(Audited(1003.0, "rollback", "server", "round 3: the run goes back", "second"))
         store.write(Ended(1010.0, "first", "completed", ""))
         present = {"round": 4, "rounds": 9, "phase": "working", "covered": 3, "chunks": 8, "replicas": 2}
         store.write(Present(1011.0, "second", present))
@@ -123,6 +124,7 @@ def test_status_shows_state_and_reason_of_newest_run(told: Path):
     assert "running, silent for" in said
     assert f"refused: {SLOW}: too long" in said
     assert "refused: an unknown client: a foreign token" in said
+    assert "round 3: the run goes back" in said
 
 
 def test_status_reports_skipped_rounds_and_gate_setting(told: Path):

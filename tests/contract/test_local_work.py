@@ -17,7 +17,7 @@ RUN = "local-work"
 SHUT_OUT = "client-2"
 STEPS = 3
 MODEL_BYTES = 4 * 9_000  # the digits' model has a few more numbers
-LEFT_OUT = "its update is left out"
+LEFT_OUT = "the mean update is left out"
 PACKET_BYTES = (
     2_500  # of what a client says in a round, vectors apart; in the first with the layout of its model
 )

@@ -38,7 +38,7 @@ def test_page_rule_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplo
     assert metrics["accuracy"] > 0.8
     assert "left out" not in caplog.text
     trained(aggregator="alike", aggregator_options="least=4")
-    assert "its update is left out: aggregator alike: saw 3 updates, needed at least 4" in caplog.text
+    assert "the mean update is left out: aggregator alike: saw 3 updates, needed at least 4" in caplog.text
     with pytest.raises(BadSetting, match="saw least=0, needed at least 1"):
         trained(aggregator="alike", aggregator_options="least=0")
 

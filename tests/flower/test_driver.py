@@ -337,14 +337,16 @@ def test_first_client_fault_is_logged_once(tmp_path, caplog) -> None:
 def test_nothing_counts_in_round_whose_update_is_left_out(tmp_path: Path, caplog) -> None:
     local = {"work": "local", "replicas": 1, "aggregator": "krum", "aggregator_options": "f=1"}
     driver, sink, _ = run(tmp_path, gate="every", **local, **UNMEASURED)
-    assert all("its update is left out: aggregator krum: saw 3 updates" in line for line in warned(caplog))
+    assert all(
+        "the mean update is left out: aggregator krum: saw 3 updates" in line for line in warned(caplog)
+    )
     assert np.array_equal(driver.model, driver.common.first())
     assert driver.finished is not None
     assert not driver.finished.complete
     assert driver.finished.reason.endswith("; 2 rounds are done, and every update was left out")
     assert [row.outcome for row in sink.rows] == ["approximate"] * 2
     for row in sink.rows:
-        assert "its update is left out: aggregator krum: saw 3 updates" in row.reason
+        assert "the mean update is left out: aggregator krum: saw 3 updates" in row.reason
         assert (row.coverage, row.discarded) == (0.0, sum(each.finished for each in row.clients))
         assert counted(row) == set()
 

@@ -3,6 +3,7 @@
 import logging
 import sys
 import weakref
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,10 @@ from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed
 from fedgc.flower.rollback import Rollback
 from fedgc.flower.sink import Sink
+from fedgc.history import ClientRow, RoundRow
 from fedgc.large_vectors import IN_MEMORY_BYTES, Scratch
 from fedgc.store.checkpoint import Checkpoint
-from tests.flower.test_driver import run
+from tests.flower.test_driver import Kept, run
 from tests.outside_package import install
 
 RULE = '''
@@ -46,6 +48,9 @@ def test_run_learns_on_after_return(
         rounds=30, local_steps=4, gate="every", deadline_s=60.0,
     )  # fmt: skip
     assert [kind for kind, _, _ in sink.audit if kind != "outlier"] == ["rollback"]
+    (back,) = [row for row in sink.rows if "left out" in row.reason]
+    assert "the mean update is left out: the run goes back to the model of round " in back.reason
+    assert (back.outcome, back.counted_samples) == ("approximate", 0)
     assert sink.metrics[30]["accuracy"] > 0.6
 
 
@@ -55,6 +60,21 @@ ACCURACIES = (0.1, 0.5, 0.7, 0.8, 0.9, 0.2)
 
 def large(version: int) -> Checkpoint:
     return Checkpoint(version, version, np.full(LARGE, version, np.float32), b"state %d" % version, "{}")
+
+
+def test_clients_since_best_model_are_named() -> None:
+    sink, names = Kept(), {}
+    rollback = Rollback(RunConfig(), sink, logging.getLogger("test"), names=names)
+    zero = {each.name: 0 for each in fields(RoundRow)}
+    for version, accuracy in enumerate(ACCURACIES):
+        clients = tuple(ClientRow(each, counted=1) for each in ("aa", "bb", "cc"))
+        row = {**zero, "outcome": "synced", "round": version, "version": version - 1, "clients": clients}
+        rollback.made(large(version))
+        rollback.counted(RoundRow(**row))
+        names |= {"aa": "north", "bb": "south"}
+        rollback.evaluated(version, {"accuracy": accuracy})
+    ((_, _, what),) = sink.audit
+    assert what.endswith("updates since then came from north, south, cc")
 
 
 def test_large_models_before_newest_are_in_scratch(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def test_nothing_counts_in_round_whose_update_is_left_out() -> None:
     assert over.reason.startswith("aggregator krum: saw 2 updates")
     assert over.reason.endswith("; 1 rounds are done, and every update was left out")
     assert (sink.rows[0].outcome, sink.rows[0].counted_samples) == ("approximate", 0)
-    assert "its update is left out: aggregator krum: saw 2 updates" in sink.rows[0].reason
+    assert "the mean update is left out: aggregator krum: saw 2 updates" in sink.rows[0].reason
     np.testing.assert_array_equal(driver.result.arrays.to_numpy_ndarrays()[0], FIRST[0])
 
 

@@ -113,7 +113,7 @@ def test_steps_of_update_that_is_left_out_are_lost(empty):
         empty.write(Appended(START + number, "local", row))
     made = report_of(empty, empty.run("local"), NOW)
     assert {(each.name, each.first, each.amount) for each in made.lost} == {("aa", 2, 20), ("bb", 2, 20)}
-    assert all("its update is left out: it is not finite" in each.why for each in made.lost)
+    assert all("the mean update is left out: it is not finite" in each.why for each in made.lost)
     assert (made.counted, made.lost_work) == (20, 40)
     assert "in 2 exchanges" in shown(empty, "local").text
 
