@@ -45,6 +45,7 @@ from fedgc.deploy.local_federation import Node
 from fedgc.deploy.superlink import Superlink, connection
 from fedgc.errors import BadSetting, EdgeFailed, Unusable
 from fedgc.flower import preconditions as beginning
+from fedgc.flower.preconditions import rounds_done
 from fedgc.policy.digests import STATEMENT
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
@@ -183,8 +184,9 @@ def run(wanted: Wanted) -> None:
     without = "" if over.seen.has_model else "; it has no model to go on from"
     resumable = over.seen.has_model if over.stopped else over.resumable
     goes_on = f"; `fedgc run --resume {name}` goes on" if resumable else without
-    if over.stopped:
-        console.print(f"stopped after round {over.seen.last}{goes_on}", soft_wrap=True, markup=False)
+    if over.stopped and over.reason is not None:
+        done = rounds_done(over.seen.rounds)
+        console.print(f"stopped after round {done}{goes_on}", soft_wrap=True, markup=False)
         raise click.Abort
     if over.reason is not None:
         raise EdgeFailed(f"the run did not complete: {over.reason}{goes_on}")

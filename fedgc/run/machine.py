@@ -63,7 +63,7 @@ from fedgc.run.late_updates import TOO_LATE, Answer, LateUpdates
 from fedgc.run.outputs import Append, Apply, Chose, Finished, Output, RunState
 from fedgc.run.parts import RunParts
 from fedgc.run.plans import Plans
-from fedgc.run.rows import NOTHING, awaited_in, caused, row_of, with_coverage
+from fedgc.run.rows import ALL_LEFT, NOTHING, awaited_in, caused, have_left, row_of, with_coverage
 from fedgc.run.site_steps import SiteSteps
 from fedgc.run.speeds import MeasuredSpeeds
 
@@ -394,10 +394,12 @@ class Run:
         outcome, summary = over.outcome or "stopped", over.summary
         synced = outcome in SUMMED
         row = self._learn(over, summary)
+        is_left = outcome == "empty" and not self._clients.staying and have_left(row)
+        row = replace(row, outcome="stopped", reason=ALL_LEFT) if is_left else row
         self.round = None
         outputs += self._late.ended(over, synced=synced)
         outputs += self._late.dropped() if synced and self.goes_back else ()
-        self.number += 1
+        self.number += not is_left  # else it begins again once clients are back
         self._orders = {**self._orders, **summary.orders}
         if synced or outcome == "skipped":
             self._gate.keep()

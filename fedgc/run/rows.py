@@ -7,10 +7,12 @@ from typing import Final
 
 from fedgc.history import ClientRow, RoundRow
 from fedgc.messages import SUMMED
+from fedgc.round.departures import LEFT
 from fedgc.round.machine import Round
 from fedgc.round.scheduler import WorkSummary
 from fedgc.run.chunk_table import Holdings
 
+ALL_LEFT: Final = "all clients have left"
 NOTHING: Final = ("empty", "aborted")  # outcomes without any finished work
 
 
@@ -25,6 +27,11 @@ def awaited_in(over: Round) -> frozenset[str]:
     if over.outcome not in SUMMED:
         return frozenset()
     return frozenset(over.plan.clients[w] for w in over.statistics.awaited)
+
+
+def have_left(row: RoundRow) -> bool:
+    """Whether no client of a round has failed; one that was lost after it had said that it leaves has not."""
+    return all(each.failure in ("", LEFT) for each in row.clients)
 
 
 def row_of(over: Round, summary: WorkSummary, *, coded: bool) -> RoundRow:

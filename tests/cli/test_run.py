@@ -228,6 +228,19 @@ def test_ctrl_c_and_signals_stop_run_and_print_how_to_resume(stand, capsys, numb
 
 
 @pytest.mark.usefixtures("signals")
+def test_run_that_completes_while_it_stops_is_not_called_stopped(stand, capsys):
+    def interrupt(store: Store, name: str) -> None:
+        complete(store, name)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    stand(interrupt)
+    running.run(Wanted(None, {}, superlink="ward"))
+    said = capsys.readouterr().out
+    assert "completed: 1 round" in said
+    assert "stopped after" not in said
+
+
+@pytest.mark.usefixtures("signals")
 def test_warnings_of_stopping_run_are_printed_once(stand, capsys):
     def interrupt(store: Store, name: str) -> None:
         store.write(Begun(1000.0, name, RunConfig(work="coded").table()))

@@ -422,6 +422,33 @@ def test_hostile_departures_force_few_exchanges():
     assert all(later - earlier >= 10.0 for earlier, later in pairwise(forced))
 
 
+@pytest.mark.parametrize("steps", [0, 2])
+def test_round_that_all_clients_leave_begins_again(steps: int):
+    fleet = Fleet(gate="every", lockstep="on", rounds=2)
+    fleet.do_a_round()
+    for client in CLIENTS:
+        leave(fleet, client, steps) if steps else fleet.say(Leaving(fleet.now, client, 20.0))
+    for client in CLIENTS:
+        fleet.say(Lost(fleet.now, client))
+    assert fleet.outcomes == ["synced", "stopped"]
+    assert not fleet.of(Finished), "the last round was not trained"
+    fleet.asked.clear()
+    for client in CLIENTS:
+        fleet.clients[client].restart(keeps=False)
+        fleet.say(Joined(fleet.now, client, True, (Held(f"chunk {client}", SAMPLES),)))
+    fleet.do_a_round()
+    assert [(row.round, row.outcome) for row in rows(fleet)] == [(1, "synced"), (2, "stopped"), (2, "synced")]
+    assert fleet.of(Finished) == [Finished("2 rounds are done", complete=True)]
+
+
+def test_last_round_whose_clients_are_killed_is_over():
+    fleet = Fleet(gate="every", lockstep="on", rounds=1)
+    for client in CLIENTS:
+        fleet.say(Lost(fleet.now, client))
+    assert fleet.outcomes == ["empty"]
+    assert fleet.of(Finished)
+
+
 def test_storm_of_departures_causes_one_exchange():
     fleet = Fleet(gate="every", gate_period=6)
     for client in "abc":
