@@ -22,6 +22,7 @@ A message says what was seen and what was needed. Errors are caught only at an e
 loop, the command line. A client's fault becomes an event there, never an exception.
 """
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from errno import EACCES, EEXIST, EISDIR, ENOENT, ENOTDIR
@@ -29,6 +30,9 @@ from os import PathLike, fsdecode, strerror
 from os.path import normpath
 from typing import Final
 
+MISTYPED: Final = 0.85  # likeness above which a name is taken for a mistyped one
+MOST_MEANT: Final = 4  # names in a hint
+PARTS: Final = re.compile(r"[-_.:]")  # between the parts of a name
 LONGEST_TEXT: Final = 200  # characters of foreign text in one line
 LONGEST_LINE: Final = 400  # characters of an exception in one line
 _KINDS: Final = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
@@ -127,16 +131,24 @@ def name_of(kind: type) -> str:
 
 
 def nearest(name: str, known: Iterable[str], few: Iterable[str] = ()) -> str:
-    """Return a hint with the closest known name, else with all names in `few`.
+    """Return a hint with the name that was mistyped, those of which it is a part, or the closest.
 
-    >>> nearest("round", ["rounds", "replicas"])
+    Without any, the hint has all names in `few`.
+
+    >>> nearest("round", ["rounds", "clients-per-round"])
     '; did you mean rounds?'
+    >>> nearest("mean", ["median", "trimmed-mean", "weighted-mean"])
+    '; did you mean trimmed-mean or weighted-mean?'
     >>> nearest("xyzzy", ["rounds"]), nearest("xyzzy", ["mild", "drift"], ["mild", "drift"])
     ('', '; needed mild or drift')
     """
-    close, needed = get_close_matches(name, list(known), n=1), " or ".join(few)
+    every, needed = list(known), " or ".join(few)
+    longer = [each for each in every if name in PARTS.split(each)]
+    close = get_close_matches(name, every, n=1, cutoff=MISTYPED)
+    close = close or (longer if len(longer) <= MOST_MEANT else [])
+    close = close or get_close_matches(name, every, n=1)
     if close:
-        return f"; did you mean {close[0]}?"
+        return f"; did you mean {', '.join([*close[:-2], ' or '.join(close[-2:])])}?"
     return f"; needed {needed}" if needed else ""
 
 

@@ -154,7 +154,7 @@ def _chosen(store: Store, run: Run, version: int | None, *, best: bool = False) 
     for each in saved:
         if each.version == version:
             return each
-    kept = ", ".join(str(each.version) for each in saved)
+    kept = ", ".join(dict.fromkeys(str(each.version) for each in saved))
     raise Unusable(
         f"run {run.run}: saw versions {kept}, needed {version}; "
         "history.keep-checkpoints = all keeps every one"

@@ -27,7 +27,7 @@ from fedgc.config import AUTO, RunConfig
 from fedgc.deploy.app_folder import Setting
 from fedgc.errors import Unusable
 from fedgc.history import Speeds
-from fedgc.sim.traces import read_table
+from fedgc.sim.traces import read_names, read_table
 from fedgc.store.database import Store
 from fedgc.store.engine import there
 from fedgc.tuner import Advice, Choice, Question, advise, clients_wanted, nothing, remember
@@ -107,10 +107,10 @@ def _from_trace(asked: Asked, trace: Path) -> Explanation:
     if asked.model_mb and asked.uplink_mb_s:
         up_s_w = np.full(clients, asked.model_mb / asked.uplink_mb_s)
         scenario = tuple(replace(each, up_s_w=up_s_w) for each in scenario)
-    names = [f"client {w}" for w in range(clients)]
+    names = read_names(trace)
     question = question_of(names, pieces * clients, asked.numbers, replace(config, local_steps=1))
     size_bytes = FLOAT_BYTES * question.fleet.size
-    history, links = remember(scenario, pieces=pieces, update_bytes=size_bytes)
+    history, links = remember(scenario, pieces=pieces, update_bytes=size_bytes, names=names)
     about = Planned(question, links, history)
     advice = advise(question, links, about.rng, history=history, newcomers_s=asked.add)
     source = f"trace {trace.name}, a step being a chunk"
@@ -278,8 +278,8 @@ def _facts(explanation: Explanation) -> dict[str, str]:
         "round": _prediction(choice),
         **_past_errors(explanation.errors),
         "deadline": "of the first rounds" if choice.deadline_s is None else f"{choice.deadline_s:.3g} s",
-        "uncoded": f"{advice.uncoded_s:.3g} s ({advice.over_uncoded:.2f} times that is predicted)",
-        "fluid bound": f"{advice.fluid_s:.3g} s ({advice.over_fluid:.2f} times that is predicted)",
+        "uncoded": f"{advice.uncoded_s:.3g} s; the prediction is {advice.over_uncoded:.2f} times that",
+        "fluid bound": f"{advice.fluid_s:.3g} s; the prediction is {advice.over_fluid:.2f} times that",
         "one more client": "; ".join(
             f"of {step_s:.3g} s a step: {round_s:.3g} s" for step_s, round_s in advice.one_more
         ),

@@ -458,8 +458,9 @@ def _must_be_private(given: Mapping[str, Setting], config: RunConfig) -> None:
 def ready(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
     """Return the checked settings of a run, with absolute paths for files that the server writes."""
     config = settings_of(store, wanted, app)
-    if wanted.here and "task" in wanted.settings:
-        must_import(config.task, app)
+    running = up.running_federation() if wanted.superlink == up.NAME else None
+    if "task" in wanted.settings and (wanted.here or running is not None):
+        must_import(config.task, app, running.folder if running is not None else "")
     script = placed_script(config.script, wanted.folder, app, here=not wanted.elsewhere)
     config = replace(config, script=script)
     if not wanted.elsewhere:

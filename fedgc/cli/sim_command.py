@@ -23,7 +23,13 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
         typer.Option(help="How many clients; by default all of the trace, or 200.", show_default=False),
     ] = None,
     rounds: Annotated[int, typer.Option(help="How many rounds.")] = 20,
-    replicas: Annotated[int, typer.Option(help="Clients that hold each chunk.")] = 4,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            help="Clients that hold each chunk; by default 4, or as many as there are clients.",
+            show_default=False,
+        ),
+    ] = None,
     chunks_each: Annotated[int, typer.Option(help="Chunks per client.")] = 1,
     blocks: Annotated[int, typer.Option(help="Blocks of an update; 0: chosen in each round.")] = 0,
     model_mb: Annotated[float, typer.Option(help="Size of the model.")] = 50.0,

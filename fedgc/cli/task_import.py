@@ -28,10 +28,10 @@ os._exit(0)
 """
 
 
-def must_import(name: str, app: App | None) -> None:
-    """Raise BadTask unless clients on this machine can import the task `name`."""
+def must_import(name: str, app: App | None, folder: str = "") -> None:
+    """Raise BadTask unless clients on this machine, started in this folder, can import the task `name`."""
     paths = [str(app.folder.absolute())] if app is not None else []
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, python_path()])}
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, python_path(folder)])}
     with tempfile.TemporaryFile() as refusal:
         file = refusal.fileno()
         ended = subprocess.run(  # noqa: S603  our own program
@@ -46,4 +46,6 @@ def must_import(name: str, app: App | None) -> None:
         refusal.seek(0)
         reason = refusal.read().decode()
     if ended.returncode:
-        raise BadTask(reason or f"task {name}: the process that imported it {how_ended(ended.returncode)}")
+        reason = reason or f"task {name}: the process that imported it {how_ended(ended.returncode)}"
+        where = f"; the clients look for modules in {folder}, where `fedgc up` was called" if folder else ""
+        raise BadTask(f"{reason}{where}")

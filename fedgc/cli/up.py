@@ -43,6 +43,7 @@ class RunningFederation:
     address: str
     home: str
     clients: int
+    folder: str = ""  # in which its processes find modules
 
 
 def _folder() -> Path:
@@ -132,7 +133,9 @@ def _hold(wanted: Sequence[Node]) -> None:
 
             for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
                 signal.signal(number, end)
-            running = RunningFederation(os.getpid(), federation.address, str(federation.home), clients)
+            running = RunningFederation(
+                os.getpid(), federation.address, str(federation.home), clients, str(Path.cwd())
+            )
             (folder / "standing.part").write_text(json.dumps(asdict(running)))
             (folder / "standing.part").replace(folder / "standing.json")
             sys.stdout.write(

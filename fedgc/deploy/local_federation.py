@@ -376,9 +376,12 @@ def threads_each(clients: int, cores: int) -> int:
     return max(1, cores // max(1, clients))
 
 
-def python_path() -> str:
-    """Return PYTHONPATH of the nodes; a task's module may be in the current folder."""
-    return os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH", "")]))  # noqa: PTH109
+def python_path(folder: str = "") -> str:
+    """Return PYTHONPATH of the nodes that were started in this folder, by default the current one.
+
+    A task's module may be there.
+    """
+    return os.pathsep.join(filter(None, [folder or os.getcwd(), os.environ.get("PYTHONPATH", "")]))  # noqa: PTH109
 
 
 def how_ended(code: int) -> str:

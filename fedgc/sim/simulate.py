@@ -25,6 +25,7 @@ from fedgc.sim.traces import read_links, read_table
 
 MEGABYTE: Final = 1_000_000
 USUAL_CLIENTS: Final = 200
+USUAL_REPLICAS: Final = 4
 SHORT: Final = 50  # rounds below which one process is used
 Played = tuple[tuple[Result, ...], tuple[Span, ...]]  # every round; spans of the last, if watched
 
@@ -48,7 +49,7 @@ class Request:
     model: str = "shifted-exponential"
     trace: Path | None = None
     links: Path | None = None
-    replicas: int = 4
+    replicas: int | None = None  # of each chunk; by default USUAL_REPLICAS, or as many as there are clients
     pieces: int = 1
     blocks: int = 0  # 0: each round chooses
     policies: tuple[str, ...] = ()
@@ -60,14 +61,13 @@ class Request:
         self._check_numbers()
         if self.model not in MODELS:
             raise BadSetting(f"model {self.model!r}: unknown{nearest(self.model, MODELS, MODELS)}")
-        if self.clients is not None and self.replicas > self.clients:
+        replicas = self.replicas or USUAL_REPLICAS
+        if self.clients is not None and (self.replicas or 1) > self.clients:
             raise BadPlacement(
                 f"{self.replicas} replicas on {self.clients} clients: at most as many are possible"
             )
-        if self.blocks > self.replicas:
-            raise BadPlacement(
-                f"{self.blocks} blocks of {self.replicas} replicas: at most as many are possible"
-            )
+        if self.blocks > replicas:
+            raise BadPlacement(f"{self.blocks} blocks of {replicas} replicas: at most as many are possible")
 
     def _check_numbers(self) -> None:
         least = {"clients": 1, "rounds": 1, "replicas": 1, "pieces": 1, "processes": 1}
@@ -99,12 +99,13 @@ class Request:
             return read_links(self.links).over(rounds, round(self.model_mb * MEGABYTE), rng)
         return tuple(self._linked(each) for each in rounds)
 
-    def chosen(self) -> tuple[Policy, ...]:
-        """Return the policies to compare; fedgc alone by default."""
-        mine = Fedgc(self.replicas, self.pieces, self.blocks)
+    def chosen(self, clients: int) -> tuple[Policy, ...]:
+        """Return the policies to compare on so many clients; fedgc alone by default."""
+        replicas = self.replicas or min(USUAL_REPLICAS, clients)
+        mine = Fedgc(replicas, self.pieces, self.blocks)
         if not self.policies:
-            return (mine, *baselines(self.replicas)) if self.beside else (mine,)
-        every = [mine, *baselines(self.replicas), *ours(self.replicas, 1)]
+            return (mine, *baselines(replicas)) if self.beside else (mine,)
+        every = [mine, *baselines(replicas), *ours(replicas, 1)]
         return find(self.policies, every)
 
     def _recorded(self, whole: Scenario) -> Scenario:
@@ -152,7 +153,8 @@ def simulate(
 
     `watch` keeps the spans of the last round.
     """
-    scenario, policies = request.scenario(), request.chosen()
+    scenario = request.scenario()
+    policies = request.chosen(scenario[0].clients)
     total = len(policies) * request.rounds
     predictions = []
     for at, policy in enumerate(policies):

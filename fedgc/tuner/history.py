@@ -129,9 +129,14 @@ def _step_s(seen: ClientRow, least: float) -> float:
     return math.nan if seen.failure or seen.finished else least
 
 
-def remember(scenario: Scenario, *, pieces: int = 1, update_bytes: int = 0) -> tuple[ClientHistory, Speeds]:
-    """Return recorded or modelled rounds as history, and their links; a client has `pieces` chunks."""
-    clients = tuple(f"client {w}" for w in range(scenario[0].clients))
+def remember(
+    scenario: Scenario, *, pieces: int = 1, update_bytes: int = 0, names: Sequence[str] = ()
+) -> tuple[ClientHistory, Speeds]:
+    """Return recorded or modelled rounds as history, and their links; a client has `pieces` chunks.
+
+    Clients without `names` are called client 0, client 1, and so on.
+    """
+    clients = tuple(names) or tuple(f"client {w}" for w in range(scenario[0].clients))
     recent = scenario[-WINDOW:]
     step_rw = np.stack([conditions.mean_pace_w / pieces for conditions in recent])
     failed_rw = np.stack([conditions.dies_s_w < NEVER for conditions in recent])

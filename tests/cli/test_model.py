@@ -148,6 +148,7 @@ def test_running_run_is_not_changed(models):
 )
 def test_invalid_request_gives_one_line(models, apart: Path, words, sentence: str):
     (apart / "there.pt").write_text("")
+    checkpoint.pin(apart / "fedgc" / "runs" / "r", checkpoint.load(apart / "fedgc" / "runs" / "r", 3))
     with pytest.raises(Unusable, match=sentence):
         fedgc(*words)
 

@@ -188,11 +188,12 @@ def test_empty_or_missing_store_still_gives_plan(path: Path) -> None:
 
 def test_trace_is_planned_with_its_machines(tmp_path: Path) -> None:
     trace = tmp_path / "three.csv"
-    rows = [f"{w},{number},0,{step}" for number in range(12) for w, step in enumerate((4.0, 4.0, 16.0))]
+    step_s = {"north": 4.0, "south": 4.0, "west": 16.0}
+    rows = [f"{name},{number},0,{step}" for number in range(12) for name, step in step_s.items()]
     trace.write_text("\n".join(["client,round,chunk,seconds", *rows]) + "\n")
     plan = asked("--trace", str(trace))
     assert plan["choice"]["chunks"] == 12
-    assert plan["choice"]["loads"]["client 2"] == min(plan["choice"]["loads"].values())
+    assert plan["choice"]["loads"]["west"] == min(plan["choice"]["loads"].values())
     assert plan["rows"][0]["rounds"] == {"trace": list(range(1, 13))}
 
 

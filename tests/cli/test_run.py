@@ -90,6 +90,20 @@ def test_task_in_other_folder_needs_app_to_be_imported(apart: Path):
             running.ready(store, plain, None)
 
 
+def test_task_is_imported_from_folder_of_running_federation(apart: Path, monkeypatch):
+    there = apart / "there"
+    there.mkdir()
+    (there / "ward_task.py").write_text("def task(config): ...\n")
+    (apart / "ward_other.py").write_text("def task(config): ...\n")
+    standing = running.up.RunningFederation(1, "127.0.0.1:1", str(apart), 2, str(there))
+    monkeypatch.setattr(running.up, "running_federation", lambda: standing)
+    with Store.open() as store:
+        running.ready(store, Wanted(None, {"task": "ward_task:task"}, superlink="up"), None)
+        where = f"No module named 'ward_other'; the clients look for modules in {there}, where `fedgc up` was"
+        with pytest.raises(BadTask, match=where):
+            running.ready(store, Wanted(None, {"task": "ward_other:task"}, superlink="up"), None)
+
+
 def test_task_of_app_is_named_right_before_anything_starts(apart: Path):
     write_new(there := apart / "ward")
     manifest = there / "pyproject.toml"

@@ -86,8 +86,9 @@ def test_trace_is_played_repeatedly_from_its_start(tmp_path: Path):
     with pytest.raises(BadSetting, match="saw 4, the trace has 3"):
         simulate(Request(clients=4, rounds=1, trace=path))
     assert {each.clients for each in Request(replicas=1, trace=path).scenario()} == {3}, "all that it has"
+    assert simulate(Request(trace=path)) == simulate(Request(replicas=3, trace=path))
     with pytest.raises(BadPlacement, match="4 replicas on 3 clients"):
-        simulate(Request(trace=path))
+        simulate(Request(replicas=4, trace=path))
     assert {each.clients for each in Request(rounds=1).scenario()} == {USUAL_CLIENTS}
 
 
@@ -110,17 +111,17 @@ def test_processes_divide_rounds():
     assert len(only.results) == SHORT
     assert heard[-1] == SHORT
     half = Request(clients=4, rounds=SHORT, replicas=2).scenario()[: SHORT // 2]
-    expected = request.chosen()[0].play(half, request.line)
+    expected = request.chosen(4)[0].play(half, request.line)
     assert only.results[: SHORT // 2] == expected
 
 
 def test_last_round_spans_use_learned_state_of_run():
     """A run of the last round alone would not know the clients' speeds."""
     request = Request(**SMALL, model="bimodal", model_mb=500)
-    whole = request.chosen()[0].watched(request.scenario(), request.line)
+    whole = request.chosen(12)[0].watched(request.scenario(), request.line)
     (watched,) = simulate(request, watch=True)
     assert watched.spans == whole[-1][1]
-    assert watched.spans != request.chosen()[0].watched(request.scenario()[-1:], request.line)[-1][1]
+    assert watched.spans != request.chosen(12)[0].watched(request.scenario()[-1:], request.line)[-1][1]
 
 
 def test_recorded_links_keep_latency(tmp_path: Path):

@@ -117,10 +117,16 @@ def _missing(places_3n: Int, shape: tuple[int, ...]) -> tuple[int, ...] | None:
 def read_table(path: Path) -> Scenario:
     """Return a round for each round number."""
     with guarded("a trace", path.name, BadSetting):
-        return _read_table(path)
+        return to_scenario(path.name, _rows_in(path))
 
 
-def _read_table(path: Path) -> Scenario:
+def read_names(path: Path) -> tuple[str, ...]:
+    """Return the names of the clients of a trace, in the order of its scenario."""
+    with guarded("a trace", path.name, BadSetting):
+        return tuple(_rows_in(path).names)
+
+
+def _rows_in(path: Path) -> Rows:
     try:
         rows = csv.reader(io.StringIO(read_bytes(path).decode()))
         (first, header), *lines = [(rows.line_num, row) for row in rows if row] or [(1, [])]
@@ -132,7 +138,7 @@ def _read_table(path: Path) -> Scenario:
         )
     parsed = [_parsed(f"trace {path.name}, row {at}", line) for at, line in lines]
     names = {w: at for at, w in enumerate(dict.fromkeys(row[0] for row in parsed))}
-    table = Rows(
+    return Rows(
         np.asarray([names[row[0]] for row in parsed], np.int64),
         np.asarray([row[1] for row in parsed], np.int64),
         np.asarray([row[2] for row in parsed], np.int64),
@@ -140,7 +146,6 @@ def _read_table(path: Path) -> Scenario:
         np.asarray([at for at, _ in lines], np.int64),
         tuple(names),
     )
-    return to_scenario(path.name, table)
 
 
 def _parsed(where: str, line: list[str]) -> tuple[str, int, int, float]:

@@ -19,6 +19,8 @@ NAMES: Final[Mapping[Role, tuple[str, ...]]] = {
     "label": ("label", "labels", "targets"), "owner": ("owner", "owners"),
 }  # fmt: skip
 
+NO_NUMBERS: Final = ("O", "S", "U")  # kinds of numpy's types: objects and texts
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
@@ -109,6 +111,13 @@ def _length(dataset: Any) -> int:  # noqa: ANN401  a user's dataset
                 "with a length and items"
             )
         return len(dataset)
+    for number, each in enumerate(dataset, 1):
+        kind = getattr(getattr(each, "dtype", None), "kind", "")
+        if not hasattr(each, "__array__") or kind in NO_NUMBERS:
+            what = f"an array of {each.dtype}" if kind else f"a {type(each).__name__}"
+            raise BadTask(
+                f"task: saw {what} as part {number} of the dataset, needed a tensor or array of numbers"
+            )
     lengths = {len(each) for each in dataset}
     if len(lengths) != 1:
         raise BadTask(f"task: saw arrays of {sorted(lengths)} rows, needed one length for all")

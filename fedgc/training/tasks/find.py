@@ -22,6 +22,9 @@ SHIPPED: Final[Mapping[str, Callable[[RunConfig], Task]]] = MappingProxyType(
 )
 
 
+ENDS: Final = (
+    ', since it parses a command line or ends by itself: put that under `if __name__ == "__main__":`'
+)
 NO_CLIENT: Final[Mapping[str, Value]] = MappingProxyType({})  # the settings of no client, as on the server
 
 
@@ -100,7 +103,8 @@ def _module(module: str, name: str) -> ModuleType:
     try:
         return import_module(module)
     except (Exception, SystemExit) as error:  # the user's module may raise anything while it is imported
-        raise BadTask(f"task {name}: importing {module} raised {words_of(error)}") from error
+        hint = ENDS if isinstance(error, SystemExit) else ""
+        raise BadTask(f"task {name}: importing {module} raised {words_of(error)}{hint}") from error
 
 
 def _attribute(module: ModuleType, attribute: str, name: str) -> object:

@@ -45,7 +45,7 @@ def partition(samples: int, config: RunConfig, column: Callable[[Role, str], Val
     """
     how, chunks, rng = Partition.read(config.partition), config.chunks, np.random.default_rng(config.seed)
     if not 1 <= chunks <= samples:
-        raise BadTask(f"partition: saw {chunks} chunks of {samples} samples, needed 1 to {samples} chunks")
+        raise BadTask(f"setting data.chunks: saw {chunks} for {samples} samples, needed 1 to {samples}")
     match how.kind:
         case "dirichlet":
             pieces = dirichlet(column("label", how.column), chunks, how.amount, rng)

@@ -99,7 +99,8 @@ class Task:
             _callable(name, getattr(self, name), "a function")
         for name in ("evaluate", "optimizer", "peek", "validate"):
             if getattr(self, name) is not None:
-                _callable(name, getattr(self, name), "a function or None")
+                takes = " of (parameters, learning rate)" if name == "optimizer" else ""
+                _callable(name, getattr(self, name), f"a function{takes} or None")
         if isinstance(self.chunks, Mapping):
             _checked(self.chunks)
         else:
@@ -128,7 +129,8 @@ class Task:
 
 def _callable(name: str, value: object, needed: str) -> None:
     if not callable(value):
-        raise BadTask(f"task: {name} is {value!r}, needed {needed}")
+        what = value if isinstance(value, str | int | float) else f"of the type {type(value).__name__}"
+        raise BadTask(f"task: {name} is {what}, needed {needed}")
 
 
 def _checked(chunks: Mapping[str, int]) -> Mapping[str, int]:

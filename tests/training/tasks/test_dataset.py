@@ -53,7 +53,12 @@ def test_clients_cut_alike_and_other_seed_cuts_differently():
     [
         ((np.zeros(3), np.zeros(4)), r"arrays of \[3, 4\] rows"),
         (iter([1, 2]), "saw a list_iterator as dataset"),
-        ((np.zeros(3),), "saw 5 chunks of 3 samples"),
+        ((np.zeros(3),), r"setting data\.chunks: saw 5 for 3 samples, needed 1 to 3"),
+        (
+            (np.zeros(9), ["a"] * 9),
+            "saw a list as part 2 of the dataset, needed a tensor or array of numbers",
+        ),
+        ((np.zeros(9), np.array(["a"] * 9)), "saw an array of <U1 as part 2 of the dataset"),
     ],
 )
 def test_undividable_dataset_is_refused_in_one_line(dataset, sentence):

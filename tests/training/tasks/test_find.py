@@ -53,7 +53,7 @@ def test_user_task_is_value_or_function_of_settings(users_module):
         ("ward_seven:number", "saw a int, needed a Task"),
         ("ward_eight:cut", "importing ward_eight raised ModuleNotFoundError"),
         ("broken_ward:task", "importing broken_ward raised RuntimeError: no scanner"),
-        ("parsing_ward:task", "importing parsing_ward raised SystemExit: 2"),
+        ("parsing_ward:task", "importing parsing_ward raised SystemExit: 2, since it parses a command line"),
         ("ward_seven:absent", r"the function raised FileNotFoundError: data/x\.pt"),
     ],
 )

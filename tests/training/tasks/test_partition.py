@@ -70,7 +70,7 @@ def test_owner_keeps_all_samples_together():
 @pytest.mark.parametrize(
     ("how", "chunks", "needed"),
     [
-        ("iid", 4001, "saw 4001 chunks of 4000 samples"),
+        ("iid", 4001, r"setting data\.chunks: saw 4001 for 4000 samples"),
         ("dirichlet:0.001", 200, r"partition dirichlet:0.001: saw \d+ of 200 clients or chunks without"),
         ("owner", 6, "partition owner: saw 1 of 6 clients or chunks without samples"),
         ("shards:1001", 4, "saw 4004 shards of 4000 samples"),

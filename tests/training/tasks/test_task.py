@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import torch
 
 from fedgc.errors import BadTask
 from fedgc.training.tasks import Task
@@ -28,6 +29,13 @@ def test_machine_may_hold_no_chunk():
 def test_non_callable_is_named(field):
     with pytest.raises(BadTask, match=f"{field} is 7, needed a function"):
         a_task(**{field: 7})
+
+
+def test_object_in_place_of_function_is_named_by_its_type():
+    made = torch.optim.Adam([torch.zeros(1, requires_grad=True)])
+    needed = r"optimizer is of the type Adam, needed a function of \(parameters, learning rate\) or None"
+    with pytest.raises(BadTask, match=needed):
+        a_task(optimizer=made)
 
 
 @pytest.mark.parametrize(
