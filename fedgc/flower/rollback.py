@@ -126,8 +126,8 @@ class Rollback:
 
     def _report(self, back: Checkpoint, version: int, round_: int) -> None:
         watch = self._watch
-        made = sorted({client for each, who in self._sources.items() if each <= version for client in who})
-        named = dict.fromkeys(self._names.get(client) or client for client in made)
+        made = {client for each, who in self._sources.items() if each <= version for client in who}
+        named = sorted({self._names.get(client) or client for client in made})
         figures = f"{watch.figure} {watch.value:.4g} after {watch.best_value:.4g}"
         what = (
             f"round {round_}: {figures}: the run goes back to the model of round {back.round}; "

@@ -71,10 +71,10 @@ def test_clients_since_best_model_are_named() -> None:
         row = {**zero, "outcome": "synced", "round": version, "version": version - 1, "clients": clients}
         rollback.made(large(version))
         rollback.counted(RoundRow(**row))
-        names |= {"aa": "north", "bb": "south"}
+        names |= {"aa": "south", "bb": "north"}
         rollback.evaluated(version, {"accuracy": accuracy})
     ((_, _, what),) = sink.audit
-    assert what.endswith("updates since then came from north, south, cc")
+    assert what.endswith("updates since then came from cc, north, south")
 
 
 def test_large_models_before_newest_are_in_scratch(tmp_path: Path) -> None:
