@@ -73,6 +73,7 @@ class ServerPlace:
     insecure: bool = False
 
     def __post_init__(self) -> None:
+        _make_absolute(self, "keys", "state")
         if not self.insecure:
             _host_and_port(
                 self.advertise,
@@ -150,6 +151,7 @@ class ClientPlace:
     policy: Path | None = None  # what the client's site allows
 
     def __post_init__(self) -> None:
+        _make_absolute(self, "keys", "state", "cache", *(("policy",) if self.policy is not None else ()))
         if not 0 <= self.grace_s < math.inf:
             raise Unusable(f"--grace-s (FEDGC_LEAVE_GRACE_S): saw {self.grace_s}, needed seconds, 0 or more")
         host, _ = _host_and_port(
@@ -210,6 +212,12 @@ class ClientPlace:
             *("--port", str(RUNTIME_PORT)),
         )
         return Started(words, environment)
+
+
+def _make_absolute(place: ServerPlace | ClientPlace, *names: str) -> None:
+    """Make paths absolute: Flower reads them later, in processes with other working folders."""
+    for name in names:
+        object.__setattr__(place, name, getattr(place, name).absolute())
 
 
 def _policy_in(path: Path, now: Callable[[], float]) -> None:

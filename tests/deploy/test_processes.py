@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from fedgc.deploy import processes as deployed
 from fedgc.deploy.key_files import Keyring
 from fedgc.deploy.processes import ClientPlace, ServerPlace, client_health, save_process
+from fedgc.deploy.superlink import connection
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower import heartbeat as pulse
 from tests.links.web_server import server
@@ -235,6 +236,23 @@ def test_flwr_beside_server_is_found(ring: Keyring, tmp_path: Path):
     assert told[told["default"]] == {"address": "127.0.0.1:9092", "root-certificates": "/keys/ca.pem"}
     beside = {"address": "server:9092", "root-certificates": "/keys/ca.pem"}
     assert told["server"] == beside, "for the service `run` of docker/compose.server.yaml"
+
+
+def test_relative_folders_are_found_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    here = ServerPlace("a.org:443", Path("keys"), Path("state"), EVERYWHERE)
+    here.configure(tmp_path)
+    own = connection("local", {"FLWR_HOME": str(tmp_path)})
+    assert own.certificates == tmp_path / "keys" / "ca.pem"
+    started = here.program()
+    assert started.environment["FEDGC_AUTHORITY"] == str(own.certificates)
+    assert str(tmp_path / "state" / "superlink.db") in started.words
+
+    policy = Path("site.toml")
+    client = ClientPlace("a.org:443", "a", Path("keys"), Path("state"), Path("cache"), policy=policy)
+    told = " ".join(client.program().words)
+    for each in ("keys/client.key", "state/identity.key", "cache/cache", "site.toml"):
+        assert str(tmp_path / each) in told
 
 
 # ---- health
