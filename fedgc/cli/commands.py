@@ -1,6 +1,7 @@
 """The commands, their arguments and their help; the called modules do the work."""
 
 import os
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -214,7 +215,8 @@ def serve(  # noqa: PLR0913, PLR0917  one for each option
         serve_queue(running.Wanted(clients, {}, superlink, own=own), restarts)
         return
     table = {**parse(settings or []), **running.trained(task, script)}
-    keep(running.Wanted(clients, table, superlink, resume, own), restarts, stays=stay)
+    rest = threading.Event().wait if stay else None
+    keep(running.Wanted(clients, table, superlink, resume, own), restarts, rest)
 
 
 @app.command()

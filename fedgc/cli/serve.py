@@ -11,7 +11,6 @@ not seen is stopped, before the run is resumed.
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
@@ -59,6 +58,10 @@ NOT_BY_USER: Final = "its SuperLink ended the server"
 STOPPED: Final = "finished:stopped"  # as Flower calls the state
 
 
+class GivenUp(EdgeFailed):
+    """The run was restarted as often as is allowed: it is over, unlike one whose store does not answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Restarts:
     """How many restarts in a row have given no new round.
@@ -78,20 +81,21 @@ class Restarts:
         return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (self.in_a_row - 1))
 
     def after(self, reached: int, reason: str) -> "Restarts":
-        """Count one more restart, or raise EdgeFailed if there were too many."""
+        """Count one more restart, or raise GivenUp if there were too many."""
         if reached > self.reached:
             return Restarts(self.most, 1, reached, reason)
         if self.in_a_row >= self.most:
             count = f"; {self.in_a_row} restarts in a row gave no new round, the last one: {reason}"
-            raise EdgeFailed(
-                f"the run did not complete: {self.cause or reason}{count if self.in_a_row else ''}"
-            )
+            raise GivenUp(f"the run did not complete: {self.cause or reason}{count if self.in_a_row else ''}")
         return replace(self, in_a_row=self.in_a_row + 1, cause=self.cause or reason)
 
 
-def serve(wanted: Wanted, most: int, *, stays: bool = False) -> None:
-    """Keep a run alive until it is over; with `stays`, say how it ended and wait for a signal."""
-    if not stays:
+def serve(wanted: Wanted, most: int, rest: Callable[[], object] | None = None) -> None:
+    """Keep a run alive until it is over; then say how it ended and `rest`, if given, as until a signal.
+
+    A command that fails before, as its store does not answer, ends: what restarts it begins again.
+    """
+    if rest is None:
         _serve(wanted, most)
         return
     if not (wanted.resume or wanted.settings.get("run")):
@@ -99,9 +103,9 @@ def serve(wanted: Wanted, most: int, *, stays: bool = False) -> None:
     with like_ctrl_c():
         try:
             _serve(wanted, most)
-        except EdgeFailed as error:
+        except GivenUp as error:
             sys.stderr.write(f"fedgc: {error}\n")
-        threading.Event().wait()
+        rest()
 
 
 def _serve(wanted: Wanted, most: int) -> None:
@@ -137,7 +141,7 @@ def keep(
         How the last start of the run ended; None if it was complete before.
 
     Raises:
-        EdgeFailed: The run did not complete; the message begins with the first cause.
+        GivenUp: The run did not complete; the message begins with the first cause.
         Unusable: The run cannot begin with these settings, or another command holds it.
     """
     app = app_in(wanted.folder)

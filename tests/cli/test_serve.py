@@ -85,8 +85,10 @@ def does(number: int, *, state: str = "", reason: str = "", saves: bool = True) 
     return start
 
 
-def serve(most: int = 5, superlink: str = "ward", **settings: object) -> None:
-    serving.serve(Wanted(None, {"run": "ward", "rounds": 9, **settings}, superlink=superlink), most)
+def serve(
+    most: int = 5, superlink: str = "ward", rest: Callable[[], object] | None = None, **settings: object
+) -> None:
+    serving.serve(Wanted(None, {"run": "ward", "rounds": 9, **settings}, superlink=superlink), most, rest)
 
 
 def test_crashed_server_is_resumed_until_run_completes(starts, capsys):
@@ -119,6 +121,23 @@ def test_run_without_restarts_fails_with_its_cause_alone(starts):
     starts(does(0, state="failed", reason="the run did not complete: north: no disk"))
     with pytest.raises(EdgeFailed, match=r"^the run did not complete: north: no disk$"):
         serve(most=0)
+
+
+def test_command_that_stays_rests_only_after_its_run(starts, apart, monkeypatch, capsys):
+    rested: list[str] = []
+    starts(does(0, state="failed", reason="the run did not complete: north: no disk"))
+    serve(most=0, rest=lambda: rested.append("given up"))
+    assert "fedgc: the run did not complete: north: no disk" in capsys.readouterr().err
+    starts(does(9, state="completed"))
+    serve(rest=lambda: rested.append("complete"))
+    assert rested == ["given up", "complete"]
+
+    damaged = apart / "damaged.db"
+    damaged.write_bytes((apart / "fedgc.db").read_bytes()[:6000])
+    monkeypatch.setenv("FEDGC_DB", str(damaged))
+    with pytest.raises(EdgeFailed, match="is damaged"):
+        serve(rest=lambda: rested.append("store"))
+    assert len(rested) == 2
 
 
 def test_new_round_resets_count_of_restarts(starts):
