@@ -210,7 +210,9 @@ def test_cuda_overlay_adds_only_gpu_to_client():
     over = compose.read(DOCKER / "compose.cuda.yaml", GIVEN)["services"]["client"]
     under = compose.read(DOCKER / "compose.client.yaml", GIVEN)["services"]["client"]
     assert set(over) - set(under) == {"deploy"}
-    assert over["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
+    chosen = compose.read(DOCKER / "compose.cuda.yaml", {**GIVEN, "FEDGC_GPUS": "1"})["services"]["client"]
+    (device,) = chosen["deploy"]["resources"]["reservations"]["devices"]
+    assert (device["capabilities"], device["device_ids"]) == (["gpu"], ["1"])
     taken = set(re.findall(r"^ARG ([A-Z_]+)", (DOCKER / "client.Dockerfile").read_text(), re.MULTILINE))
     assert set(over["build"]["args"]) | set(under["build"]["args"]) == taken
 
