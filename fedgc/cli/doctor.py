@@ -141,7 +141,7 @@ def gpu(wanted: str) -> Finding:
 
         chosen = choose(wanted)
     except FedgcError as error:
-        return Finding("GPU", "wrong", str(error), "set client=auto, or install torch for that client")
+        return Finding("GPU", "wrong", str(error), "set client.device=auto, or install torch for that device")
     except Exception as error:  # torch is broken: its own finding reports it
         return Finding("GPU", "wrong", words_of(error), "see torch")
     card = shutil.which("nvidia-smi") is not None
@@ -169,7 +169,7 @@ def flower() -> Finding:
 def port(bind: str) -> Finding:
     """The address in the setting `links.bind` can be bound."""
     host, _, number = bind.rpartition(":")
-    do = "set bind to an address and port that are free"
+    do = "set links.bind to an address and port that are free"
     if not (number.isascii() and number.isdigit() and int(number) <= LAST_PORT):
         return Finding("ports", "wrong", f"{bind!r} is no host:port", do)
     try:

@@ -60,11 +60,15 @@ def test_port_in_use_fails_check_and_sets_exit_code():
 
 @pytest.mark.parametrize("bind", ["nonsense", "127.0.0.1:x", "127.0.0.1:99999"])
 def test_invalid_address_fails_check(bind: str):
-    assert doctor.port(bind).grade == "wrong"
+    found = doctor.port(bind)
+    assert found.grade == "wrong"
+    assert found.do.startswith("set links.bind to")
 
 
-def test_missing_client_fails_check():
-    assert doctor.gpu("cuda:99").grade == "wrong"
+def test_missing_device_fails_check():
+    found = doctor.gpu("cuda:99")
+    assert found.grade == "wrong"
+    assert found.do.startswith("set client.device=auto, ")
     assert doctor.gpu("cpu").grade == "ok"
 
 
