@@ -115,7 +115,7 @@ class Guard:
             _cookie_name(scope),
             self._entry.cookie,
             httponly=True,
-            samesite="strict",
+            samesite="lax",  # sent also where a link on another site leads here: all answers only read
             secure=scope.get("scheme") == "https",
         )
         return answer
