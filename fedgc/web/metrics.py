@@ -13,6 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from fedgc.store.database import Store
+from fedgc.store.liveness import state_of
 from fedgc.store.views import MeasuredSpeeds, Round, Run, Stretch
 from fedgc.web.next_plan import WantedClients
 from fedgc.web.snapshot import now_of
@@ -61,13 +62,14 @@ def _gauge(name: str, says: str, run: str, value: float | None) -> Iterator[Metr
 
 def _of_run(run: Run) -> Iterator[Metric]:
     about = GaugeMetricFamily("fedgc_run_info", "The run: 1.", labels=["run", "task", "state"])
-    about.add_metric([run.run, run.task, run.state], 1.0)
+    state = state_of(run)
+    about.add_metric([run.run, run.task, state], 1.0)
     yield about
     yield from _gauge("run_started_timestamp_seconds", "When the run began.", run.run, run.started)
     yield from _gauge("run_heard_timestamp_seconds", "When it last gave a sign of life.", run.run, run.heard)
     wanted = run.settings.get("rounds")
     yield from _gauge("rounds_wanted", "Rounds to run.", run.run, wanted if isinstance(wanted, int) else None)
-    here = now_of(run, ()).present if run.state == "running" else 0
+    here = now_of(run, ()).present if state == "running" else 0
     yield from _gauge("clients_present", "Clients that are there.", run.run, here)
 
 

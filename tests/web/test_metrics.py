@@ -3,6 +3,7 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from fedgc.config import RunConfig
+from fedgc.store.liveness import this_process
 from fedgc.store.records import Begun, Decided, Ended, Present, Scored, Seen
 from fedgc.web.metrics import exposition
 from fedgc.web.next_plan import WantedClients
@@ -34,6 +35,15 @@ def test_counters_are_totals_of_run(told):
 def test_no_client_is_present_once_run_is_over(told):
     told.write(Ended(START + 99, "spring", "completed"))
     found = samples(exposition(told, "spring", WantedClients()))
+    assert found["fedgc_clients_present", frozenset({("run", "spring")})] == 0
+
+
+def test_crashed_server_is_no_running_run(told):
+    gone = {"server": {**this_process().words(), "began": 0}, "clients": {"aa": {"present": True}}}
+    told.write(Present(START + 99, "spring", gone))
+    found = samples(exposition(told, "spring", WantedClients()))
+    words = {"run": "spring", "task": "digits", "state": "crashed"}
+    assert found["fedgc_run_info", frozenset(words.items())] == 1
     assert found["fedgc_clients_present", frozenset({("run", "spring")})] == 0
 
 
