@@ -97,7 +97,7 @@ class Stretch:
     """Consecutive rounds of a run added up, from `first` to `last`; `loss` is their mean.
 
     `clients` counts a client once for each round; `skipped_bytes` and `skipped_clients` are the part of
-    skipped rounds. `metrics` are those of the newest evaluated round.
+    skipped rounds. `metrics` has the newest value of each measure.
     """
 
     first: int

@@ -5,7 +5,8 @@ history of a run is summed into stretches of rounds, as many as a chart has room
 are read for the newest rounds only.
 """
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from fedgc.store.tables import ClientRound, Decision
 from fedgc.store.views import Lately, Pulse, Stretch
 
 MEASURED_LATE: Final = 64  # rounds before the newest in which a pulse still notices a new measurement
-_LEFT_OUT: Final = ("first", "last", "loss", "metrics", "mean_loss", "measured", "stretch")
+_LEFT_OUT: Final = ("first", "last", "loss", "metrics", "mean_loss", "stretch")
 
 
 def pulse(connection: Connection, key: str) -> Pulse:
@@ -54,11 +55,15 @@ def stretches(connection: Connection, key: str, most: int) -> tuple[Stretch, ...
     number = (tables.Round.round // literal_column(str(width), Integer)).label("stretch")
     added = select(number, *_sums()).where(of_run).group_by(number).order_by(number)
     lines = connection.execute(added).mappings().all()
-    measured = [line["measured"] for line in lines if line["measured"] is not None]
-    chosen = select(tables.Round.round, tables.Round.metrics)
-    chosen = chosen.where(of_run, tables.Round.round.in_(measured))
-    metrics = dict(connection.execute(chosen).all())
-    return tuple(_stretch(line, metrics.get(line["measured"], "{}")) for line in lines)
+    # A round has a few measures or, if its model was evaluated, more: the newest round of each count is read.
+    texts = tables.Round.metrics
+    count = func.length(texts) - func.length(func.replace(texts, '": ', ""))
+    newest = select(func.max(tables.Round.round)).where(of_run, texts != "{}").group_by(number, count)
+    chosen = select(number, texts).where(of_run, tables.Round.round.in_(newest)).order_by(tables.Round.round)
+    metrics: defaultdict[int, dict[str, float]] = defaultdict(dict)
+    for at, measured in connection.execute(chosen):
+        metrics[at] |= metrics_in(measured)
+    return tuple(_stretch(line, metrics[line["stretch"]]) for line in lines)
 
 
 def lately(connection: Connection, key: str, rounds: int) -> tuple[Lately, ...]:
@@ -152,11 +157,10 @@ def _sums() -> list[Any]:
         func.sum(case((is_skip, moved), else_=0)).label("skipped_bytes"),
         func.sum(case((is_skip, columns.clients), else_=0)).label("skipped_clients"),
         func.avg(columns.loss).label("mean_loss"),
-        func.max(case((columns.metrics != "{}", columns.round))).label("measured"),
     ]
 
 
-def _stretch(line: RowMapping, metrics: str) -> Stretch:
+def _stretch(line: RowMapping, metrics: Mapping[str, float]) -> Stretch:
     sums = {name: value for name, value in line.items() if name not in _LEFT_OUT}
     numbers: dict[str, Any] = {
         name: value if name.endswith("_s") else int(value) for name, value in sums.items()
@@ -165,7 +169,7 @@ def _stretch(line: RowMapping, metrics: str) -> Stretch:
         first=line["first"],
         last=line["last"],
         loss=line["mean_loss"],
-        metrics=MappingProxyType(metrics_in(metrics)),
+        metrics=MappingProxyType(metrics),
         **numbers,
     )
 

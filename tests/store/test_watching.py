@@ -29,6 +29,7 @@ def told(store: Store, a_row: Callable[..., RoundRow], a_client: Callable[..., C
         clients += [a_client("c")] if number <= 10 else []
         changes = {"outcome": OUTCOMES[number % 4], "loss": None if number % 5 == 0 else number / 10}
         metrics = {"accuracy": number / 100} if number % 3 == 0 else {}
+        metrics |= {"epsilon": number / 10} if number != 5 else {}
         row = a_row(number, *clients, **changes, metrics=metrics)
         store.write(Appended(START + number, "r1", row))
     store.write(Seen(START, "a", "ward-a", "north"))
@@ -48,7 +49,7 @@ def test_stretches_add_up_to_rounds(told: Store, most: int):
         outcomes = [one.row.outcome for one in inside]
         skipped = [one for one in inside if one.row.outcome == "skipped"]
         losses = [one.row.loss for one in inside if one.row.loss is not None]
-        measured = [one.row.metrics for one in inside if one.row.metrics]
+        measured = {name: value for one in inside for name, value in one.row.metrics.items()}
         assert each.rounds == len(inside)
         assert each.working_s == pytest.approx(sum(one.row.working_s for one in inside))
         assert each.collecting_s == pytest.approx(sum(one.row.collecting_s for one in inside))
@@ -60,7 +61,7 @@ def test_stretches_add_up_to_rounds(told: Store, most: int):
         assert each.skipped_bytes == moved
         assert each.skipped_clients == sum(one.clients for one in skipped)
         assert each.loss == (pytest.approx(sum(losses) / len(losses)) if losses else None)
-        assert dict(each.metrics) == (dict(measured[-1]) if measured else {})
+        assert dict(each.metrics) == measured, "the newest value of each measure"
 
 
 def test_run_without_rounds_has_no_strips(store: Store):
