@@ -187,6 +187,13 @@ def test_packet_size_fits_line_and_bytes_are_hidden(message):
     assert "packet" not in repr(message)
 
 
+@pytest.mark.parametrize("name", ["", "a" * 101, "\x1b[2Jaccuracy", "accuracy\nround 9"])
+def test_names_of_figures_can_be_shown(name):
+    assert Scored(1.0, "a", 2, 5, (("Genauigkeit (Fläche)", 0.5),)).figures
+    with pytest.raises(BadMessage, match="printable names of figures"):
+        Scored(1.0, "a", 2, 5, ((name, 0.5),))
+
+
 def test_signature_and_descriptor_have_fixed_length():
     for message, name in (
         (Signed(0.0, "a", 1, bytes(64)), "signature"),

@@ -45,6 +45,7 @@ from fedgc.flower.stock_rounds import (
 from fedgc.guards import guarded
 from fedgc.history import RoundRow
 from fedgc.links import typed_json as typed
+from fedgc.messages import LONGEST_FIGURE, MOST_FIGURES
 from fedgc.run.outputs import Finished
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.training import ServerOptimizer
@@ -390,12 +391,14 @@ def _only(records: Mapping[str, Any], what: str) -> Any:  # noqa: ANN401  a reco
 
 
 def _metrics(content: RecordDict) -> tuple[float, Metrics]:
-    """Return num-examples and all metrics that are single numbers."""
+    """Return num-examples and all metrics that are single numbers, with names that can be shown."""
     record = _only(content.metric_records, "metrics")
     metrics = {name: float(value) for name, value in record.items() if isinstance(value, int | float)}
     if EXAMPLES not in metrics:
         raise BadMessage(f"reply: saw the metrics {sorted(record)[:8]}, needed the number {EXAMPLES}")
-    return metrics.pop(EXAMPLES), metrics
+    examples = metrics.pop(EXAMPLES)
+    shown = {printable(name, LONGEST_FIGURE): value for name, value in metrics.items()}
+    return examples, dict(list(shown.items())[:MOST_FIGURES])
 
 
 def figures_of(evaluate_fn: EvaluateFn, round_: int, arrays: ArrayRecord) -> dict[str, float]:

@@ -201,7 +201,8 @@ class Scored:
     def __post_init__(self) -> None:
         names = [name for name, _ in self.figures]
         check(len(set(names)) == len(names) <= MOST_FIGURES, self, f"up to {MOST_FIGURES} names, each once")
-        check(all(0 < len(name) <= LONGEST_FIGURE for name in names), self, "short names of figures")
+        fits = all(0 < len(name) <= LONGEST_FIGURE and name.isprintable() for name in names)
+        check(fits, self, f"printable names of figures, of at most {LONGEST_FIGURE} characters")
         check_finite(self, [value for _, value in self.figures], "figures")
         check(len(self.problem) <= LONGEST_REASON, self, f"a problem of at most {LONGEST_REASON} characters")
 

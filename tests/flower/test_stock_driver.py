@@ -13,6 +13,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedgc.errors import BadSetting, BadVector
 from fedgc.flower.stock_driver import StockDriver, StockJob
 from fedgc.flower.stock_layout import Layout
+from fedgc.messages import MOST_FIGURES
 from fedgc.store.checkpoint import Checkpoint
 from tests.config_of import config_of
 from tests.flower.test_driver import Kept
@@ -91,6 +92,18 @@ def test_round_reports_example_weighted_mean() -> None:
     assert sink.metrics == {1: {"loss": pytest.approx(5 / 3)}, 2: {"loss": pytest.approx(5 / 3)}}
     assert all(row.up_bytes and row.down_bytes for row in sink.rows[0].clients)
     assert sink.phases[-1] == "over"
+
+
+def test_names_of_metrics_can_be_shown() -> None:
+    def client(node: int, message: Message) -> RecordDict:
+        answer = adds(1.0)(node, message)
+        answer["metrics"]["\x1b[2Jacc\nuracy"] = 0.5
+        answer["metrics"].update({f"f{number}": 0.5 for number in range(100)})
+        return answer
+
+    _, _, _, sink, _ = run(client, evaluate_every=1)
+    assert sink.metrics[1]["[2Jacc uracy"] == 0.5
+    assert len(sink.metrics[1]) == MOST_FIGURES
 
 
 class Ordered(Kept):
