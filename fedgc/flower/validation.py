@@ -107,7 +107,7 @@ class Validation:
         model = self._models.get(event.version)
         if model is None:  # it takes no more figures, or there never was one
             return
-        self._figures.enter(event)
+        event = self._figures.enter(event)
         self._scorers.add(event.client)
         if (since := self._working.pop(event.client, None)) is not None:
             self._longest_s = max(self._longest_s, event.now - since)

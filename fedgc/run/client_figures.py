@@ -1,10 +1,11 @@
 """What models are worth on the data of the clients: figures of each client, and their weighted mean."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from statistics import median
 from typing import Final
 
-from fedgc.messages import Scored
+from fedgc.messages import MOST_FIGURES, Scored
 
 VERSIONS_KEPT: Final = 2  # of which figures still come in: the newest, and the one before
 
@@ -13,20 +14,30 @@ class ClientFigures:
     """Collects the figures of the newest models.
 
     >>> figures = ClientFigures()
-    >>> figures.enter(Scored(0.0, "a", 1, 10, (("accuracy", 0.5),)))
-    >>> figures.enter(Scored(0.0, "b", 1, 30, (("accuracy", 0.9),)))
+    >>> _ = figures.enter(Scored(0.0, "a", 1, 10, (("accuracy", 0.5),)))
+    >>> _ = figures.enter(Scored(0.0, "b", 1, 30, (("accuracy", 0.9),)))
     >>> figures.mean(1), figures.complete(1, {"a", "b"})
     ({'accuracy': 0.8}, True)
     """
 
     def __init__(self) -> None:
         self._scores: dict[int, dict[str, Scored]] = {}
+        self._names: dict[str, set[str]] = {}  # of the figures of each client
 
-    def enter(self, scored: Scored) -> None:
-        """Enter the figures of a client; the last of a version counts."""
+    def enter(self, scored: Scored) -> Scored:
+        """Enter the figures of a client, the last of a version counts; return those that count.
+
+        A client may name so many over the run as of one model, so that names cannot fill the store.
+        """
+        names = self._names.setdefault(scored.client, set())
+        new = [name for name, _ in scored.figures if name not in names]
+        names.update(new[: MOST_FIGURES - len(names)])
+        kept = tuple(each for each in scored.figures if each[0] in names)
+        scored = replace(scored, figures=kept)
         self._scores.setdefault(scored.version, {})[scored.client] = scored
         for old in sorted(self._scores)[:-VERSIONS_KEPT]:
             del self._scores[old]
+        return scored
 
     def complete(self, version: int, clients: Collection[str]) -> bool:
         """Whether all of these clients have scored this version."""

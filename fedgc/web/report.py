@@ -18,6 +18,7 @@ from fedgc.store.liveness import reason_of, state_of
 from fedgc.store.parts import client_parts
 from fedgc.store.records import Audited
 from fedgc.store.views import Round, Run
+from fedgc.web import measures
 from fedgc.web.fleet import present_clients, whole
 from fedgc.web.plans import PlanMade, model_bytes_of, plans_made
 from fedgc.web.savings import Saved, saved
@@ -270,7 +271,7 @@ def _predictions(plans: tuple[PlanMade, ...]) -> Predictions:
 
 
 def _figures(rounds: Sequence[Round]) -> Iterable[Figure]:
-    for name in sorted({name for each in rounds for name in each.row.metrics}):
+    for name in measures.shown(each.row.metrics for each in rounds):
         values = [each.row.metrics[name] for each in rounds if name in each.row.metrics]
         yield Figure(name, values[0], values[-1], len(values))
 

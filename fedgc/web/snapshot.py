@@ -18,6 +18,7 @@ from fedgc.store.explanation import explain
 from fedgc.store.liveness import advice_for, reason_of, state_of
 from fedgc.store.records import Audited
 from fedgc.store.views import Round, Run, Stretch
+from fedgc.web import measures
 from fedgc.web.fleet import Fleet, Wanted, fleet_of, present_clients, whole
 from fedgc.web.plans import PlanMade, model_bytes_of, plans_made
 from fedgc.web.savings import Saved, plain_bytes, saved
@@ -33,7 +34,6 @@ SHOWN_QUEUE: Final = 30
 SHOWN_FINISHED: Final = 5  # of the queue
 SHOWN_AUDIT: Final = 30
 REFUSED: Final = ("refused", "excluded", BY_SITE)  # kinds of events that a client caused
-FAVOURITES: Final = ("accuracy", "auc", "f1", "error")  # the measure drawn first, if one of these exists
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ def picture(store: Store, wanted: Wanted) -> Snapshot:
             counted=sum(each.counted for each in stretches),
             repairs=sum(each.repairs for each in stretches),
             median_s=median(seconds) if seconds else None,
-            measure=_measure(stretches),
+            measure=measures.main(measures.shown(each.metrics for each in stretches)),
             best=store.best(run.run),
             saved=saved(stretches, model_bytes),
             model_bytes=model_bytes,
@@ -349,7 +349,7 @@ def _series(stretches: Sequence[Stretch], model_bytes: int | None) -> Series:
     def mean(name: str) -> tuple[float, ...]:
         return tuple(getattr(each, name) / each.rounds for each in stretches)
 
-    names = sorted({name for each in stretches for name in each.metrics})
+    names = measures.shown(each.metrics for each in stretches)
     plain = tuple(plain_bytes(each.clients, model_bytes or 0) / each.rounds for each in stretches)
     return Series(
         first=tuple(each.first for each in stretches),
@@ -366,10 +366,3 @@ def _series(stretches: Sequence[Stretch], model_bytes: int | None) -> Series:
         plain_bytes=plain if model_bytes else None,
         skipped=tuple(each.skipped for each in stretches),
     )
-
-
-def _measure(stretches: Sequence[Stretch]) -> str | None:
-    """Return the name of the main measure: a known one, else the first by name."""
-    names = {name for each in stretches for name in each.metrics}
-    known = [name for name in FAVOURITES if name in names]
-    return next(iter([*known, *sorted(names - {"loss"})]), None)

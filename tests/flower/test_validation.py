@@ -9,7 +9,7 @@ import pytest
 from fedgc.flower.sink import Sink
 from fedgc.flower.validation import LEAST_WAIT_S, Validation
 from fedgc.history import BestModel
-from fedgc.messages import Scored
+from fedgc.messages import MOST_FIGURES, Scored
 from fedgc.store.checkpoint import Checkpoint
 from tests.config_of import config_of
 
@@ -71,6 +71,18 @@ def test_model_is_evaluated_every_few_rounds() -> None:
     assert [round_ for round_ in range(9) if run.validation.is_evaluated(round_ - 1, round_)] == [4]
     run.score(0, 0.5, 0.5)
     assert [version for version in range(9) if run.validation.is_evaluated(version, 0)] == [0, 3, 6]
+
+
+def test_client_cannot_name_new_figures_without_limit() -> None:
+    run = Run()
+    for version in range(4):
+        run.validation.made(version, version, checkpoint(version))
+        figures = tuple((f"f{version}-{number}", 0.5) for number in range(40))
+        for client, given in (("a", figures), ("b", (("accuracy", 0.5),))):
+            run.validation.scored(Scored(1.0, client, version, 10, given), client, ALL)
+    assert len({name for mean in run.sink.means.values() for name in mean} - {"accuracy"}) == MOST_FIGURES
+    assert len({name for _, _, _, metrics in run.sink.scores for name in metrics}) == MOST_FIGURES + 1
+    assert run.sink.means[3] == {"accuracy": 0.5}
 
 
 def test_mean_waits_for_all_clients() -> None:

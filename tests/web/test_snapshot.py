@@ -14,10 +14,11 @@ from fedgc.config import RunConfig
 from fedgc.errors import Unusable
 from fedgc.history import BestModel, ClientRow
 from fedgc.store.explanation import explain
-from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Present, Scored
+from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Evaluated, Present, Scored
 from fedgc.web import fleet as room
 from fedgc.web.fleet import Wanted
 from fedgc.web.json_values import as_json
+from fedgc.web.measures import MOST_MEASURES
 from fedgc.web.snapshot import one_round, picture, thinned
 from tests.web.run_of_four import MODEL_BYTES, NAMES, START, round_of, tell_a_run
 
@@ -51,6 +52,17 @@ def test_snapshot_series_holds_every_round_of_short_run(told):
     assert series.counted == tuple(each.counted for each in rounds)
     assert series.discarded == tuple(each.discarded for each in rounds)
     assert series.plain_bytes == tuple(2 * MODEL_BYTES * each.clients for each in rounds)
+
+
+def test_snapshot_has_limited_number_of_measures(told):
+    run = told.run("latest")
+    for number in (1, 2):
+        many = {f"{number}-{each}": 0.5 for each in range(MOST_MEASURES)}
+        told.write(Evaluated(START, run.run, number, {"accuracy": 0.5, "zeal": 0.5, **many}))
+    seen = picture(told, Wanted())
+    assert {"accuracy", "zeal"} <= seen.series.metrics.keys()
+    assert len(seen.series.metrics) == MOST_MEASURES
+    assert seen.totals.measure == "accuracy"
 
 
 def test_client_is_shown_with_recent_work_and_plan(told):
