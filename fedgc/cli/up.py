@@ -22,6 +22,7 @@ from types import FrameType
 from typing import IO, Final
 
 from fedgc.cli.clients import nodes_of, parse_clients, with_keys
+from fedgc.cli.signals import like_ctrl_c
 from fedgc.deploy.local_federation import LocalFederation, Node, exposure
 from fedgc.deploy.superlink import tail
 from fedgc.errors import EdgeFailed, Unusable
@@ -106,22 +107,35 @@ def _start(clients: int, options: Sequence[str]) -> None:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    end = time.monotonic() + START_S
-    while (running := running_federation()) is None or running.pid != holder.pid:
-        if holder.poll() is not None or time.monotonic() > end:
-            holder.kill()
-            raise EdgeFailed(f"the federation did not start: {tail(log) or 'nothing'}")
-        time.sleep(POLL_S)
+    try:
+        with like_ctrl_c():
+            running = _started(holder, log)
+    except BaseException:  # also Ctrl-C, which does not reach the holder in its own session
+        holder.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            holder.wait(END_S)
+        holder.kill()
+        raise
     sys.stdout.write(
         f"{clients} clients at {running.address}; `fedgc run --superlink {NAME}` trains on them, "
         f"`fedgc down` ends them\n{exposure(running.address)}\n"
     )
 
 
+def _started(holder: subprocess.Popen[bytes], log: Path) -> RunningFederation:
+    """Return the federation of this process once it listens."""
+    end = time.monotonic() + START_S
+    while (running := running_federation()) is None or running.pid != holder.pid:
+        if holder.poll() is not None or time.monotonic() > end:
+            raise EdgeFailed(f"the federation did not start: {tail(log) or 'nothing'}")
+        time.sleep(POLL_S)
+    return running
+
+
 def _hold(wanted: Sequence[Node]) -> None:
     folder, over = _folder(), threading.Event()
     processes = folder / "processes"
-    with _locked(folder):
+    with like_ctrl_c(), _locked(folder):  # while it starts; then `end` is the handler
         shutil.rmtree(processes, ignore_errors=True)
         clients = len(wanted)
         with LocalFederation(with_keys(wanted, folder / "keys"), folder=processes) as federation:

@@ -9,6 +9,7 @@ import pytest
 
 from fedgc.cli import up
 from fedgc.errors import EdgeFailed, Unusable
+from fedgc.processes.supervision import descendants
 
 THERE = {"pid": 1, "address": "127.0.0.1:1", "home": "/x", "clients": 3}
 
@@ -64,6 +65,21 @@ def test_process_that_does_not_end_is_reported(held: Path, monkeypatch: pytest.M
     with pytest.raises(EdgeFailed, match=r"127.0.0.1:1 \(process 1\) has not ended"):
         up.down()
     assert len(sent) == 1
+
+
+def test_interrupted_start_leaves_no_process(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    def commands() -> str:
+        found = (Path(f"/proc/{each}/cmdline") for each in descendants(os.getpid()))
+        return "\n".join(each.read_bytes().replace(b"\0", b" ").decode() for each in found if each.exists())
+
+    def interrupted() -> None:
+        if "up --foreground" in commands():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(up, "running_federation", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        up.up(1, foreground=False)
+    assert "up --foreground" not in commands()
 
 
 def test_invalid_client_settings_are_refused_before_start(folder: Path):
