@@ -48,9 +48,14 @@ def _make_or_renew(ring: Keyring, names: tuple[str, ...], days: int, *, renew: b
             raise Unusable(f"keys tls: no authority in {ring.folder} yet; needed the names that clients dial")
         ring.begin(names, now, days)
         return
+    if names and (renew or not ring.has_certificate):
+        ring.renew(names, now, days)
+        return
+    if not ring.has_certificate:
+        raise Unusable(f"keys tls: no certificate in {ring.folder} yet; needed the names that clients dial")
     had = ring.status().proxy.names
     if renew:
-        ring.renew(names or had, now, days)
+        ring.renew(had, now, days)
     elif names and set(names) != set(had):
         raise Unusable(f"keys tls: the certificate is for {', '.join(had)}; --renew replaces it")
 

@@ -102,6 +102,11 @@ class Keyring:
         """Whether the authority exists."""
         return (self.folder / "authority" / "ca.pem").exists()
 
+    @property
+    def has_certificate(self) -> bool:
+        """Whether the proxy's certificate exists."""
+        return (self.folder / "proxy" / "server.pem").exists()
+
     def status(self) -> CertificateStatus:
         """Return the names and the validity of the certificates."""
         authority = read(self.folder / "authority" / "ca.pem")
@@ -123,10 +128,15 @@ class Keyring:
         (self.folder / "clients").mkdir(exist_ok=True)  # shared with the server before the first client
 
     def renew(self, names: tuple[str, ...], now: float, days: int) -> None:
-        """Sign a new certificate for the proxy; clients need no change."""
+        """Sign a new certificate for the proxy, and one for the SuperLink if it has none.
+
+        Clients need no change.
+        """
         folder = self.folder / "authority"
         authority = Certificate(read(folder / "ca.pem"), read(folder / "ca.key"))
         self._place("proxy", issue(authority, names, now, days), authority.public)
+        if not (self.folder / "server" / "server.pem").exists():
+            self._place("server", issue(authority, INSIDE, now), authority.public)
 
     def _place(self, part: str, certificate: Certificate, authority: bytes) -> None:
         write(self.folder / part / "ca.pem", authority, secret=False)

@@ -1,12 +1,15 @@
 """Test `fedgc keys tls` and `fedgc keys client`."""
 
 import json
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from fedgc.deploy.authority import signed_by
 from fedgc.deploy.registration import _answer
 from fedgc.errors import EdgeFailed
 
@@ -56,6 +59,22 @@ def test_other_names_need_renewal(tmp_path: Path):
     assert said.returncode == 2
     assert "the certificate is for a.example.org; --renew replaces it" in said.stderr
     assert "for b.example.org" in keys(tmp_path, "tls", "b.example.org", "--renew").stdout
+
+
+@pytest.mark.parametrize("renew", [("--renew",), ()])
+def test_authority_alone_signs_certificates(tmp_path: Path, renew: tuple[str, ...]):
+    from fedgc.deploy.key_files import Keyring
+
+    Keyring(tmp_path).begin(("a.example.org",), time.time(), 30)
+    before = (tmp_path / "authority" / "ca.pem").read_bytes()
+    shutil.rmtree(tmp_path / "proxy")
+    shutil.rmtree(tmp_path / "server")
+    said = keys(tmp_path, "tls", *renew)
+    assert said.returncode == 2
+    assert "no certificate in" in said.stderr
+    assert " days, for b.example.org" in keys(tmp_path, "tls", "b.example.org", *renew).stdout
+    assert (tmp_path / "authority" / "ca.pem").read_bytes() == before
+    assert signed_by((tmp_path / "server" / "server.pem").read_bytes(), before)
 
 
 def test_expired_certificate_is_reported_as_failure(tmp_path: Path):
