@@ -28,6 +28,7 @@ from fedgc.flower.scoring import RESULT
 from fedgc.history import Score
 from fedgc.store.database import Store
 from fedgc.store.views import Run
+from fedgc.web.json_values import printed_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def evaluate(asked: Asked, *, as_json: bool) -> None:
         said = _scored(wanted, config)
     result = json.loads(said)
     if as_json:
-        sys.stdout.write(json.dumps({"run": found.run, **result}, indent=1) + "\n")
+        sys.stdout.write(printed_json({"run": found.run, **result}) + "\n")
         return
     console.print(_table(found, result))
     for name, problem in result["problems"].items():

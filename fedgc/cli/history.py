@@ -1,11 +1,10 @@
 """`fedgc speeds`, `fedgc status` and `fedgc queue list`: the store's data, for people and as JSON."""
 
-import json
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
@@ -34,6 +33,7 @@ from fedgc.store.records import Decided
 from fedgc.store.run_queue import Entry
 from fedgc.store.views import Client, MeasuredSpeeds, Round, Run
 from fedgc.web.fleet import present_clients
+from fedgc.web.json_values import printed_json
 
 BARS: Final = "▁▂▃▄▅▆▇█"
 TREND_WIDTH: Final = 16
@@ -63,20 +63,13 @@ def print_answer(ask: Callable[[Store], Answer], *, as_json: bool, watch: bool) 
     """Query the store, once or repeatedly, and print the answer."""
     with Store.open(reads_only=True) as store:
         if as_json:
-            sys.stdout.write(json.dumps(ask(store).figures, indent=1, default=_plain) + "\n")
+            sys.stdout.write(printed_json(ask(store).figures) + "\n")
             return
         console = terminal()
         if not watch:
             console.print(ask(store).shown())
             return
         _watch(console, lambda: ask(store).shown())
-
-
-def _plain(value: object) -> object:
-    """Return a value as plain JSON types."""
-    if is_dataclass(value):
-        return {each.name: getattr(value, each.name) for each in fields(value)}
-    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def _plain_fields(value: Score | Explanation) -> dict[str, object]:

@@ -1,6 +1,5 @@
 """`fedgc model`: list, export and restore the versions of a run's model."""
 
-import json
 import os
 import sys
 import time
@@ -24,6 +23,7 @@ from fedgc.store.engine import runs_folder
 from fedgc.store.reading import LATEST
 from fedgc.store.records import Decided
 from fedgc.store.views import Run
+from fedgc.web.json_values import printed_json
 
 FORMS: Final = ("file", "peft")  # of an export
 SHORT: Final = 12  # displayed digits of a digest
@@ -39,7 +39,7 @@ def show(run: str | None, *, as_json: bool) -> None:
     saved = tuple(each for each in saved if not (each.pinned and each.digest in _unpinned(saved)))
     if as_json:
         rows = [_figures(each, metrics, best) for each in saved]
-        sys.stdout.write(json.dumps({"run": found.run, "versions": rows}, indent=1) + "\n")
+        sys.stdout.write(printed_json({"run": found.run, "versions": rows}) + "\n")
     else:
         terminal().print(_table(found, saved, metrics, best))
 

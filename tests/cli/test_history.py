@@ -1,6 +1,7 @@
 """Test `fedgc speeds`, `fedgc status` and `fedgc store` on a store with two runs."""
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -187,6 +188,17 @@ def test_status_lists_clients_of_run(told: Path):
 
     assert listed("first") == [FAST, SLOW]
     assert listed() == ["cc" * 8, "dd" * 8]
+
+
+def test_answer_is_json_also_with_measures_that_are_no_numbers(told: Path):
+    with Store.open() as store:
+        store.write(Evaluated(2000.0, "second", 3, {"accuracy": math.nan, "loss": 0.123456789}))
+
+    def refused(constant: str) -> None:
+        raise AssertionError(constant)
+
+    answer = json.loads(fedgc("status", "second", "--json"), parse_constant=refused)
+    assert answer["last_round"]["metrics"] == {"accuracy": None, "loss": 0.123456789}
 
 
 def test_status_of_named_run_is_printed_as_json(told: Path):
