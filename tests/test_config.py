@@ -130,6 +130,16 @@ def test_times_rates_and_limits_are_above_0(name):
     assert getattr(read({name: 1e-6, "work": "coded"}), name) == 1e-6
 
 
+@pytest.mark.parametrize("name", ["seed", "rounds", "task.rank"])
+def test_whole_number_has_at_most_64_bits(name):
+    assert RunConfig.read({name: 2**63 - 1}).table()[name] == 2**63 - 1
+    for wrong in (2**63, -(2**64)):
+        with pytest.raises(
+            BadSetting, match=f"^setting {name}: saw {wrong}, needed a whole number of at most 64"
+        ):
+            RunConfig.read({name: wrong})
+
+
 def test_momentum_is_at_least_0_and_below_1():
     for value in (0.0, 0.999):
         assert RunConfig(server_momentum=value).server_momentum == value

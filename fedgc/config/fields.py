@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any, Final, Literal, get_args, get_origin
 
@@ -13,6 +13,8 @@ AUTO: Final = "auto"
 All = Literal["all"]
 Value = str | int | float
 TASK: Final = "task."  # the prefix of a task's own settings in tables
+LARGEST_WHOLE: Final = 2**63 - 1
+IN_64_BITS: Final = "a whole number of at most 64 bits, with its sign"
 NAME: Final = re.compile(r"(?!latest\Z)[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")  # latest is the newest run
 NAME_NEEDS: Final = "letters, digits, - _ and . (not first), at most 64, and not latest"
 
@@ -75,6 +77,15 @@ def fits(value: object, hint: Any) -> bool:
     return False
 
 
+def is_too_large(value: object) -> bool:
+    """Return whether a whole number has more than 64 bits: Flower cannot send it to a client.
+
+    >>> is_too_large(2**63 - 1), is_too_large(2**63), is_too_large(1e300)
+    (False, True, False)
+    """
+    return type(value) is int and not -LARGEST_WHOLE <= value <= LARGEST_WHOLE
+
+
 def wanted(hint: Any) -> str:
     """Return a setting's type in words.
 
@@ -96,6 +107,15 @@ def unexplained(hint: Any, says: str) -> str:
     named = [choice for member in _members(hint) for choice in _choices(member) if choice != AUTO]
     known = all(choice in says for choice in named)
     return "" if known else f"; one of {', '.join(named)}"
+
+
+def needed_of(value: Any, hint: Any, about: Mapping[str, Any]) -> str:
+    """Return what a setting needs instead of this value; empty if it is valid."""
+    if not fits(value, hint):
+        return wanted(hint)
+    if is_too_large(value):
+        return IN_64_BITS
+    return "" if about["allowed"](value) else about["needs"]
 
 
 def converted(value: Any, hint: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, Final, get_type_hints
 from fedgc.aggregators import BOUNDED, PLAIN, AggregationRule, make_rule, rule_summaries
 from fedgc.codecs import codec_summaries, make_codec
 from fedgc.config import checks
-from fedgc.config.fields import AUTO, TASK, Value, converted, fits, unexplained, wanted
+from fedgc.config.fields import AUTO, TASK, Value, converted, needed_of, unexplained
 from fedgc.config.names import FIELDS, dashed, field_of, flat
 from fedgc.config.pins import parse_pins
 from fedgc.config.settings import Settings
@@ -63,10 +63,8 @@ class RunConfig(Settings):
                 continue
             value = converted(getattr(self, each.name), hint)
             object.__setattr__(self, each.name, value)
-            if not fits(value, hint):
-                raise BadSetting(f"setting {key}: saw {value!r}, needed {wanted(hint)}")
-            if not each.metadata["allowed"](value):
-                raise BadSetting(f"setting {key}: saw {value!r}, needed {each.metadata['needs']}")
+            if needed := needed_of(value, hint, each.metadata):
+                raise BadSetting(f"setting {key}: saw {value!r}, needed {needed}")
         checks.check_code(self)
         checks.check_gate(self, self._budget)
         self.new_gate()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from fedgc.config.fields import TASK, Value
+from fedgc.config.fields import IN_64_BITS, TASK, Value, is_too_large
 from fedgc.errors import BadSetting
 
 
@@ -27,6 +27,8 @@ class TaskSettings(Mapping[str, Value]):
                 raise BadSetting(
                     f"setting {TASK}{name}: saw {value!r}, needed a name, and text, a number, true or false"
                 )
+            if is_too_large(value):
+                raise BadSetting(f"setting {TASK}{name}: saw {value!r}, needed {IN_64_BITS}")
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]
