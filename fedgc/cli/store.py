@@ -34,18 +34,18 @@ def check(
             f"{health.folded} folded\n"
         )
     if health.faults:
-        raise EdgeFailed(f"store {health.name}: {'; '.join(health.faults)}")
+        raise EdgeFailed(f"store {health.name}: {'; '.join(health.faults)}; restore a backup")
 
 
 @store.command()
 def backup(path: Annotated[Path, typer.Argument(help="A file that does not exist yet.")]) -> None:
-    """Copy the store to a new file, even while runs write to it.
+    """Copy the store to a new file, even while runs write to it; also one of an older version.
 
     Example: fedgc store backup /backups/fedgc-monday.db
     """
     from fedgc.store.database import Store
 
-    with Store.open(reads_only=True) as opened:
+    with Store.open(reads_only=True, older=True) as opened:
         opened.backup(path)
     sys.stdout.write(f"copied to {path}\n")
 
@@ -65,6 +65,8 @@ def vacuum(
     if keep is not None and keep < 1:
         raise Unusable(f"--keep: saw {keep}, needed at least 1 round")
     with Store.open(makes=False) as opened:
-        folded = opened.fold(keep) if keep is not None else 0
+        if keep is not None:
+            sys.stdout.write(f"{opened.fold(keep)} client rows folded\n")
+            sys.stdout.flush()
         opened.vacuum()
-    sys.stdout.write(f"{folded} client rows folded, unused space returned\n")
+    sys.stdout.write("unused space returned\n")

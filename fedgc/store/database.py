@@ -27,16 +27,22 @@ class Store:
 
     @classmethod
     def open(
-        cls, url: str | None = None, *, wait_s: float = 5.0, reads_only: bool = False, makes: bool = True
+        cls,
+        url: str | None = None,
+        *,
+        wait_s: float = 5.0,
+        reads_only: bool = False,
+        makes: bool = True,
+        older: bool = False,
     ) -> Self:
         """Open the store; create it if it is missing and it `makes` one, which `reads_only` excludes.
 
-        A foreign database is not changed.
+        With `reads_only`, one of an `older` schema can only be copied. A foreign database is not changed.
         """
         database = open_to_read(url, wait_s) if reads_only else open_to_write(url, wait_s, makes=makes)
         try:
             if reads_only:
-                _must_be_current(database)
+                _must_be_current(database, older=older)
             else:
                 missing = migrate.behind(database)
                 use_wal(database, wait_s)
@@ -204,9 +210,9 @@ class Store:
         upkeep.vacuum(self._database)
 
 
-def _must_be_current(database: Database) -> None:
-    if migrate.behind(database):
+def _must_be_current(database: Database, *, older: bool) -> None:
+    if migrate.behind(database) and not older:
         raise Unusable(
             f"store {database.name}: saw an older schema or none, needed this one: "
-            "a run brings it up to date, and so does `fedgc store check`"
+            "a run brings it up to date, and so does `fedgc store check`; `fedgc store backup` copies it"
         )

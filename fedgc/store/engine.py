@@ -10,7 +10,10 @@ lock gives the same order, so a transaction's reads still hold when it writes, a
 """
 
 import contextlib
+import math
 import os
+import shutil
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -18,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import URL, Connection, create_engine, event, exc, make_url, text
-from sqlalchemy.pool import StaticPool
+from sqlalchemy.pool import NullPool, StaticPool
 
 from fedgc.errors import BadMessage, EdgeFailed, FedgcError, Unusable, text_of
 from fedgc.guards import guarded
@@ -29,7 +32,8 @@ _MODE: Final = "fedgc_mode"  # execution option of a connection: reading unless 
 _ADVISORY: Final = 0x6665646763  # "fedgc", the key of the lock in PostgreSQL
 _CACHE_KB: Final = 16_384
 _PAUSE_S: Final = 0.02
-STORE_DAMAGED: Final = "`fedgc store check` says where, a backup helps"
+_LEAST_FREE: Final = 1 << 20  # bytes; with less, a failure to read or write means that the disk is full
+STORE_DAMAGED: Final = "needed a backup to restore"
 _SQLITE_ERRORS: Final = {
     "SQLITE_NOTADB": "is not a database; needed an SQLite file of fedgc, or no file",
     "SQLITE_CORRUPT": "is damaged; {}",
@@ -46,10 +50,20 @@ class _Locked(EdgeFailed):
     """Another writer has the lock; the one failure that a retry can cure."""
 
 
+class Damaged(EdgeFailed):
+    """The file of the database is damaged."""
+
+
+class DiskFull(EdgeFailed):
+    """There is no space to write."""
+
+
 _KINDS: Final[Mapping[str, type[FedgcError]]] = {
     "SQLITE_NOTADB": Unusable,  # only another address helps
     "SQLITE_BUSY": _Locked,
     "SQLITE_LOCKED": _Locked,
+    "SQLITE_CORRUPT": Damaged,
+    "SQLITE_FULL": DiskFull,
 }
 
 
@@ -100,13 +114,25 @@ def address(url: str | None, environment: Mapping[str, str]) -> URL:
 class Database:
     """An open database: `reading` and `writing` give a connection for one transaction."""
 
-    def __init__(self, url: URL, wait_s: float, *, kind: str = "store", damaged: str = STORE_DAMAGED) -> None:
-        """`kind` names the database in errors, and `damaged` says what helps if its file is damaged."""
+    def __init__(
+        self,
+        url: URL,
+        wait_s: float,
+        *,
+        kind: str = "store",
+        damaged: str = STORE_DAMAGED,
+        opens_afresh: bool = False,
+    ) -> None:
+        """Open a database: afresh for each transaction, or with connections that stay.
+
+        `kind` names the database in errors, and `damaged` says what helps if its file is damaged.
+        """
         self.url, self._kind, self._damaged = url, kind, damaged
         self.name = url.render_as_string(hide_password=True)
         self.is_sqlite = url.get_backend_name() == "sqlite"
         self.is_memory = self.is_sqlite and url.database in (None, "", ":memory:")
         self._wait_s = wait_s
+        self._opens_afresh = opens_afresh
         # An in-memory database has one connection, which threads share in turn.
         self._turn: contextlib.AbstractContextManager[Any] = (
             threading.RLock() if self.is_memory else contextlib.nullcontext()
@@ -172,9 +198,20 @@ class Database:
         except exc.SQLAlchemyError as error:
             raise self._meaning(error) from error
 
+    def free_bytes(self) -> float:
+        """Return the free space on the disk of the SQLite file; without a file there is no limit."""
+        return math.inf if self.file is None else shutil.disk_usage(self.file.parent).free
+
+    def shorten_log(self) -> None:
+        """Write SQLite's log into its file, and return its space to the disk."""
+        with self.apart() as connection:
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+
     def _options(self) -> dict[str, Any]:
         if self.is_memory:
             return {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
+        if self._opens_afresh:
+            return {"poolclass": NullPool, "creator": self._opened_afresh}
         if self.is_sqlite:
             return {"connect_args": {"timeout": self._wait_s}}
         if self.url.drivername == "postgresql+psycopg":
@@ -183,6 +220,12 @@ class Database:
             given = {key: value for key, value in limits.items() if key not in self.url.query}
             return {"pool_pre_ping": True, "connect_args": given}
         return {"pool_pre_ping": True}
+
+    def _opened_afresh(self) -> sqlite3.Connection:
+        """Open a file for one transaction without writing beside it."""
+        file = Path(str(self.url.database)).absolute()
+        unchanging = "" if file.with_name(f"{file.name}-wal").exists() else "&immutable=1"
+        return sqlite3.connect(f"{file.as_uri()}?mode=ro{unchanging}", timeout=self._wait_s, uri=True)
 
     def _on_connect(self, connection: Any, _record: object) -> None:  # noqa: ANN401  (each driver has its own type)
         if not self.is_sqlite:
@@ -202,6 +245,8 @@ class Database:
     def _meaning(self, error: exc.SQLAlchemyError) -> FedgcError:
         cause = getattr(error, "orig", None) or error
         code = str(getattr(cause, "sqlite_errorname", ""))
+        if code.startswith("SQLITE_IOERR") and self.free_bytes() < _LEAST_FREE:  # such as of its -shm
+            code = "SQLITE_FULL"
         for prefix, meaning in _SQLITE_ERRORS.items():
             if code.startswith(prefix):
                 return _KINDS.get(prefix, EdgeFailed)(
@@ -266,17 +311,16 @@ def there(url: str | None = None) -> bool:
 def open_to_read(url: str | None, wait_s: float) -> Database:
     """Return a database that must exist.
 
-    A reader of a WAL file writes beside it, to announce its snapshot. If it may not, and no log shows a
-    writer, the file is opened as immutable.
+    A reader of a WAL file writes beside it, to announce its snapshot. If it may not, the file is opened
+    anew for each transaction: as immutable unless a log shows a writer, which may come and go.
     """
     database = Database(address(url, os.environ), wait_s)
     file = database.file
     _must_be_there(database)
-    if file is None or _may_write(file.parent) or file.with_name(f"{file.name}-wal").exists():
+    if file is None or _may_write(file.parent):
         return database
     database.close()
-    unchanging = {"mode": "ro", "immutable": "1", "uri": "true"}
-    return Database(URL.create("sqlite", database=file.absolute().as_uri(), query=unchanging), wait_s)
+    return Database(database.url, wait_s, opens_afresh=True)
 
 
 def _must_be_there(database: Database) -> None:

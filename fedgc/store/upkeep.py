@@ -18,11 +18,12 @@ from sqlalchemy.orm import aliased
 
 from fedgc.errors import EdgeFailed, Unusable, text_of
 from fedgc.store import migrate, owned, tables
-from fedgc.store.engine import Database
+from fedgc.store.engine import Damaged, Database, DiskFull
 from fedgc.store.tables import ClientRound, Recent, Round, Score, Summary
 from fedgc.store.views import Health
 
 ROUNDS_AT_ONCE: Final = 200  # folded in one transaction: other writers must not wait long
+Counts = tuple[int, int, int, int, int, int]  # bytes, runs, rounds, clients, their rows, and folded ones
 _SUMMED: Final = (
     "finished", "counted", "steps", "busy_s", "upload_s", "download_s", "up_bytes", "down_bytes",
     "control_bytes", "refused", "implausible",
@@ -36,12 +37,20 @@ def fold(database: Database, keep_rounds: int) -> int:
     with database.reading() as connection:
         newest = select(Round.id).order_by(Round.id.desc()).offset(keep_rounds - 1).limit(1)
         border = connection.scalar(newest)
-    folded, first = 0, 0
+    folded, first, at_once = 0, 0, ROUNDS_AT_ONCE
     while border is not None and first < border:
-        end = min(first + ROUNDS_AT_ONCE, border)
-        with database.writing() as connection:
-            folded += _fold(connection, first, end)
-        first = end
+        end = min(first + at_once, border)
+        try:
+            with database.writing() as connection:
+                count = _fold(connection, first, end)
+        except DiskFull:
+            if at_once == 1:
+                raise
+            at_once = max(1, at_once // 8)
+        else:
+            folded, first = folded + count, end
+        if at_once < ROUNDS_AT_ONCE:  # the log of what is deleted needs space too
+            database.shorten_log()
     return folded
 
 
@@ -105,16 +114,25 @@ def _together(kept: Mapping[str, Any], line: Mapping[str, Any]) -> dict[str, Any
 
 def check(database: Database) -> Health:
     """Look for damage, and count the rows."""
-    with database.reading() as connection:
-        faults = _sqlite_faults(connection) if database.is_sqlite else _orphans(connection)
-        size = _size(connection, database)
-        runs, rounds, clients, rows = (
-            connection.execute(select(func.count()).select_from(table)).scalar_one()
-            for table in (tables.Run, Round, tables.Client, ClientRound)
-        )
-        folded = connection.scalar(select(func.coalesce(func.sum(Summary.rows), 0))) or 0
-    counts = (runs, rounds, clients, rows, int(folded))
-    return Health(database.name, migrate.newest(), size, *counts, faults)
+    counts: Counts = (0, 0, 0, 0, 0, 0)
+    faults: tuple[str, ...] = ()
+    try:
+        with database.reading() as connection:
+            faults = _sqlite_faults(connection) if database.is_sqlite else _orphans(connection)
+        with database.reading() as connection:
+            counts = _counts(connection, database)
+    except Damaged:
+        faults = (*faults, "the file is damaged, so that not all of it can be read")
+    return Health(database.name, migrate.newest(), *counts, faults)
+
+
+def _counts(connection: Connection, database: Database) -> Counts:
+    runs, rounds, clients, rows = (
+        connection.execute(select(func.count()).select_from(table)).scalar_one()
+        for table in (tables.Run, Round, tables.Client, ClientRound)
+    )
+    folded = connection.scalar(select(func.coalesce(func.sum(Summary.rows), 0))) or 0
+    return _size(connection, database), runs, rounds, clients, rows, int(folded)
 
 
 def _sqlite_faults(connection: Connection) -> tuple[str, ...]:
@@ -169,6 +187,23 @@ def backup(database: Database, path: Path) -> None:
 
 
 def vacuum(database: Database) -> None:
-    """Return the space of folded rows to the disk."""
+    """Return the space of folded rows to the disk.
+
+    SQLite writes the file anew, into a temporary file and then into its log.
+    """
+    if database.is_sqlite:
+        with database.reading() as connection:
+            pages, unused, size = (
+                int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
+                for name in ("page_count", "freelist_count", "page_size")
+            )
+        needed, free = 2 * (pages - unused) * size, database.free_bytes()
+        if free < needed:
+            raise EdgeFailed(
+                f"store {database.name}: saw {free / 1e6:.1f} MB free, needed {needed / 1e6:.1f} to make "
+                f"its file smaller; new rows use the {unused * size / 1e6:.1f} MB that are unused in it"
+            )
     with database.apart() as connection:
         connection.exec_driver_sql("VACUUM")
+    if database.is_sqlite:
+        database.shorten_log()

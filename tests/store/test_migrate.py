@@ -78,11 +78,16 @@ def test_every_foreign_key_and_primary_key_exists(store):
             }
 
 
-def test_older_schema_is_upgraded(url, further_step):
+def test_older_schema_is_copied_and_upgraded(url, further_step, tmp_path):
     if url == "sqlite://":
         pytest.skip("a database in memory is never older than the code")
     Store.open(url).close()
     further_step("pass")
+    if "://" not in url:
+        with Store.open(url, reads_only=True, older=True) as store:
+            store.backup(tmp_path / "copy.db")
+        with pytest.raises(Unusable, match="older schema"):
+            Store.open(str(tmp_path / "copy.db"), reads_only=True)
     with pytest.raises(Unusable, match="older schema"):
         Store.open(url, reads_only=True)
     with Store.open(url) as store:

@@ -1,5 +1,7 @@
 import contextlib
 import sqlite3
+import subprocess
+import sys
 
 import pytest
 
@@ -51,6 +53,55 @@ def test_vacuum_releases_folded_space(file_store, a_row, a_client):
     after = file_store.check()
     assert after.size_bytes < before.size_bytes * 0.75
     assert after.client_rounds + after.folded == before.client_rounds == 80 * 40
+
+
+SMALL_DISK = """
+import os, shutil, sys
+from pathlib import Path
+from fedgc.errors import EdgeFailed
+from fedgc.store.database import Store
+from fedgc.store.records import Seen
+
+path = Path(shutil.copy(sys.argv[1], sys.argv[2]))
+filler = path.with_name("filler")
+filler.write_bytes(bytes(shutil.disk_usage(path.parent).free - 300_000))
+with Store.open(str(path)) as store:
+    print(store.fold(1))
+    try:
+        store.vacuum()
+    except EdgeFailed as error:
+        print(error)
+    print(store.check().faults, flush=True)
+with filler.open("ab") as file:
+    os.posix_fallocate(file.fileno(), filler.stat().st_size, shutil.disk_usage(path.parent).free)
+try:
+    Store.open(str(path), reads_only=True).clients()
+except EdgeFailed as error:
+    print(error)
+"""
+
+
+def test_full_disk_has_rows_folded_in_small_steps(file_store, tmp_path, a_row, a_client):
+    file_store.write(Begun(1.0, "r1", {"task": "digits"}))
+    rows = []
+    for number in range(300):
+        clients = [a_client(f"client-{each}", failure=f"{each}" * 40) for each in range(40)]
+        rows.append((Appended(2.0 + number, "r1", a_row(number, *clients)), None))
+    file_store.write_all(rows)
+    file_store.close()
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = f'mount -t tmpfs -o size=4m none {disk} && exec {sys.executable} -c "$0" "$@"'
+    words = ["unshare", "-rm", "sh", "-c", mounted, SMALL_DISK, str(tmp_path / "store.db"), str(disk)]
+    said = subprocess.run(words, capture_output=True, text=True, check=False)
+    if said.returncode and "fedgc" not in said.stderr:
+        pytest.skip(f"no file system of its own: {said.stderr.strip()[-80:]}")
+    folded, vacuumed, faults, opened = said.stdout.splitlines()
+    assert int(folded) == (300 - 32) * 40
+    assert "needed" in vacuumed
+    assert "to make its file smaller" in vacuumed
+    assert faults == "()"
+    assert opened.endswith("the disk is full; needed space to write")
 
 
 def test_check_detects_dangling_reference(file_store, tmp_path):
