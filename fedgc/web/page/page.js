@@ -10,6 +10,7 @@ const wanted = { // the request to the server, also in the page's address
 };
 const SILENT_S = 60; // a run without a record for so long has probably died
 let shown = null, stream = null, round = null, asking = null;
+let instead = ""; // why the next picture is not of the run that was asked for
 
 const cursor = {
   at: null, picked: null,
@@ -20,7 +21,7 @@ const cursor = {
   },
   pick(index) {
     at("follow").checked = false;
-    openRound(shown.series.last[index]);
+    openRound(shown?.series.last[index]);
   },
 };
 const measures = new Map(); // a chart for each measure of the evaluation, by its name
@@ -94,8 +95,9 @@ function showPicture(picture) {
   const newer = shown === null || shown.now.run !== picture.now.run;
   shown = picture;
   cursor.at = cursor.at === null ? null : Math.min(cursor.at, picture.series.last.length - 1);
-  text("trouble", "");
-  at("trouble").hidden = true;
+  text("trouble", instead);
+  at("trouble").hidden = !instead;
+  instead = "";
   document.title = `${picture.now.run} – fedgc`;
   showRuns();
   showNow(picture.now);
@@ -361,6 +363,7 @@ function showNoRound() {
 }
 
 async function openRound(number) {
+  if (number === undefined) return; // of a run without rounds
   asking?.abort();
   asking = new AbortController();
   try {
@@ -415,7 +418,7 @@ function drawBars() {
 
 function step(by) {
   at("follow").checked = false;
-  openRound(round.round.row.round + by);
+  if (round) openRound(round.round.row.round + by);
 }
 
 // ---- the stream, and user input
@@ -443,7 +446,12 @@ function connect() {
 
 async function explain(words) {
   const answer = await fetch(`/picture?${words}`).catch(() => null);
-  if (answer && !answer.ok) complain((await answer.json().catch(() => ({}))).error ?? `status ${answer.status}`);
+  if (!answer || answer.ok) return;
+  const error = (await answer.json().catch(() => ({}))).error ?? `status ${answer.status}`;
+  complain(error);
+  if (answer.status !== 404 || !wanted.run) return;
+  instead = `${error}; this is the newest run`;
+  ask({ run: "", page: 0 });
 }
 
 function ask(changes) {

@@ -1,0 +1,90 @@
+"""Test the page in Chromium with runs that have no rounds yet, are unknown, or have long names."""
+
+from pathlib import Path
+
+import pytest
+
+from fedgc.config import RunConfig
+from fedgc.store.database import Store
+from fedgc.store.records import Begun, Evaluated
+from fedgc.web.report import report_of
+from fedgc.web.report_page import report_page
+from fedgc.web.serve import Place, Served
+from tests.contract.test_page import CHROMIUM, FLAGS, WAIT_MS, until
+from tests.web.run_of_four import START, tell_a_run
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+NAME = "accuracy-of-the-" + "model" * 20
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory):
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here: neither chromium nor chromium-browser found")
+    with Store.open(str(tmp_path_factory.mktemp("store") / "fedgc.db")) as store:
+        tell_a_run(store, "spring", 6)
+        for number in (4, 5, 6):
+            store.write(Evaluated(START, "spring", number, {NAME: 0.5}))
+        store.write(Begun(START + 100, "new", RunConfig(rounds=9).table()))
+        yield store
+
+
+@pytest.fixture(scope="module")
+def served(store: Store):
+    with Served(store, Place(port=0)).beside() as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def browser(served: Served):
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser):
+    page = browser.new_page(viewport={"width": 360, "height": 800})
+    page.set_default_timeout(WAIT_MS)
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    page.close()
+    assert errors == []
+
+
+def test_run_without_rounds_has_no_round_to_open(page, served: Served):
+    page.goto(f"{served.root}?run=new")
+    until(page, "document.getElementById('line').textContent === 'live'")
+    until(page, "document.getElementById('run').value === 'new'")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.locator("#loss svg").click()
+    page.locator("#loss svg").press("Enter")
+    page.evaluate("document.getElementById('follow').click()")
+    page.evaluate("document.getElementById('follow').click()")
+    page.evaluate("document.getElementById('earlier').click()")
+    assert [each for each in asked if "/round" in each] == []
+    assert page.locator("#trouble").is_hidden()
+
+
+def test_unknown_run_leads_to_newest_one(page, served: Served):
+    page.goto(f"{served.root}?run=nosuch")
+    until(page, "document.getElementById('run').value === 'new'")
+    assert "nosuch" in page.locator("#trouble").inner_text()
+    assert page.locator("#trouble").inner_text().endswith("this is the newest run")
+
+
+def test_long_name_of_measure_does_not_widen_page_or_report(
+    page, store: Store, served: Served, tmp_path: Path
+):
+    page.goto(f"{served.root}?run=spring")
+    for place, name in (("charts", NAME.capitalize()), ("round-words", NAME)):
+        until(page, f"document.getElementById('{place}').textContent.includes('{name}')")
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    report = tmp_path / "report.html"
+    report.write_text(report_page(report_of(store, store.run("spring"), START + 200), START + 200))
+    page.goto(report.as_uri())
+    assert NAME in page.inner_text("body")
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
