@@ -79,20 +79,33 @@ def app_in(folder: Path) -> App | None:
     """Return the app in this folder, if there is one; raise Unusable if its settings are invalid."""
     if not (folder / MANIFEST).is_file():
         return None
-    app = _manifest(folder).get("tool", {}).get("flwr", {}).get("app", {})
-    if "serverapp" not in app.get("components", {}):
+    manifest = _manifest(folder)
+    app = _table(manifest, folder, "tool", "flwr", "app")
+    if "serverapp" not in _table(manifest, folder, "tool", "flwr", "app", "components"):
         return None
     for name in app:
         if name not in APP_KEYS and (meant := nearest(name, APP_KEYS)):
             raise Unusable(f"{folder / MANIFEST}: [tool.flwr.app]: unknown key {name!r}{meant}")
-    settings = dict(flat(app.get("config", {})))
-    own = _manifest(folder).get("tool", {}).get("fedgc", {}).get("task", {})
-    settings |= {f"{TASK}{name}": value for name, value in flat(own)}
+    settings = dict(flat(_table(manifest, folder, "tool", "flwr", "app", "config")))
+    own = flat(_table(manifest, folder, "tool", "fedgc", "task"))
+    settings |= {f"{TASK}{name}": value for name, value in own}
     try:
         RunConfig.read(settings)
     except Unusable as error:
         raise Unusable(f"{folder / MANIFEST}: [tool.flwr.app.config]: {error}") from error
     return App(folder, settings)
+
+
+def _table(manifest: Mapping[str, Any], folder: Path, *names: str) -> Mapping[str, Any]:
+    """Return a nested table of the manifest; an empty one if it is not there."""
+    table = manifest
+    for depth, name in enumerate(names, 1):
+        inner = table.get(name, {})
+        if not isinstance(inner, Mapping):
+            where = ".".join(names[:depth])
+            raise Unusable(f"{folder / MANIFEST}: [{where}]: saw {inner!r}, needed a table")
+        table = inner
+    return table
 
 
 def _manifest(folder: Path) -> dict[str, Any]:

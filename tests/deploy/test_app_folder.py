@@ -72,8 +72,19 @@ def test_folder_without_manifest_is_no_app(tmp_path: Path):
         (("rounds = 7", "round = 7"), "did you mean rounds"),
         (("[project]", "[project"), "cannot be read"),
         (("app.config]", "app.confg]"), "unknown key 'confg'; did you mean config"),
+        (
+            ("[tool.flwr.app.config]", "[tool.fedgc]\ntask = 3\n[tool.flwr.app.config]"),
+            r"\[tool.fedgc.task\]: saw 3",
+        ),
     ],
 )
 def test_manifest_error_is_reported_with_path(tmp_path: Path, change, sentence: str):
     with pytest.raises(Unusable, match=f"pyproject.toml: .*{sentence}"):
         app_in(folder(tmp_path, MANIFEST.replace(*change)))
+
+
+@pytest.mark.parametrize("text", ["tool = 3", "[tool]\nflwr = 3", "[tool.flwr]\napp = [1]"])
+def test_value_in_place_of_table_is_named(tmp_path: Path, text: str):
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(Unusable, match=r"pyproject.toml: \[tool.*\]: saw .*, needed a table"):
+        app_in(tmp_path)
