@@ -145,10 +145,11 @@ def simulate(run: str | None, file: Path, client: str | None, *, as_json: bool) 
         chosen = store.run(run) if run else store.run()
         names = {each.client: each.name or each.client for each in store.clients()}
         refused = simulated(policy, store, chosen, names)
+        folded = _folded(store, chosen)
     if client is not None and client not in names.values():
         raise Unusable(f"--client: saw {client!r}, needed one of {', '.join(sorted(set(names.values())))}")
     shown = [each for each in refused if client in (None, each.client)]
-    unknown = _not_known(policy, chosen)
+    unknown = (*_not_known(policy, chosen), *folded)
     if as_json:
         found = {"run": chosen.run, "refused": [asdict(each) for each in shown], "not_known": unknown}
         sys.stdout.write(json.dumps(found, indent=1) + "\n")
@@ -193,6 +194,19 @@ def _refusals(policy: Policy, store: Store, run: Run, request: Request) -> Itera
     for score in store.scores(run.run):
         for refusal in figures_that_leave(policy, tuple(score.metrics), score.samples)[1]:
             yield score.client, score.round, refusal
+
+
+def _folded(store: Store, run: Run) -> tuple[str, ...]:
+    """Return that what clients spent in some rounds is not known, if their rows were folded."""
+    rounds = [
+        each.row.round
+        for each in store.rounds(run.run)
+        if each.clients > len(store.client_rows(run.run, each.row.round))
+    ]
+    if not rounds:
+        return ()
+    said = f"what all clients spent in {len(rounds)} rounds up to round {rounds[-1]}, whose rows were folded"
+    return (f"{said}: the budgets of [limits] count without them",)
 
 
 def _spent(

@@ -120,6 +120,21 @@ def test_simulation_names_refusals_of_run(site: Path, tmp_path: Path, monkeypatc
     assert "nothing would have been refused" in fedgc("policy", "simulate", "--policy", site).stdout
 
 
+def test_simulation_says_that_rows_were_folded(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FEDGC_DB", str(tmp_path / "fedgc.db"))
+    with Store.open() as store:
+        store.write(Begun(NOON, "ward", RunConfig().table()))
+        for number in range(1, 41):
+            rows = (ClientRow("aa", finished=8, counted=8, up_bytes=60),)
+            store.write(Appended(NOON, "ward", row(number, "synced", rows, started=NOON + number)))
+        store.write(Seen(NOON, "aa", "north", link="session"))
+    assert "folded" not in fedgc("policy", "simulate", "--policy", site).stdout
+    with Store.open() as store:
+        store.fold(1)
+    said = fedgc("policy", "simulate", "--policy", site).stdout
+    assert "not known: what all clients spent in 8 rounds up to round 8, whose rows were folded" in said
+
+
 def test_empty_log_is_called_empty(tmp_path: Path):
     (tmp_path / "site.audit.jsonl").touch()
     assert "it is empty" in fedgc("audit", "verify", tmp_path / "site.audit.jsonl").stdout
