@@ -30,7 +30,7 @@ from fedgc.store.explanation import INCOMPLETE, Explanation, explain, span
 from fedgc.store.liveness import ALIVE_S, CRASHED, advice_for, alive, reason_of, state_of
 from fedgc.store.reading import BEST, HOURS
 from fedgc.store.records import Decided
-from fedgc.store.run_queue import Entry
+from fedgc.store.run_queue import RUNNING, Entry
 from fedgc.store.views import Client, MeasuredSpeeds, Round, Run
 from fedgc.web.fleet import present_clients
 from fedgc.web.json_values import printed_json
@@ -48,6 +48,18 @@ def must_be_over(run: Run) -> None:
         raise Unusable(
             f"run {run.run}: saw it running, needed it to be over (one that was killed elsewhere is, "
             f"{ALIVE_S:.0f} s later)"
+        )
+
+
+def must_have_begun(entry: Entry, runs: Sequence[Run]) -> None:
+    """Refuse an action on an entry of the queue that was just taken: its run is not recorded yet."""
+    taken = entry.began if entry.state == RUNNING else None
+    if taken is None or any(each.run == entry.run and each.heard >= taken for each in runs):
+        return
+    if time.time() - taken < ALIVE_S:
+        raise Unusable(
+            f"queue: saw entry {entry.id} taken, and its run not begun; needed its run to begin, "
+            f"or {ALIVE_S:.0f} s to pass"
         )
 
 

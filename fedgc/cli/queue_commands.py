@@ -63,18 +63,19 @@ def list_entries(as_json: AsJson = False) -> None:
 
 
 @queue.command()
-def remove(number: Annotated[int, typer.Argument(help="The number of the entry.")]) -> None:
+def remove(number: Annotated[int, typer.Argument(help="The number of the entry.", max=2**63 - 1)]) -> None:
     """Remove an entry from the queue; one whose run is under way is refused.
 
     Example: fedgc queue remove 3
     """
-    from fedgc.cli.history import must_be_over
+    from fedgc.cli.history import must_be_over, must_have_begun
     from fedgc.store.database import Store
 
     with Store.open(makes=False) as store:
-        going = [each.run for each in store.queue.entries(finished=0) if each.id == number]
-        for run in store.runs():
-            if run.run in going:
-                must_be_over(run)
+        for going in (each for each in store.queue.entries(finished=0) if each.id == number):
+            must_have_begun(going, store.runs())
+            for run in store.runs():
+                if run.run == going.run:
+                    must_be_over(run)
         entry = store.queue.remove(number)
     sys.stdout.write(f"entry {number}: run {entry.run} is removed\n")

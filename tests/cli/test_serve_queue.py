@@ -269,6 +269,9 @@ def test_run_under_way_is_not_removed(apart):
     add("a")
     with Store.open() as store:
         store.queue.take({**GONE, "where": "another container"}, time.time())
+    with pytest.raises(Unusable, match="saw entry 1 taken, and its run not begun"):
+        cli("queue", "remove", "1")
+    with Store.open() as store:
         does(1)(store, "a")
         store.write(Present(time.time(), "a", {SERVER: this_process().words()}))
     with pytest.raises(Unusable, match="run a: saw it running"):
