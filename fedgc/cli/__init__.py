@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from fedgc.errors import FedgcError, Unusable, words_of
+from fedgc.errors import FedgcError, Unusable, text_of, words_of
 from fedgc.guards import DEBUG
 
 FAILED: Final = 1
@@ -30,6 +30,8 @@ def main() -> None:
 
 def run_program(load: Callable[[], Callable[..., Any]]) -> None:
     """Run a typer app; the only place that turns errors into exit codes. Ctrl-C during imports is handled."""
+    if sys.stdout is None:
+        sys.exit("fedgc: standard output is closed, needed one to write to")
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")
@@ -38,13 +40,25 @@ def run_program(load: Callable[[], Callable[..., Any]]) -> None:
         code = load()(standalone_mode=False)
         if code == INTERRUPTED:  # typer has caught a KeyboardInterrupt
             code = _interrupted()
+        sys.stdout.flush()
     except KeyboardInterrupt:
         code = _interrupted()
     except Exception as error:
         if debug:
             raise
         code = _told(error)
+        _flush()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _flush() -> None:
+    """Write what is left, or discard it where it cannot be written: the exit would fail at it."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _commands() -> Callable[..., Any]:
@@ -73,6 +87,10 @@ def _told(error: Exception) -> int:
             return _interrupted()
         case click.ClickException():
             message, code = error.format_message(), error.exit_code
+        case BrokenPipeError():  # as of `fedgc status | head`
+            return FAILED
+        case OSError():
+            message, code = text_of(error), FAILED
         case FedgcError():
             message, code = str(error), USAGE if isinstance(error, Unusable) else FAILED
         case _:

@@ -372,7 +372,7 @@ def plan(  # noqa: PLR0913, PLR0917  one for each option
     model_mb: Annotated[float, typer.Option(help="Size of the model (0: as the last run's).")] = 0.0,
     uplink_mb_s: Annotated[
         float,
-        typer.Option(help="Uplink of the clients of a trace, or with --model-gb (0: unknown)."),
+        typer.Option(help="Uplink of the clients of a trace, or with --model-gb (0: unknown).", min=0),
     ] = 0.0,
     model_gb: Annotated[float, typer.Option(help="Plan local work on a model of this size.")] = 0.0,
     clients: Annotated[int | None, typer.Option(help="With --model-gb: how many clients.")] = None,

@@ -131,6 +131,8 @@ def test_help_lists_exit_codes_and_names_debug():
         (["config", "--set", "rouns=3"], "did you mean rounds?"),
         (["model", "list"], "saw nothing there, needed the store of an earlier run"),
         (["status"], "saw nothing there, needed the store of an earlier run"),
+        (["plan", "--model-gb", "1", "--uplink-mb-s", "-1"], "-1.0 is not in the range x>=0"),
+        (["queue", "remove", str(10**20)], f"{10**20} is not in the range"),
     ],
 )
 def test_user_error_gives_one_line_and_exit_code_2(words, sentence, tmp_path, monkeypatch):
@@ -145,6 +147,19 @@ def test_user_error_gives_one_line_and_exit_code_2(words, sentence, tmp_path, mo
     assert len(said.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("output", "sentence"),
+    [
+        ("> /dev/full", "fedgc: No space left on device\n"),
+        (">&-", "fedgc: standard output is closed, needed one to write to\n"),
+    ],
+)
+def test_output_that_cannot_be_written_gives_one_line(output: str, sentence: str):
+    shell = ["sh", "-c", f'"$0" -m fedgc.cli config --json {output}', sys.executable]
+    said = subprocess.run(shell, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stderr) == (1, sentence)
+
+
 def test_group_without_command_shows_its_help():
     said = fedgc_apart("model")
     assert said.returncode == 2
@@ -156,6 +171,7 @@ def test_group_without_command_shows_its_help():
     [
         (EdgeFailed("the disk\nis full"), 1, "fedgc: the disk is full\n"),
         (BadSetting("no such setting"), 2, "fedgc: no such setting\n"),
+        (OSError(28, "No space left on device"), 1, "fedgc: No space left on device\n"),
         (click.Abort(), 130, "fedgc: interrupted\n"),
         (
             ZeroDivisionError("of ours"),
