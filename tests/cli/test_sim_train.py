@@ -133,7 +133,7 @@ def test_clients_draw_different_data(tmp_path):
     ("words", "sentence"),
     [
         (("--train", "digit"), "did you mean digits?"),
-        (("--train", "digits", "--clients", "2000"), "saw 2000 chunks of 1433 samples"),
+        (("--train", "digits", "--clients", "2000"), "saw 2000 for 1433 samples"),
         (("--train", "digits", "--set", "data.chunks=9"), "saw 9 chunks, needed one for each of 200 clients"),
         (("--train", "digits", "--partition", "dirichlet:0.001"), "of 200 clients or chunks without samples"),
         (("--train", "digits", "--partition", "owner"), "task digits has labels and no other column"),
