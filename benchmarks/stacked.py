@@ -34,7 +34,7 @@ from fedgc.training.flat import FlatModel, Vector
 from fedgc.training.injection import injected_rows, pool_chunks
 from fedgc.training.local_update import Residual, with_error_feedback
 from fedgc.training.randomness import key
-from fedgc.training.shared_momentum import lead_of, led_share, own_weight, squared_distance
+from fedgc.training.shared_momentum import lead_of, led_share, squared_distance
 from fedgc.training.tasks import Task
 from fedgc.training.trainer import initial_model
 from fedgc.training.update import update_of
@@ -212,9 +212,7 @@ class Stacked:
             losses = self._losses(leaves, tuple(column[:, step] for column in columns))
             gradients = changes(torch.autograd.grad(losses.sum(), leaves), tensors)
             shares = [self._config.rate_share(path.work.first_step + path.front) for path in trajectories]
-            own = [own_weight(self._config.alpha, path.work.version) for path in trajectories]
-            owned = [share * weight for share, weight in zip(shares, own, strict=True)]
-            self._step(tensors, gradients, optimizers, owned)
+            self._step(tensors, gradients, optimizers, shares)
             led = [_led(path, share) for path, share in zip(trajectories, shares, strict=True)]
             for tensor, lead in zip(tensors, leads, strict=False):
                 tensor.sub_(lead * _wide(led, lead))
@@ -285,7 +283,7 @@ class Stacked:
         optimizers: Sequence[torch.optim.Optimizer],
         shares: Sequence[float],
     ) -> None:
-        rate = self._config.learning_rate
+        rate = self._config.learning_rate * self._config.alpha
         if not optimizers:
             for tensor, gradient in zip(tensors, gradients, strict=True):
                 tensor.sub_(gradient * _wide([rate * share for share in shares], gradient))
@@ -306,7 +304,7 @@ class Stacked:
         made = []
         for at, path in enumerate(trajectories):
             own = [each[at].detach().requires_grad_() for each in tensors]  # shares the stack's memory
-            made.append(make(own, self._config.learning_rate))
+            made.append(make(own, self._config.learning_rate * self._config.alpha))
             if path.optimizer is not None:
                 made[-1].load_state_dict(_copied(path.optimizer))
         return made

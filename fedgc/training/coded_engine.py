@@ -31,7 +31,7 @@ from fedgc.training.engine import Answer, Engine, failed
 from fedgc.training.flat import Vector
 from fedgc.training.pace import Pace
 from fedgc.training.randomness import key
-from fedgc.training.shared_momentum import led_share, own_weight
+from fedgc.training.shared_momentum import led_share
 from fedgc.training.trainer import LocalStep, Trainer
 from fedgc.training.trajectories import Trajectories
 from fedgc.training.update import Measure, measure, mixed
@@ -204,8 +204,7 @@ class CodedEngine(Engine):
             return None
         share = self._config.rate_share(work.first_step + trajectory.reached)
         led = led_share(share, trajectory.reached, work.common_steps) if self._lead is not None else 0.0
-        own = share * own_weight(self._config.alpha, work.version)
-        local_step = LocalStep((work.seed, work.version, chunk), trajectory.reached, own, led)
+        local_step = LocalStep((work.seed, work.version, chunk), trajectory.reached, share, led)
         trajectory.losses += self._trainer.step((self._names[chunk],), local_step)
         trajectory.reached += 1
         trajectory.led += led

@@ -6,9 +6,6 @@ For SGD this is FedCM, v = alpha * g + (1 - alpha) * Delta. FedCM mixes gradient
 it works with any optimizer: Adam would rescale a common *gradient*. A step is proportional to the learning
 rate, so the optimizer runs at alpha times the rate.
 
-Unlike in FedCM, alpha begins at 1 and falls with the exchanges (`own_weight`): the first common step does not
-exist, and FedCM's first rounds are up to 1 / alpha times too short.
-
 A client computes the common step from two consecutive models, without extra traffic or state. Without the
 previous model (as for the first one), it does alpha * own alone. The common step is stored for the full
 learning rate and scaled by the schedule, as the own steps are.
@@ -50,18 +47,6 @@ def squared_distance(start: Vector, now: Readable, step: Vector | None = None, l
     return squared_length(difference, start.size)
 
 
-def own_weight(alpha: float, version: int) -> float:
-    """Return the weight of own steps from model `version`, in which so many exchanges are; alpha in the end.
-
-    Steps are then a mean over the exchanges, as with the corrected means of Adam (Kingma and Ba, arXiv
-    1412.6980).
-
-    >>> [round(own_weight(0.1, version), 2) for version in (0, 1, 9, 99)]
-    [1.0, 0.53, 0.15, 0.1]
-    """
-    return alpha / (1.0 - (1.0 - alpha) ** (version + 1)) if alpha < 1.0 else 1.0
-
-
 def led_share(share: float, reached: int, common_steps: float) -> float:
     """Return the share of the lead in the local step after `reached` ones; `share` is the learning rate's.
 
@@ -98,7 +83,7 @@ def lead_of(
     if share <= 0.0:
         return None
     step: Vector = np.empty(parameters, np.float32) if out is None else out
-    factor = np.float32((1.0 - own_weight(config.alpha, version)) / common_steps / share)
+    factor = np.float32((1.0 - config.alpha) / common_steps / share)
     for first in range(0, parameters, MEASURED):  # both while the numbers are in the cache
         part = slice(first, min(first + MEASURED, parameters))
         np.subtract(before[part], model[part], out=step[part])

@@ -23,7 +23,7 @@ from fedgc.training.data import Columns
 from fedgc.training.devices import deterministic_cudnn
 from fedgc.training.model_stack import Batch, Left, ModelStack, StackLoss, check_stacks
 from fedgc.training.randomness import key, restored, seeded
-from fedgc.training.shared_momentum import led_share, own_weight
+from fedgc.training.shared_momentum import led_share
 from fedgc.training.simulated import ClientStates, Stretch, Trained, chunks_of, failing
 from fedgc.training.tasks import Task
 from fedgc.training.trainer import LocalStep, Trainer
@@ -88,10 +88,9 @@ class StackedTrainer:
         while group:
             at = work.first_step + reached
             share = trainer.config.rate_share(at)
-            own = share * own_weight(trainer.config.alpha, work.version)
             batch = blocks.batch(group, at)
             with seeded(key(work.seed, work.client, "stack", at)), deterministic_cudnn(trainer.device):
-                stack.step(self._loss.of, batch, own)
+                stack.step(self._loss.of, batch, share)
             if leads and (following := led_share(share, reached, work.common_steps)):
                 stack.subtract(leads, following)
                 led += following

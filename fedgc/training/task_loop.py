@@ -15,7 +15,7 @@ from fedgc.training.flat import Vector
 from fedgc.training.injection import pool_chunks
 from fedgc.training.local_loop import Advance, Begin, LocalLoop
 from fedgc.training.pace import Pace
-from fedgc.training.shared_momentum import led_share, own_weight
+from fedgc.training.shared_momentum import led_share
 from fedgc.training.trainer import LocalStep, Trainer
 
 
@@ -102,8 +102,7 @@ class TaskLoop(LocalLoop):
         work, at = begin.work, begin.work.first_step + reached
         share = self._trainer.config.rate_share(at)
         led = led_share(share, reached, work.common_steps) if begin.lead is not None else 0.0
-        own = share * own_weight(self._trainer.config.alpha, work.version)
-        local_step = LocalStep((work.seed, work.client), at, own, led, work.pool)
+        local_step = LocalStep((work.seed, work.client), at, share, led, work.pool)
         loss = self._trainer.step(begin.chunks, local_step)
         self.squared_gradient = self._trainer.squared_gradient
         if self._trainer.config.measure == "gradient":  # which the next report tells

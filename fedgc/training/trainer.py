@@ -4,8 +4,8 @@ A trajectory is the local training of a chunk from a common model. It starts fro
 included, and a new optimizer. A step depends only on (seed, version, chunk, step) and the trajectory's state,
 so the result is the same in any order of chunks, after any interruption, and on any client.
 
-The learning rate follows the run's schedule. With shared momentum, the optimizer steps at a part of the rate,
-and the lead is added (`shared_momentum`).
+The learning rate follows the run's schedule. With shared momentum, the optimizer steps at alpha times the
+rate, and the lead is added (`shared_momentum`).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -82,7 +82,7 @@ class Trainer:
         self.sizes = task.sizes()
         self.squared_gradient = 0.0  # of the last step, if the gate uses it
         self.wants_gradient = config.work == "local" and config.measure == "gradient"
-        self.rates = [float(group["lr"]) for group in self._optimizer.param_groups]
+        self.rates = [config.alpha * float(group["lr"]) for group in self._optimizer.param_groups]
         self._lead: Sequence[Tensor] | None = None
         self._loaded: dict[tuple[str, ...], Samples] = {}
         self._digests: dict[str, str] = {}

@@ -62,14 +62,15 @@ def by_hand(settings: RunConfig, gaps: list[int]) -> np.ndarray:
     model = CommonModel(TASK, settings).first()
     samples = {client: sum(SIZES[name] for name in names) for client, names in SHARES.items()}
     common, begun = np.zeros_like(model), 0
-    for version, gap in enumerate(gaps):
-        alpha = settings.alpha / (1 - (1 - settings.alpha) ** (version + 1)) if settings.alpha < 1 else 1.0
+    for gap in gaps:
         ends = []
         for client in SHARES:
             own = model.copy()
             for step in range(begun, begun + gap):
                 rate = settings.learning_rate * settings.rate_share(step)
-                own -= rate * (alpha * gradient(settings, own, client, step) + (1 - alpha) * common)
+                own -= rate * (
+                    settings.alpha * gradient(settings, own, client, step) + (1 - settings.alpha) * common
+                )
             ends.append(own)
         before, model = model, np.average(ends, axis=0, weights=list(samples.values())).astype(np.float32)
         rates = [settings.learning_rate * settings.rate_share(step) for step in range(begun, begun + gap)]

@@ -74,7 +74,7 @@ rounds = 2
 seeds = 2
 train = "sweep_task:task"
 figure = "bias"
-target = 0.6
+target = 0.1
 [settings]
 local-steps = 2
 [grid]

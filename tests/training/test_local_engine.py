@@ -236,9 +236,6 @@ def test_published_gate_receives_newest_gradient(bench, small):
 # ---- shared momentum
 
 
-LEADS = 1 - 0.001 / (1 - 0.999**2)  # of the common step in the second round, with a weight of 0.001
-
-
 def led(bench, task, config, *, common_steps=4.0, before=True) -> tuple[Report, np.ndarray]:
     """The second round of an engine that knows the model before, or does not."""
     engine = bench.engine(task, config)
@@ -261,7 +258,7 @@ def test_every_step_is_led_by_common_step_under_any_optimizer(bench, small, opti
     start = bench.vector(way.size)
     parameters = bench.engine(task, config).layout.parameter_size
     common = (start - start * np.float32(0.9))[:parameters] / 4
-    np.testing.assert_allclose(way[:parameters], 3 * LEADS * common, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(way[:parameters], 3 * 0.999 * common, rtol=1e-3, atol=1e-6)
     assert report.squared_norm < 1e-6, "what all have in common is no drift"
 
 
@@ -271,25 +268,15 @@ def test_common_step_is_followed_as_long_as_it_was_measured(bench, small):
     start = bench.vector(way.size)
     parameters = bench.engine(small, config).layout.parameter_size
     common = (start - start * np.float32(0.9))[:parameters] / 2
-    np.testing.assert_allclose(way[:parameters], 2 * LEADS * common, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(way[:parameters], 2 * 0.999 * common, rtol=1e-3, atol=1e-6)
     assert report.squared_norm < 1e-6, "what all have in common is no drift"
 
 
-def test_client_without_previous_model_steps_alone_at_its_weight(bench, small):
+def test_first_model_steps_alone_at_alpha_of_rate(bench, small):
     task = replace(small, optimizer=None)
     _, alone = led(bench, task, replace(PLAIN, shared_momentum=0.5), before=False)
-    _, plain = led(bench, task, replace(PLAIN, learning_rate=PLAIN.learning_rate * 2 / 3), before=False)
+    _, plain = led(bench, task, replace(PLAIN, learning_rate=PLAIN.learning_rate / 2), before=False)
     np.testing.assert_allclose(alone, plain, atol=1e-6)
-
-
-def test_first_exchange_is_as_long_as_without_momentum(bench, small):
-    updates = []
-    for momentum in ("off", 0.1):
-        engine = bench.engine(replace(small, optimizer=None), replace(PLAIN, shared_momentum=momentum))
-        engine.handle(local(bench, target=3))
-        bench.drain(engine)
-        updates.append(update(engine, reveal())[1])
-    np.testing.assert_array_equal(*updates)
 
 
 def test_coded_work_without_previous_model_is_refused(bench, small):
