@@ -6,7 +6,8 @@ The center is the last mean update, and the bound is `factor` times the median o
 update that continues in the common direction counts in full, whatever its client's data; one that turns away
 from it, or is far too long, counts with a limited part. With shared momentum, updates of honest clients lie
 close together, so a false one is bounded tightly. Without a center, in the first round, it is a bound of the
-norm (Sun et al., arXiv 1911.07963).
+norm (Sun et al., arXiv 1911.07963). One or two updates are bounded by the distances of the last
+round that had more.
 """
 
 import math
@@ -49,7 +50,7 @@ class BoundedMean(AggregationRule):
         self._sum: Vector | None = None  # of weighted differences from the center
         self._weight = 0.0
         self._distances: list[float] = []  # of this round
-        self._before: list[float] = []  # of the last round
+        self._before: list[float] = []  # of the last round that had enough
         self._moved: list[float] = []  # those of both rounds above 0, the smallest first
         self._parts: dict[str, float] = {}  # of updates that do not count in full
         self._outliers: Mapping[str, float] = {}
@@ -80,14 +81,18 @@ class BoundedMean(AggregationRule):
         if not self._distances:
             return None
         if self._held:
-            self._enter_held(self._bound_of(_moved(self._distances)))
+            own = _moved(self._distances)
+            self._enter_held(self._bound_of(own if len(own) >= FEWEST else _moved(self._before)))
         mean, weight = self._sum, self._weight
         distances, room = self._distances, self._room
         self._outliers = {client: part for client, part in self._parts.items() if part < OUTLIER}
         self.clear()
         if mean is None or not weight:
             raise Refused("aggregator bounded-mean: saw updates of weight 0, needed more than 0")
-        self._center, self._before, self._moved = self._mean(mean, weight, room), distances, _moved(distances)
+        self._center = self._mean(mean, weight, room)
+        if len(_moved(distances)) >= FEWEST:
+            self._before = distances
+        self._moved = _moved(self._before)
         return mean
 
     def _mean(self, total: Vector, weight: float, room: Vector | None) -> Vector:

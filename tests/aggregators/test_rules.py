@@ -75,6 +75,20 @@ def test_bounded_mean_of_two_is_weighted_mean(count, seed):
         np.testing.assert_allclose(result(rule, *updates, weights=weights), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_bounded_mean_of_few_has_bound_of_last_round():
+    """A quick client that makes a round alone, or with one other, counts no more than before."""
+    rule = make_rule("bounded-mean", "factor=2")
+    common = result(rule, [1, 0], [1, 0], [1, 0], [1, 0])
+    result(rule, [1, 1], [1, -1], [1, 1])
+    before = result(rule, [1, 0])
+    assert abs(before - common).max() <= 2
+    for _ in range(3):
+        alone = result(rule, [-50, 0])
+        assert np.linalg.norm(alone - before) == pytest.approx(2.0)
+        assert rule.outliers == {"client 0": pytest.approx(0.04, abs=0.01)}
+        before = alone
+
+
 def test_bounded_mean_accepts_updates_of_zeros():
     assert result(make_rule("bounded-mean"), [0, 0], [0, 0], [0, 0], [3, 0]).tolist() == [0.75, 0]
 
