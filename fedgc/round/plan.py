@@ -13,6 +13,7 @@ all its chunks. It counts from when clients have the model. The model transfer h
 (`model_limit_s`): work is alike from round to round, links may not be.
 """
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgc import messages
+from fedgc.aggregators import PLAIN
 from fedgc.codecs import make_codec, shortest_wire
 from fedgc.codes import Placement, adopt, place
 from fedgc.config import AUTO, RunConfig
@@ -30,6 +32,7 @@ from fedgc.errors import BadPlacement
 from fedgc.fragments import largest_fragment
 from fedgc.history import Speeds
 from fedgc.round.coded.lateness import expects_late
+from fedgc.round.local.weights import FEWEST
 
 UNKNOWN_STEP_S: Final = 0.05  # only the ratio between clients matters until the first round is measured
 FIRST_DEADLINE_S: Final = 600.0  # nothing is known of these clients yet
@@ -100,6 +103,7 @@ class Plan:
     gives_up_stalled: bool = False  # before the deadline
     gives_up_late: bool = False  # updates of local work, before the upload deadline
     counts_late: bool = False  # updates of local work, in a later round
+    fewest: int = 1  # clients in a sum then, where there are as many
     pool: messages.Pool | None = None
     largest_share: float = 1.0  # of the samples that one client counts for, in local work
     chosen_from: int = 0  # so many clients; 0: all take part
@@ -130,6 +134,10 @@ class Plan:
     def samples(self) -> int:
         """Samples of all chunks together."""
         return sum(chunk.samples for chunk in self.chunks)
+
+    def quorum_of(self, clients: int) -> int:
+        """Return how many of all clients, also of those that are behind, make a model of local work."""
+        return max(math.ceil(self.quorum * clients), min(self.fewest, clients))
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +228,7 @@ def make_plan(
         gives_up_stalled=config.deadline_s == AUTO,  # a chosen deadline is how long the user wants to wait
         gives_up_late=config.upload_deadline_s == AUTO,
         counts_late=config.late_updates == "count",
+        fewest=FEWEST if config.late_updates == "count" and config.chosen_rule != PLAIN else 1,
         pool=_pool(config, clients, chunks, placement),
         chosen_from=chosen_from,
     )

@@ -71,6 +71,8 @@ class Roster:
     loading: set[str] = field(init=False)  # clients whose model may be in transit
     model_at: dict[int, float] = field(init=False, default_factory=dict)  # when the model came, if known
     late: dict[str, LateUpdate] = field(init=False, default_factory=dict)  # those in this round's sum
+    came: set[int] = field(init=False, default_factory=set)  # the clients whose one came in this round
+    behind: set[int] = field(init=False, default_factory=set)  # those whose one may still come
 
     def __post_init__(self) -> None:
         self.statistics = RoundStatistics.empty(len(self.plan.clients))
@@ -100,6 +102,12 @@ class Roster:
         w = self.w.get(client)
         if w is not None:
             self.statistics.came_late(w, update.steps, update.seconds)
+
+    def comes(self, client: str, update: LateUpdate) -> None:
+        """Note an update of an earlier round that has come in this one."""
+        self.counts(client, update)
+        if client in self.w:
+            self.came.add(self.w[client])
 
     def fails(self, client: str, reason: str) -> None:
         """Note why no update of an earlier round comes from a client."""

@@ -80,6 +80,7 @@ class LateUpdates:
     def __init__(self) -> None:
         self._counted: dict[str, LateUpdate] = {}  # of updates in the sum for the next model
         self._late: Final[dict[str, _Late]] = {}
+        self._current: Round | None = None
 
     @property
     def clients(self) -> AbstractSet[str]:
@@ -100,12 +101,15 @@ class LateUpdates:
         return min((late.version for late in self._late.values()), default=version)
 
     def begun(self, current: Round) -> None:
-        """Tell a new round which updates are in its sum already."""
+        """Tell a new round which updates are in its sum already, and which may come."""
+        self._current, roster = current, current.roster
+        roster.behind = {roster.w[client] for client in self._late if client in roster.w}
         for client, update in self._counted.items():
-            current.roster.counts(client, update)
+            roster.counts(client, update)
 
     def ended(self, over: Round, *, synced: bool) -> list[Command]:
         """Take over the clients that a round leaves behind, and ask those that have done their steps."""
+        self._current = None
         if synced:
             self._counted = {}
         mean = over.collecting.aggregator if over.collecting is not None else None
@@ -132,6 +136,9 @@ class LateUpdates:
     def lost(self, client: str) -> None:
         """Forget a client that is gone, or whose process was started again."""
         self._late.pop(client, None)
+        if self._current is not None:
+            roster = self._current.roster
+            roster.behind.discard(roster.w.get(client, -1))
 
     def asked(self, now: float) -> list[Command]:
         """Return requests to those that have trained for long enough, when a round collects."""
@@ -146,10 +153,10 @@ class LateUpdates:
         """Give up the clients whose time is over."""
         return [self._freed(client) for client in [c for c, each in self._late.items() if each.until <= now]]
 
-    def handle(self, event: Event, version: int, current: Round | None) -> Answer | None:
+    def handle(self, event: Event, version: int) -> Answer | None:
         """Return what follows from an event; None if it is of no client that is behind.
 
-        `version` is the newest model, `current` the present round.
+        `version` is the newest model.
         """
         late = self._late.get(getattr(event, "client", ""))
         if late is None or isinstance(event, Joined | Lost):
@@ -160,10 +167,10 @@ class LateUpdates:
             case Progress() | Report():
                 return self._reported(late, event)
             case Codeword():
-                return self._received(late, event, version, current)
+                return self._received(late, event, version)
             case Failed() if event.round == late.number:
-                if current is not None:
-                    current.roster.fails(event.client, event.reason)
+                if self._current is not None:
+                    self._current.roster.fails(event.client, event.reason)
                 return self._freed(event.client)
             case Leaving():
                 return self._leaves(late, event.client)
@@ -179,7 +186,7 @@ class LateUpdates:
             return Answer(event.client, self._asked_if_done(late, event.client))
         return Answer(event.client) if event.steps else self._freed(event.client)
 
-    def _received(self, late: _Late, event: Codeword, version: int, current: Round | None) -> Answer:
+    def _received(self, late: _Late, event: Codeword, version: int) -> Answer:
         """Take an update into the open sum, unless one of the same client is in it."""
         roster = late.round.roster
         w = roster.w[event.client]
@@ -195,8 +202,8 @@ class LateUpdates:
         self._counted[event.client] = update = LateUpdate(
             report.steps, report.seconds, weight, late.mean.reports.numbers(w)
         )
-        if current is not None:
-            current.roster.counts(event.client, update)
+        if self._current is not None:
+            self._current.roster.comes(event.client, update)
         add = replace(answer, weights=(weight,), late_from=late.version)
         return Answer(event.client, [add, *self._freed(event.client).commands], is_free=True)
 
@@ -213,5 +220,6 @@ class LateUpdates:
 
     def _freed(self, client: str) -> Answer:
         """Let a client discard its work: its update is in the sum, or will not come."""
-        late = self._late.pop(client)
+        late = self._late[client]
+        self.lost(client)
         return Answer(client, [Close(client, late.number, "synced", frees=True)], is_free=True)

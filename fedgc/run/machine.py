@@ -129,7 +129,7 @@ class Run:
         outputs = self._entered(event) if type(event) in OF_RUNS else []
         if self._key_agreement is not None:
             outputs += self._key_agreement.noted(event)
-        answer = self._late.handle(event, self.version, self.round)
+        answer = self._late.handle(event, self.version)
         after = self._dispatched(event) if answer is None else self._answered(answer, event.now)
         return (*outputs, *after)
 

@@ -4,9 +4,10 @@ Ways to train are compared by the mean time, over clients, in which one gives as
 a new model. The first steps of a client give most: `s` of `S` steps give sqrt(s / S). A round ends when the
 quorum is done, so each client gives what it has by then, and the next round begins when the slowest update
 is in; a quorum with which some client never does a step is not chosen. If late updates count
-(`fedgc.run.late_updates`), a round ends with the updates of a quorum. The others train for as long as their
-model and update travel, up to the whole steps, and their updates are of older models: they give `STALE` of
-what new ones give. `STALE` was fitted to scenes of `python -m benchmarks groups`, which measures the choice.
+(`fedgc.run.late_updates`), a round ends with the updates of a quorum, at least of `FEWEST` clients. The
+others train for as long as their model and update travel, up to the whole steps, and their updates are of
+older models: they give `STALE` of what new ones give. `STALE` was fitted to scenes of
+`python -m benchmarks groups`, which measures the choice.
 
 Shape letters: w clients.
 """
@@ -19,6 +20,7 @@ from typing import Final
 import numpy as np
 
 from fedgc.errors import BadSetting
+from fedgc.round.local.weights import FEWEST
 from fedgc.sim.clock.conditions import Float
 
 STALE: Final = 0.6
@@ -83,7 +85,7 @@ def choose_rounds(clients: LocalClients, steps: int) -> LocalChoice:
     count = len(clients.step_s_w)
     least = math.ceil(LEAST_QUORUM * count)
     tried = [_rounds(clients, steps, done) for done in range(least, count + 1)]
-    late = [_late_rounds(clients, steps, done) for done in range(least, count + 1)]
+    late = [_late_rounds(clients, steps, done) for done in range(max(least, min(FEWEST, count)), count + 1)]
     best_s = min(each.update_s for each in late)
     shortest = next(
         each for each in late if CLEARLY * each.update_s <= best_s

@@ -182,7 +182,7 @@ def test_run_that_goes_back_takes_no_update_from_abandoned_models():
 
 
 def test_run_waits_for_clients_of_which_all_are_behind():
-    fleet = Late(quorum=0.25)
+    fleet = Late(quorum=0.25, aggregator="weighted-mean")
     fleet.work(*CLIENTS)
     fleet.send("a")
     fleet.say(Lost(fleet.now, "a"))
@@ -197,6 +197,43 @@ def test_run_waits_for_clients_of_which_all_are_behind():
     fleet.say(Tick(fleet.now + 1.0))
     assert fleet.outcomes == ["approximate", "empty", "approximate"]
     assert fleet.rows[2]["b"] == 5, "what came between the rounds counts in the next one"
+
+
+def test_quorum_is_of_all_clients_also_of_those_behind():
+    fleet = Late(quorum=0.5, aggregator="weighted-mean")
+    fleet.work(*CLIENTS)
+    fleet.send("a", "b")
+    for late in ("c", "d"):
+        fleet.say(Tick(fleet.now + 1.0))
+        before = len(fleet.rows)
+        fleet.work(*CLIENTS)
+        fleet.send("a")
+        fleet.say(Tick(fleet.now + 1.0))
+        assert len(fleet.rows) == before, "one quick client makes no model alone"
+        fleet.send(late)
+        assert {client for client, steps in fleet.rows[-1].items() if steps} == {"a", late}
+
+
+def test_bounded_mean_has_three_updates_where_there_are_three_clients():
+    fleet = Late(quorum=0.25)
+    fleet.work(*CLIENTS)
+    fleet.send("a", "b")
+    fleet.say(Tick(fleet.now + 5.0))
+    assert not fleet.rows
+    fleet.send("c")
+    fleet.say(Tick(fleet.now + 1.0))
+    assert fleet.rows == [{**dict.fromkeys(QUICK, 5), LATE: 0}]
+
+
+def test_round_without_quorum_ends_at_upload_deadline():
+    fleet = Late(quorum=1.0, upload_deadline_s=20.0)
+    fleet.work(*CLIENTS)
+    fleet.send(*QUICK)
+    fleet.say(Tick(fleet.now + 19.0))
+    assert not fleet.rows
+    fleet.say(Tick(fleet.now + 20.0))
+    assert fleet.rows == [{**dict.fromkeys(QUICK, 5), LATE: 0}]
+    assert fleet.of(Append)[0].awaited == {LATE}
 
 
 def test_update_that_comes_in_skipped_round_counts_in_next():

@@ -37,7 +37,8 @@ class WeightedMean(Aggregator):
         self._trains_on: dict[int, None] = {}  # clients that are asked after this round
         if reports.roster.plan.counts_late:
             new = [w for w in able if not self._is_counted(w)]
-            due = [w for w in new if reports.hands_in(w, now)] or new
+            due = [w for w in new if reports.hands_in(w, now)]
+            due = due if due or reports.roster.came else new
             self._owing = dict.fromkeys(due)
             self._trains_on = {w: None for w in able if w not in self._owing}
         self._steps: dict[int, int] = {}  # of each client's next update
@@ -131,6 +132,7 @@ class WeightedMean(Aggregator):
         """Leave out the clients that owe an update, and return them."""
         if self._roster.plan.counts_late:
             self._ended = True
+            self._roster.statistics.awaited |= {*self._owing, *self._roster.behind}
             return ()
         late = tuple(self._owing)
         for w in late:
@@ -150,9 +152,10 @@ class WeightedMean(Aggregator):
 
     def wait(self, now: float) -> Wait | None:
         """Wait for updates that are owed, until most have come and the others are late."""
-        if not self._owing or self._ended:
+        later = self._comes_later
+        if self._ended or not (self._owing or later):
             return None
-        until = self._lateness.until(self._owing, len(self._added), now)
+        until = self._lateness.until(self._owing, len(self._added), now, later)
         if now < until:
             return Wait(until=until)
         if not self._roster.plan.counts_late:
@@ -179,6 +182,12 @@ class WeightedMean(Aggregator):
             if not self._lateness.is_excused(w):
                 statistics.awaited.add(w)
                 statistics.failure[w] = f"sent nothing within {self._lateness.waited_s(w, now):.0f} s"
+
+    @property
+    def _comes_later(self) -> int:
+        """The number of clients that were not asked in this round, and whose updates may come in it."""
+        on = sum(not self._is_counted(w) for w in self._trains_on)
+        return on + len(self._roster.behind)
 
     def _is_counted(self, w: int) -> bool:
         """Whether an earlier update of a client is in the sum: it counts once in a round."""

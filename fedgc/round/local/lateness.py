@@ -42,26 +42,36 @@ class UpdateLateness:
         self._since[w] = now
         self._offered.discard(w)
 
-    def until(self, owing: Collection[int], came: int, now: float) -> float:
-        """Return when all updates that are owed are late; `came` counts those that are in the sum."""
+    def until(self, owing: Collection[int], came: int, now: float, later: int = 0) -> float:
+        """Return when all updates that are owed are late; `came` counts those that are in the sum.
+
+        `later` ones may come as well of clients that are behind, or train on.
+        """
         if self._begun is None:
             self._begun = now
         if came > self._came:
             self._came, self._slowest_s = came, now - self._begun
         if self._roster.plan.counts_late:
-            return self._enough_at(owing, came)
+            return self._enough_at(owing, came, later)
         if not self._roster.plan.gives_up_late or came <= len(owing):
             return math.inf
         if not self._offered.isdisjoint(owing):
             return math.inf
         return max(map(self._due, owing))
 
-    def _enough_at(self, owing: Collection[int], came: int) -> float:
-        """Return until when to wait for updates that count in a later round as well: for those due soon."""
-        quorum = max(1, math.ceil(self._roster.plan.quorum * len(self._reports.staying)))
-        if came < min(came + len(owing), quorum):
+    def _enough_at(self, owing: Collection[int], came: int, later: int) -> float:
+        """Return until when to wait for updates that count in a later round as well.
+
+        There is a quorum of the clients in this round, and one of all, also of those that are behind: few
+        quick clients make no model alone (`Plan.fewest`). Then updates that are due soon are awaited.
+        """
+        roster, staying = self._roster, self._reports.staying
+        counted = {roster.w[client] for client in roster.late if client in roster.w}
+        own = math.ceil(roster.plan.quorum * len(staying - counted))
+        of_all = roster.plan.quorum_of(len(staying | roster.behind | counted))
+        if (owing and came < own) or ((owing or later) and came + len(counted) < of_all):
             return math.inf
-        begun, upload_s = self._begun or 0.0, self._roster.upload_s
+        begun, upload_s = self._begun or 0.0, roster.upload_s
         latest = begun + SOON * self._slowest_s
         is_near = any(self._since.get(w, begun) + upload_s[w] <= latest for w in owing)
         return latest if is_near else -math.inf

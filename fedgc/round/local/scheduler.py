@@ -97,12 +97,15 @@ class LocalScheduler(Scheduler):
     def supply(self) -> Supply:
         """How much is finished: enough is a quorum at the target. A client may hold unreported steps.
 
-        Clients that are leaving do not count for the quorum; if there is no other, nothing more comes.
+        Clients that are leaving do not count for the quorum; if there is no other, nothing more comes. Where
+        late updates count, there is a quorum of all clients besides, also of those that are behind.
         """
         if not self._reports.staying:
             done = any(self._reports.clients[w].steps for w in self._reports.able())
             return Supply.ENOUGH if done else Supply.IMPOSSIBLE
-        enough = len(self._reports.arrived) >= max(1, self._quorum(self._counted_on))
+        counted, _, quorum = self.progress
+        own = max(1, math.ceil(self._roster.plan.quorum * self._counted_on))
+        enough = len(self._reports.arrived) >= own and counted >= quorum
         return Supply.ENOUGH if enough else Supply.SOME
 
     def reports(self) -> Reports:
@@ -129,9 +132,10 @@ class LocalScheduler(Scheduler):
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """Return (clients that have reached the target, clients, the quorum)."""
-        able = self._counted_on
-        return len(self._reports.arrived), able, self._quorum(able)
+        """Return (clients that have reached the target or whose late update came, clients, the quorum)."""
+        roster, staying = self._roster, self._reports.staying
+        able = self._counted_on + len(roster.behind | roster.came - staying)
+        return len(self._reports.arrived | roster.came), able, roster.plan.quorum_of(able)
 
     @property
     def summary(self) -> WorkSummary:
@@ -156,11 +160,8 @@ class LocalScheduler(Scheduler):
 
     @property
     def _counted_on(self) -> int:
-        """The number of clients that the quorum is a share of."""
+        """The number of clients in the round that the quorum is a share of."""
         return len(self._reports.staying) - len(self._stalled.clients & self._reports.staying)
-
-    def _quorum(self, able: int) -> int:
-        return math.ceil(self._roster.plan.quorum * able)
 
     def _window_s(self, now: float) -> float:
         """Return how long clients that are due soon still need."""
