@@ -108,10 +108,9 @@ class Collecting:
         """Repair or leave out what a lost client owes."""
         self._deadline.loading.discard(event.client)
         w = self._dropouts.lost(event)
-        if w is None:
-            return []
-        self.aggregator.lost(w)
-        return self._await(event.now)
+        if w is not None:
+            self.aggregator.lost(w)
+        return [] if w is None and not self._roster.plan.counts_late else self._await(event.now)
 
     def failed(self, event: Failed) -> list[Command]:
         """Repair or leave out what a client cannot give."""

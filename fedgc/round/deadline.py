@@ -27,6 +27,7 @@ class WorkingDeadline:
         self.at = 0.0  # the end of the working phase
         self.loading: Final = roster.loading
         self._roster = roster
+        self._since = 0.0  # the start of the round, or of the last extension
         self._awaited: set[str] = set()  # clients that the deadline waits for
         self._loaded_at = 0.0  # when the last of them had the model
         self._closing: dict[str, float] = {}  # clients whose hours end, and by when to collect
@@ -34,7 +35,7 @@ class WorkingDeadline:
 
     def start(self, now: float, present: Iterable[str]) -> None:
         """Start the clock."""
-        self._loaded_at = now
+        self._loaded_at = self._since = now
         here = set(present)
         self._awaited = self.loading & here
         for client, closes in self._roster.assignment.closes.items():
@@ -47,6 +48,11 @@ class WorkingDeadline:
     def sent(self, given: Sequence[Command]) -> None:
         """Note the clients that are sent the model."""
         self.loading.update(each.client for each in given if isinstance(each, Work))
+
+    def extend(self, now: float) -> None:
+        """Count anew from now on, unless a client is leaving or its hours end."""
+        self._loaded_at = self._since = now
+        self._set()
 
     def loaded(self, client: str, now: float) -> None:
         """Note that a client has the model."""
@@ -86,7 +92,7 @@ class WorkingDeadline:
 
     def _set(self) -> None:
         limit_s = self._roster.limit_s
-        latest = self._roster.started_at + self._roster.assignment.model_limit_s + limit_s
+        latest = self._since + self._roster.assignment.model_limit_s + limit_s
         at = latest if self._awaited else min(latest, self._loaded_at + limit_s)
         self.at = min(at, *self._leaving.values(), *self._closing.values(), at)
 

@@ -177,7 +177,7 @@ class Round:
 
     def _awaited(self) -> Collection[int]:
         if self.collecting is None:
-            return self.scheduler.awaited
+            return self.scheduler.awaited or self._roster.behind
         return self.collecting.aggregator.owing if self.state is State.COLLECTING else ()
 
     # ---- working
@@ -218,7 +218,7 @@ class Round:
 
     def _lost(self, event: Lost) -> list[Command]:
         self._deadline.gone(event.client)
-        if self._dropouts.lost(event) is None:
+        if self._dropouts.lost(event) is None and not self.plan.counts_late:
             return []
         return [*self.scheduler.reassign(), *self._advance(event.now)]
 
@@ -260,6 +260,8 @@ class Round:
 
     def _time_passed(self, event: Tick) -> list[Command]:
         """At the deadline, go on with the finished work."""
+        if event.now >= self._deadline.at and self._roster.behind and self.scheduler.supply is Supply.SOME:
+            self._deadline.extend(event.now)  # the run gives up clients that are behind for too long
         if event.now < self._deadline.at:
             return self._advance(event.now)
         if self.scheduler.supply in (Supply.IMPOSSIBLE, Supply.NOTHING):

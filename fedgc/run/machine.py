@@ -231,9 +231,6 @@ class Run:
         if gathering.awaits(event.now) and not is_over:  # looking at every client takes as long as a join
             return []
         able = self._clients.able
-        if able and self._late.clients >= set(able):
-            gathering.extend(event.now)  # the updates of all of them are on their way
-            return []
         if len(able) >= gathering.wanted:
             return self._gathered(event.now)
         too_few = gathering.too_few(len(able))

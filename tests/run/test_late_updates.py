@@ -9,6 +9,7 @@ from fedgc.messages import (
     Close,
     Codeword,
     Failed,
+    Held,
     Joined,
     Leaving,
     Lost,
@@ -20,6 +21,7 @@ from fedgc.messages import (
 )
 from fedgc.run.late_updates import MOST, TOO_LATE
 from fedgc.run.machine import Append, Apply
+from fedgc.sim.clock.reference_client import ReferenceClient
 from tests.run.test_local_run import CLIENTS, SAMPLES, Fleet
 
 LATE = "d"
@@ -181,22 +183,56 @@ def test_run_that_goes_back_takes_no_update_from_abandoned_models():
     assert [type(each) for each in fleet.send(LATE)] == [Refuse]
 
 
-def test_run_waits_for_clients_of_which_all_are_behind():
+def all_behind(**settings: object) -> Late:
+    """Return a run whose clients all send since its first round, which ended without an update."""
+    fleet = Late(quorum=0.25, aggregator="weighted-mean", shared=True, upload_deadline_s=20.0, **settings)
+    if settings.get("rounds"):
+        fleet.clients["spare"] = ReferenceClient("spare")
+        fleet.say(
+            Joined(0.5, "spare", True, tuple(Held(f"chunk {each}", SAMPLES, "same") for each in CLIENTS))
+        )
+    fleet.work(*CLIENTS)
+    fleet.now += 20.0
+    fleet.say(Tick(fleet.now))
+    assert fleet.outcomes == ["empty"]
+    return fleet
+
+
+@pytest.mark.parametrize("settings", [{}, {"rounds": 20}], ids=["no spare client", "spare client"])
+def test_round_waits_for_clients_of_which_all_are_behind(settings):
+    fleet = all_behind(**settings)
+    assert fleet.run.waiting.clients == set(CLIENTS)
+    fleet.say(Tick(fleet.now + 1.0))
+    assert (fleet.outcomes, fleet.run.finished) == (["empty"], False)
+    fleet.send("b")
+    fleet.say(Tick(fleet.now + 1.0))
+    fleet.work("b")
+    fleet.send(*fleet.sending.keys() & {"b"})
+    assert fleet.outcomes[1] == "approximate"
+    assert fleet.rows[1]["b"] == 5
+
+
+def test_failing_client_ends_no_run_whose_others_are_behind():
     fleet = Late(quorum=0.25, aggregator="weighted-mean")
     fleet.work(*CLIENTS)
-    fleet.send("a")
-    fleet.say(Lost(fleet.now, "a"))
+    fleet.send("d")
     fleet.say(Tick(fleet.now + 1.0))
-    assert (fleet.run.round, fleet.run.finished) == (None, False)
-    assert fleet.run.next_tick < math.inf
-    said = fleet.send("b")
-    assert [type(each) for each in said[:2]] == [Add, Close]
+    for _ in range(5):
+        fleet.now += 0.05
+        fleet.say(Failed(fleet.now, "d", fleet.run.number, "CUDA error"))
+    assert (fleet.outcomes, fleet.run.finished) == (["approximate"], False)
+    fleet.send(*QUICK)
+    fleet.work(*CLIENTS)
+    assert fleet.told(Work, "d")[-1].version == 2
+
+
+def test_round_without_clients_ends_once_they_are_gone():
+    fleet = all_behind()
+    for client in CLIENTS:
+        fleet.say(Lost(fleet.now, client))
+    assert fleet.run.round is None
+    fleet.say(Joined(fleet.now, "b", True, tuple(Held(f"chunk {each}", SAMPLES, "same") for each in CLIENTS)))
     assert fleet.run.round is not None
-    assert fleet.told(Work, "b")[-1].version == 1
-    fleet.work("b")
-    fleet.say(Tick(fleet.now + 1.0))
-    assert fleet.outcomes == ["approximate", "empty", "approximate"]
-    assert fleet.rows[2]["b"] == 5, "what came between the rounds counts in the next one"
 
 
 def test_quorum_is_of_all_clients_also_of_those_behind():

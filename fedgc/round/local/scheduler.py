@@ -100,7 +100,7 @@ class LocalScheduler(Scheduler):
         Clients that are leaving do not count for the quorum; if there is no other, nothing more comes. Where
         late updates count, there is a quorum of all clients besides, also of those that are behind.
         """
-        if not self._reports.staying:
+        if not self._reports.staying and not self._roster.behind:
             done = any(self._reports.clients[w].steps for w in self._reports.able())
             return Supply.ENOUGH if done else Supply.IMPOSSIBLE
         counted, _, quorum = self.progress
