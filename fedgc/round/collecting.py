@@ -120,6 +120,10 @@ class Collecting:
         self.aggregator.failed(self._roster.w[event.client], event.now)
         return self._await(event.now)
 
+    def late_came(self, now: float) -> list[Command]:
+        """Note that an update of an earlier round is in the sum."""
+        return self._await(now)
+
     def reported(self, event: Progress | Report) -> list[Command]:
         """Hand a late report to the aggregator."""
         if event.round == self._roster.assignment.number:

@@ -180,6 +180,13 @@ class Round:
             return self.scheduler.awaited or self._roster.behind
         return self.collecting.aggregator.owing if self.state is State.COLLECTING else ()
 
+    def late_came(self, now: float) -> tuple[Command, ...]:
+        """Return what follows once an update of an earlier round is in the sum."""
+        if self.state is State.WORKING:
+            return self._completed(self._advance(now), now)
+        collects = self.collecting if self.state is State.COLLECTING else None
+        return self._completed(collects.late_came(now), now) if collects is not None else ()
+
     # ---- working
 
     def _give(self, present: Sequence[Joined], carried: Collection[str] = ()) -> list[Command]:

@@ -50,6 +50,11 @@ class Answer(NamedTuple):
     commands: Sequence[Command] = ()
     is_free: bool = False
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether its update is in the sum."""
+        return any(isinstance(each, Add) for each in self.commands)
+
 
 @dataclass(slots=True)
 class _Late:

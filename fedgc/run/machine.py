@@ -300,14 +300,22 @@ class Run:
         return commands if current.outcome is None else [*commands, *self._settle(current, now)]
 
     def _answered(self, answer: Answer, now: float) -> list[Output]:
-        """Give a client that is no longer behind work from the newest model."""
-        joined = self._clients.present.get(answer.client)
+        """Give a client that is no longer behind work from the newest model.
+
+        Its update may complete the present round. Then it begins with the next one, from the model with it.
+        """
+        outputs: list[Output] = list(answer.commands)
+        current, joined = self.round, self._clients.present.get(answer.client)
+        if current is not None and answer.is_counted:
+            outputs += self._in_round(current, current.late_came(now), now)
         if not answer.is_free or joined is None or answer.client in self._clients.departures.leaving:
-            return list(answer.commands)
-        if self.round is None:
-            return [*answer.commands, *self._gather(Tick(now))]
-        again = self.round.handle(replace(joined, now=now, kept=()))
-        return [*answer.commands, *self._in_round(self.round, again, now)]
+            return outputs
+        if current is None:
+            return [*outputs, *self._gather(Tick(now))]
+        if self.round is current:
+            again = current.handle(replace(joined, now=now, kept=()))
+            outputs += self._in_round(current, again, now)
+        return outputs
 
     def _without_late(self, now: float) -> list[Output]:
         """Give up the clients that are behind for too long."""

@@ -20,7 +20,7 @@ from fedgc.messages import (
     Work,
 )
 from fedgc.run.late_updates import MOST, TOO_LATE
-from fedgc.run.machine import Append, Apply
+from fedgc.run.machine import Append, Apply, Chose
 from fedgc.sim.clock.reference_client import ReferenceClient
 from tests.run.test_local_run import CLIENTS, SAMPLES, Fleet
 
@@ -224,6 +224,23 @@ def test_failing_client_ends_no_run_whose_others_are_behind():
     fleet.send(*QUICK)
     fleet.work(*CLIENTS)
     assert fleet.told(Work, "d")[-1].version == 2
+
+
+def test_client_alone_gets_model_with_its_own_late_update():
+    """Its update makes the model of a round without others, and it trains from that one."""
+    fleet = all_behind()
+    for client in CLIENTS[1:]:
+        fleet.say(Lost(fleet.now, client))
+    said = fleet.send("a")
+    assert [type(each) for each in said] == [Add, Close, Apply, Append, Chose, Work]
+    assert said[-1].version == said[2].version == 1
+
+
+def test_update_of_leaving_client_completes_round():
+    fleet = all_behind()
+    fleet.say(Leaving(fleet.now, "a", 20.0))
+    fleet.send("a")
+    assert fleet.outcomes == ["empty", "approximate"]
 
 
 def test_round_without_clients_ends_once_they_are_gone():

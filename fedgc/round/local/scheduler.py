@@ -104,8 +104,8 @@ class LocalScheduler(Scheduler):
             done = any(self._reports.clients[w].steps for w in self._reports.able())
             return Supply.ENOUGH if done else Supply.IMPOSSIBLE
         counted, _, quorum = self.progress
-        own = max(1, math.ceil(self._roster.plan.quorum * self._counted_on))
-        enough = len(self._reports.arrived) >= own and counted >= quorum
+        own = math.ceil(self._roster.plan.quorum * self._counted_on)
+        enough = len(self._reports.arrived) >= own and counted >= max(1, quorum)
         return Supply.ENOUGH if enough else Supply.SOME
 
     def reports(self) -> Reports:
