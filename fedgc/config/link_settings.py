@@ -113,7 +113,11 @@ class LinkSettings:
         "at least 1",
     )
     upload_slots: int = setting(
-        "links.upload-slots", 2, "clients that upload at the same time", count, "at least 1"
+        "links.upload-slots",
+        2,
+        "clients that upload at the same time, and as many with late updates besides",
+        count,
+        "at least 1",
     )
     piece_kb: int = setting(
         "links.piece-kb",

@@ -22,6 +22,7 @@ import numpy as np
 from fedgc.errors import BadSetting
 from fedgc.round.local.weights import FEWEST
 from fedgc.sim.clock.conditions import Float
+from fedgc.sim.clock.server_link import Line, arrivals_s
 
 STALE: Final = 0.6
 CLEARLY: Final = 0.95
@@ -32,16 +33,24 @@ DIGITS: Final = 1e4  # of a quorum, rounded down: its product with the clients t
 
 @dataclass(frozen=True, slots=True)
 class LocalClients:
-    """What is known of clients: seconds of a local step, of a model down and of an update up."""
+    """What is known of clients: seconds of a local step, of a model down and of an update up.
+
+    With `slots` only that many send at a time; late ones have as many of their own.
+    """
 
     step_s_w: Float
     down_s_w: Float
     up_s_w: Float
+    slots: int | None = None
 
     def __post_init__(self) -> None:
         shapes = {self.step_s_w.shape, self.down_s_w.shape, self.up_s_w.shape}
         if len(shapes) != 1 or not self.step_s_w.size:
             raise BadSetting(f"clients of local work: saw times of {shapes}, needed one of each client")
+
+    def arrivals_s(self, ready_s_w: Float) -> Float:
+        """Return when the updates of clients that begin to send at these times are here."""
+        return arrivals_s(ready_s_w, 1.0, self.up_s_w, Line(slots=self.slots))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +114,7 @@ def _rounds(clients: LocalClients, steps: int, done: int) -> LocalRounds:
     steps_w = np.where(
         ready_s_w <= end_s, steps, np.floor(np.maximum(0.0, end_s - clients.down_s_w) / clients.step_s_w)
     )
-    round_s = end_s + float(clients.up_s_w.max())
+    round_s = float(clients.arrivals_s(np.full(count, end_s)).max())
     with np.errstate(divide="ignore"):
         update_s = round_s * float(np.sqrt(steps / steps_w).mean())
     return LocalRounds(_quorum(done, count), round_s, update_s)
@@ -114,7 +123,7 @@ def _rounds(clients: LocalClients, steps: int, done: int) -> LocalRounds:
 def _late_rounds(clients: LocalClients, steps: int, done: int) -> LocalRounds:
     """Return the rounds that end with the updates of so many clients; those of others count later."""
     train_s_w, travel_s_w = steps * clients.step_s_w, clients.down_s_w + clients.up_s_w
-    end_s = float(np.sort(travel_s_w + train_s_w)[done - 1])
+    end_s = float(np.sort(clients.arrivals_s(clients.down_s_w + train_s_w))[done - 1])
     trained_s_w = np.minimum(train_s_w, np.maximum(travel_s_w, end_s - travel_s_w))
     steps_w = np.minimum(steps, np.floor(trained_s_w / clients.step_s_w + ROUNDING))
     cycle_s_w = np.maximum(end_s, travel_s_w + trained_s_w)

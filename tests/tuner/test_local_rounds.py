@@ -39,6 +39,15 @@ def test_late_updates_count_where_links_are_slow():
     assert late.update_s == pytest.approx((3 * 64.0 + stale_s.sum()) / len(SPEEDS))
 
 
+def test_uploads_take_turns_at_slots():
+    """Three quick clients with equal links of 16 s: the third sends when the first has."""
+    alike = clients(16.0)
+    taking_turns = LocalClients(alike.step_s_w, alike.down_s_w, alike.up_s_w, slots=2)
+    assert choose_rounds(taking_turns, STEPS).waiting.round_s == 16.0 + 640.0 + 4 * 16.0
+    late = choose_rounds(taking_turns, STEPS).late
+    assert late.round_s == choose_rounds(alike, STEPS).late.round_s + 16.0
+
+
 def test_late_updates_bring_nothing_where_links_are_quick():
     choice = choose_rounds(clients(), STEPS)
     assert choice.late.update_s == pytest.approx(choice.rounds.update_s)

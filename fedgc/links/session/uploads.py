@@ -1,7 +1,7 @@
 """The codewords on their way from clients: they wait for a slot, have one, or are whole. No I/O.
 
 A codeword keeps its slot until it is summed or not wanted. A stalled upload loses its slot, and has failed; a
-slow one goes to the end of the queue.
+slow one goes to the end of the queue. One of an earlier round has a slot of its own (`upload_slots.py`).
 """
 
 from collections.abc import Callable, Mapping
@@ -49,6 +49,7 @@ class Uploads:
         self._peers, self._clock, self._reactions = peers, clock, reactions
         self._ready: dict[Stub, Numbers] = {}
         self._slots: Slots[Stub] = Slots(slots)
+        self._newest = 0  # the last round of which an upload was offered
         self._asked: dict[str, set[StreamId]] = {}  # of each client: what has a slot or waits for one
         self._begun: dict[str, dict[StreamId, float]] = {}  # when each client's uploads got their first slot
         self._uploads: dict[Stub, _Upload] = {}
@@ -161,6 +162,10 @@ class Uploads:
 
     def _ask(self, peer: Peer, stream: StreamId, *, first: bool = False) -> None:
         self._asked.setdefault(peer.client, set()).add(stream)
+        if stream.number != self._newest:
+            self._newest = max(self._newest, stream.number)
+            asked = [(client, each) for client, streams in self._asked.items() for each in streams]
+            self._grant(self._slots.set_late(each for each in asked if each[1].number < self._newest))
         self._grant(self._slots.ask((peer.client, stream), first=first))
 
     def _release(self, stub: Stub) -> None:

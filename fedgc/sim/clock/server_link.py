@@ -1,13 +1,15 @@
 """The server's link: concurrent transfers share it, each limited by its client's own link.
 
 Flows share the link by max-min fairness, which TCP approximates: a flow slower than its fair share leaves the
-rest to the others. With `slots` only that many uploads run at a time; the others queue. Sizes are in whole
-updates; `update_s` is the time of one update on the server's link, 0 for no limit.
+rest to the others. With `slots` only that many uploads run at a time; the others queue. Those of earlier
+rounds have as many slots of their own. Sizes are in whole updates; `update_s` is the time of one update on
+the server's link, 0 for no limit.
 """
 
 import heapq
 import math
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,6 +49,8 @@ class Pipe:
     def __init__(self, line: Line) -> None:
         self._line = line
         self._waiting: deque[tuple[int, float, float]] = deque()
+        self._late_waiting: deque[tuple[int, float, float]] = deque()
+        self._late: set[int] = set()  # flows of earlier rounds
         self._ends: list[tuple[float, int]] = []  # of flows whose rate never changes
         self._free: dict[int, float] = {}  # end times; a restarted flow ends at another time
         self._left: dict[int, float] = {}
@@ -57,14 +61,21 @@ class Pipe:
 
     def begin(self, now: float, flow: int, size: float, own_s: float) -> None:
         """Start a vector of `size` updates, at `own_s` seconds per update on the client's own link."""
-        if self._line.slots is not None and len(self._free) + len(self._left) >= self._line.slots:
-            self._waiting.append((flow, size, own_s))
-        else:
-            self._admit(now, flow, size, own_s)
+        (self._late_waiting if flow in self._late else self._waiting).append((flow, size, own_s))
+        self._refill(now)
+
+    def set_late(self, now: float, flows: Iterable[int]) -> None:
+        """Give flows of earlier rounds slots of their own."""
+        self._late.update(flows)
+        self._late_waiting.extend(each for each in self._waiting if each[0] in self._late)
+        self._waiting = deque(each for each in self._waiting if each[0] not in self._late)
+        self._refill(now)
 
     def drop(self, now: float, flow: int) -> None:
         """Remove a flow whose client is gone."""
         self._waiting = deque(each for each in self._waiting if each[0] != flow)
+        self._late_waiting = deque(each for each in self._late_waiting if each[0] != flow)
+        self._late.discard(flow)
         self._free.pop(flow, None)
         if flow in self._left:
             self._pass(now)
@@ -81,20 +92,31 @@ class Pipe:
                 flow = heapq.heappop(self._ends)[1]
                 over.append(flow)
                 del self._free[flow]
+                self._late.discard(flow)
             else:
                 gone = [flow for flow in self._left if self._end_of(flow) <= at]
                 over += gone
                 self._pass(at)
                 for flow in gone:
                     del self._left[flow], self._own[flow]
+                    self._late.discard(flow)
                 self._share()
             self._refill(at)
         return over
 
     def _refill(self, now: float) -> None:
-        while self._waiting and len(self._free) + len(self._left) < (self._line.slots or 0):
+        while self._waiting and self._runs(late=False):
             self._admit(now, *self._waiting.popleft())
+        while self._late_waiting and self._runs(late=True):
+            self._admit(now, *self._late_waiting.popleft())
         self._look_ahead()
+
+    def _runs(self, *, late: bool) -> bool:
+        """Whether a slot is free for another flow."""
+        if self._line.slots is None:
+            return True
+        counted = len(self._late & (self._free.keys() | self._left.keys())) if self._late else 0
+        return (counted if late else len(self._free) + len(self._left) - counted) < self._line.slots
 
     def _admit(self, now: float, flow: int, size: float, own_s: float) -> None:
         if self._line.update_s == 0.0:

@@ -26,6 +26,7 @@ class Uploads:
     def __init__(self, clients_w: int, line: Line, up_s: Callable[[int], float]) -> None:
         self.count, self.sent, self.longest = 0, 0.0, 0.0  # sent, longest: in whole updates
         self.pipe: Final = Pipe(line)
+        self._newest = 0  # the last round of which a vector was asked for
         self._up_s = up_s
         self._known: dict[int, Upload] = {}
         self._to_send: list[list[int]] = [[] for _ in range(clients_w)]  # the first is in transit
@@ -35,6 +36,11 @@ class Uploads:
         size = share_of(command.wire) / (command.mix.blocks if command.mix else 1)
         self._known[self.count] = Upload(w, command, size, now)
         self._to_send[w].append(self.count)
+        if command.round != self._newest:
+            self._newest = max(self._newest, command.round)
+            self.pipe.set_late(
+                now, (f for f, each in self._known.items() if each.command.round < self._newest)
+            )
         self.count += 1
         self.sent += size
         self.longest = max(self.longest, size)

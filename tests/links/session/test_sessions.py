@@ -81,6 +81,15 @@ def test_slot_of_absent_client_goes_to_others(sessions) -> None:
     assert grants(second) == [Grant(STREAM, 0)]
 
 
+def test_upload_of_earlier_round_takes_no_slot_from_present_one(sessions) -> None:
+    slow, quick = comes(sessions, "a"), comes(sessions, "b")
+    for peer, round_ in ((slow, 1), (quick, 2)):
+        stream = StreamId("codeword", round_, 0)
+        sessions.send(Reveal(peer.client, round_, 0, "local", None))
+        sessions.arrived(peer, wire.encode(offer_of(stream, Source(CODEWORD)), 1))
+        assert grants(peer) == [Grant(stream, 0)]
+
+
 @pytest.mark.parametrize("taken", ["taken", "unwanted", "lost", "closed"])
 def test_next_codeword_comes_after_previous_one_is_added(sessions, taken) -> None:
     """So memory holds at most one codeword per slot, even if the sum is slow."""

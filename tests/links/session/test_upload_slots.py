@@ -51,3 +51,13 @@ def test_slow_client_requeues_or_keeps_slot_if_none_wait() -> None:
     assert slots.turn("a") == ["b"]
     assert slots.turn("a") == []
     assert [slots.free("b"), slots.free("c"), slots.free("a")] == [["c"], ["a"], []]
+
+
+def test_late_uploads_have_slots_of_their_own() -> None:
+    slots: Slots[str] = Slots(1)
+    for name in ("slow", "slower", "slowest", "quick"):
+        slots.ask(name)
+    assert slots.set_late(["slow", "slower", "slowest"]) == ["quick"]
+    assert slots.ask("next") == []
+    assert slots.turn("slow") == ["slower"]
+    assert [slots.free(each) for each in ("quick", "slower", "slowest")] == [["next"], ["slowest"], ["slow"]]

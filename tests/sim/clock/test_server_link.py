@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from fedgc.errors import BadSetting
 from fedgc.sim.clock import UNCONTENDED, Line, Pipe, arrivals_s
+from fedgc.sim.clock.conditions import NEVER
 
 sends = st.lists(st.tuples(st.floats(0.0, 5.0), st.floats(0.1, 3.0)), min_size=1, max_size=6)
 
@@ -93,3 +94,16 @@ def test_upload_that_is_never_sent_never_arrives():
 def test_invalid_link_is_refused(line):
     with pytest.raises(BadSetting, match="needed"):
         Line(**line)
+
+
+@pytest.mark.parametrize("update_s", [0.0, 0.001])
+def test_flows_of_earlier_rounds_have_slots_of_their_own(update_s):
+    pipe = Pipe(Line(update_s=update_s, slots=1))
+    for flow, own_s in enumerate((100.0, 50.0, 1.0, 1.0)):
+        pipe.begin(0.0, flow, 1.0, own_s)
+    assert pipe.next_end == pytest.approx(100.0)
+    pipe.set_late(1.0, [0, 1])
+    ends = {}
+    while (now := pipe.next_end) < NEVER:
+        ends |= dict.fromkeys(pipe.ended(now), round(now))
+    assert ends == {2: 2, 3: 3, 0: 100, 1: 150}
