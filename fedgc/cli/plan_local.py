@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +12,7 @@ from rich.table import Table
 from fedgc.cli.view import terminal
 from fedgc.codecs import make_codec
 from fedgc.config import RunConfig
-from fedgc.errors import Unusable
+from fedgc.errors import BadSetting, Unusable
 from fedgc.fragments import largest_fragment
 from fedgc.history import Speed
 from fedgc.tuner.local_rounds import LocalChoice, LocalClients, LocalRounds, choose_rounds
@@ -28,6 +28,17 @@ class LocalExplanation:
     choice: LocalChoice
     clients: int
     linked: int  # whose links were measured
+    obstacle: str = ""  # the setting with which no update can count late
+
+    @property
+    def way(self) -> str:
+        """Return the quickest possible way: sync, partial or late."""
+        return self.choice.way_to_wait if self.obstacle else self.choice.way
+
+    @property
+    def chosen(self) -> LocalRounds:
+        """Return the rounds of this way."""
+        return self.choice.late if self.way == "late" else self.choice.rounds
 
     def show(self, *, as_json: bool) -> None:
         """Print it."""
@@ -56,20 +67,30 @@ def explain_local(source: str, speeds: Sequence[Speed], config: RunConfig, numbe
         config.upload_slots,
     )
     linked = sum(1 for each in speeds if each.up_bytes_s and each.down_bytes_s) if numbers else 0
-    return LocalExplanation(source, choose_rounds(clients, config.round_steps), len(speeds), linked)
+    choice = choose_rounds(clients, config.round_steps)
+    return LocalExplanation(source, choice, len(speeds), linked, _obstacle(config))
+
+
+def _obstacle(config: RunConfig) -> str:
+    """Return why updates cannot count late with these settings; empty if they can."""
+    try:
+        replace(config, late_updates="count")
+    except BadSetting as error:
+        return str(error)
+    return ""
 
 
 def _figures(of: LocalExplanation) -> dict[str, Any]:
     choice = of.choice
     return {
         "source": of.source,
-        "way": choice.way,
+        "way": of.way,
         "clients": of.clients,
         "clients_with_measured_links": of.linked,
-        "quorum": choice.chosen.quorum,
+        "quorum": of.chosen.quorum,
         "rounds": _of_rounds(choice.rounds),
         "waiting": _of_rounds(choice.waiting),
-        "late": _of_rounds(choice.late),
+        "late": None if of.obstacle else _of_rounds(choice.late),
     }
 
 
@@ -78,9 +99,9 @@ def _of_rounds(rounds: LocalRounds) -> dict[str, float]:
 
 
 def _facts(of: LocalExplanation) -> Mapping[str, str]:
-    choice, lacks, is_late = of.choice, of.clients - of.linked, of.choice.way == "late"
+    choice, lacks, is_late = of.choice, of.clients - of.linked, of.way == "late"
     waits = f"{_settings(choice.rounds)}: {_words(choice.rounds)}"
-    counts = f"{_settings(choice.late)}, {LATE} = count: {_words(choice.late)}"
+    counts = of.obstacle or f"{_settings(choice.late)}, {LATE} = count: {_words(choice.late)}"
     facts = {
         "chosen": counts if is_late else waits,
         "waiting for all": _words(choice.waiting),

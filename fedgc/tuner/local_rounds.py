@@ -80,6 +80,11 @@ class LocalChoice:
         """Return which way is quickest: sync, partial or late."""
         if self.late.update_s < CLEARLY * self.rounds.update_s:
             return "late"
+        return self.way_to_wait
+
+    @property
+    def way_to_wait(self) -> str:
+        """Return the quickest way of those in which no update counts late."""
         return "partial" if self.rounds.quorum < 1.0 else "sync"
 
 

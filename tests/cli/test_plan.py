@@ -221,6 +221,26 @@ def test_fragments_shorten_planned_transfers() -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({}, ""),
+        ({"fragments": 4, "link": "session"}, "links.fragments"),
+        ({"clients_per_round": 4, "placement": "private"}, "aggregation.clients-per-round"),
+        ({"gate": "drift"}, "gate.name"),
+        ({"client_app": "stock"}, "client.app"),
+    ],
+)
+def test_late_updates_are_chosen_only_where_settings_allow(settings, key: str) -> None:
+    links = [1e7] * 6 + [2e4, 1e4]
+    speeds = [Speed(f"c{at}", 0.01, up_bytes_s=each, down_bytes_s=1e7) for at, each in enumerate(links)]
+    found = explain_local("the test", speeds, RunConfig(work="local", **settings), 250_000)
+    assert found.choice.way == "late"
+    assert found.way == ("sync" if key else "late")
+    assert key in found.obstacle
+    assert ("needed" in found.obstacle) == bool(key)
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ("winter",),
