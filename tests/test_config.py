@@ -532,6 +532,10 @@ def test_sample_of_clients_is_refused_where_all_are_needed(other, needed):
         ({"placement": "cyclic", "inject_clients": 0.5}, "data.inject-clients: saw 0.5, needed 0"),
         ({"fragments": 4}, "links.fragments: saw 4, needed 1"),
         ({"link": "messages"}, "links.kind: saw messages, needed session or auto"),
+        (
+            {"aggregator": "lora-mixed-ranks", "script": "train.py", "placement": "private"},
+            "aggregation.rule: saw lora-mixed-ranks, needed a rule that does not take the model",
+        ),
         ({"shared_momentum": 0.5}, "optimizer.shared-momentum: saw 0.5, needed off or auto"),
         ({"privacy_noise": 1.0}, "privacy.unit: saw client, needed record (if any privacy)"),
         ({"gate": "drift"}, "gate.name: saw drift, needed a gate without a measure"),

@@ -220,11 +220,16 @@ def check_choice(config: Settings) -> None:
     )
 
 
+def _takes_model(rule: str) -> bool:
+    """Whether an aggregation rule takes the common model: it starts anew with each one."""
+    return rule != AUTO and rule_named(rule).begin is not AggregationRule.begin
+
+
 def check_late(config: Settings, gate: str, measure: Measure) -> None:
     """Raise BadSetting if each update has to be in the sum of its own round."""
     if config.late_updates == "wait":
         return
-    momentum = config.shared_momentum
+    momentum, rule = config.shared_momentum, config.aggregator
     _must_hold(
         "aggregation.late-updates = count",
         ("work", config.work, config.work == "local", "local"),
@@ -234,6 +239,12 @@ def check_late(config: Settings, gate: str, measure: Measure) -> None:
         ("data.inject-clients", config.inject_clients, not config.inject_clients, "0"),
         ("links.fragments", config.fragments, config.fragments == 1, "1"),
         ("links.kind", config.link, config.link != "messages", "session or auto"),
+        (
+            "aggregation.rule",
+            rule,
+            not _takes_model(rule),
+            "a rule that does not take the model from which updates start",
+        ),
         (
             "optimizer.shared-momentum",
             momentum,
@@ -255,7 +266,6 @@ def check_fragments(config: Settings, gate: str, measure: Measure) -> None:
     if config.fragments == 1:
         return
     momentum, rule = config.shared_momentum, config.aggregator
-    cuts = rule == AUTO or rule_named(rule).begin is AggregationRule.begin
     _must_hold(
         "links.fragments",
         ("work", config.work, config.work == "local", "local"),
@@ -263,7 +273,7 @@ def check_fragments(config: Settings, gate: str, measure: Measure) -> None:
         ("client.app", config.client_app, config.client_app == "fedgc", "fedgc"),
         ("links.kind", config.link, config.link == "session", "session"),
         ("optimizer.shared-momentum", momentum, momentum in (AUTO, "off"), "off or auto"),
-        ("aggregation.rule", rule, cuts, "a rule that does not look at whole tensors"),
+        ("aggregation.rule", rule, not _takes_model(rule), "a rule that does not look at whole tensors"),
         ("gate.name", gate, measure == "none", "a gate without a measure, such as every or pace,"),
     )
 
