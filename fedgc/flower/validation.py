@@ -2,7 +2,8 @@
 
 A model takes figures of clients until the second model after it is made, those of the server whenever they
 come. It counts for the best model once: when all clients that score models have answered, or with the figures
-that are there by then.
+that are there by then. Where late updates count, some clients are always behind: each counts with the figures
+of the last model that it has scored, and the run judges a model also without the others.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -40,6 +41,7 @@ class _Model:
     round: int  # that made it
     checkpoint: Checkpoint | None = None
     entered: bool = False  # in the search for the best one
+    judged: bool = False  # by the figures of clients
     on_server: float | None = None  # the followed figure, by the server's own evaluation
 
 
@@ -62,7 +64,10 @@ class Validation:
         """
         self._judge = judge or (lambda _version, _figures: None)
         self._sink, self._log, self._pin = sink, log, pin
-        self._figures, self._every = ClientFigures(), config.evaluate_every
+        self._figures, self._every = (
+            ClientFigures(carries=config.late_updates == "count"),
+            config.evaluate_every,
+        )
         self._models: dict[int, _Model] = {}
         self._newest = self._first = 0
         self._search = BestModelSearch(config.best, config.best_is, config.best_patience, best)
@@ -88,6 +93,8 @@ class Validation:
         for old in sorted(self._models):
             self._show(old)
             if old < version - 1:
+                if self._figures.carries and self._figures.answered(old):
+                    self._judge_by_clients(old)
                 self._enter(old)
                 self._forget(old)
         self._models[version] = _Model(round_, checkpoint if self._search.figure else None)
@@ -107,7 +114,7 @@ class Validation:
         model = self._models.get(event.version)
         if model is None:  # it takes no more figures, or there never was one
             return
-        event = self._figures.enter(event)
+        event = self._figures.enter(event, present)
         self._scorers.add(event.client)
         if (since := self._working.pop(event.client, None)) is not None:
             self._longest_s = max(self._longest_s, event.now - since)
@@ -118,11 +125,16 @@ class Validation:
             self._sink.scored(model.round, event.client, event.samples, dict(event.figures))
         if self._is_complete(event.version, present):
             self._judged = True
-            if not self._on_server:
-                self._judge(event.version, self._figures.median(event.version))
+            self._judge_by_clients(event.version)
             self._show(event.version)
             self._enter_before(event.version)
             self._enter(event.version)
+
+    def _judge_by_clients(self, version: int) -> None:
+        model = self._models[version]
+        if not (self._on_server or model.judged):
+            model.judged = True
+            self._judge(version, self._figures.median(version))
 
     def is_evaluated(self, version: int, round_: int) -> bool:
         """Whether the server or a client evaluates the model of this round."""

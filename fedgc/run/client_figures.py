@@ -13,6 +13,9 @@ VERSIONS_KEPT: Final = 2  # of which figures still come in: the newest, and the 
 class ClientFigures:
     """Collects the figures of the newest models.
 
+    If it `carries`, a client that has not scored a model counts with the figures of the last one that it has
+    scored. So models are compared by the same clients, although clients that are behind score few of them.
+
     >>> figures = ClientFigures()
     >>> _ = figures.enter(Scored(0.0, "a", 1, 10, (("accuracy", 0.5),)))
     >>> _ = figures.enter(Scored(0.0, "b", 1, 30, (("accuracy", 0.9),)))
@@ -20,23 +23,33 @@ class ClientFigures:
     ({'accuracy': 0.8}, True)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, carries: bool = False) -> None:
+        self.carries: Final = carries
         self._scores: dict[int, dict[str, Scored]] = {}
         self._names: dict[str, set[str]] = {}  # of the figures of each client
+        self._last: dict[str, Scored] = {}  # of each client, if it carries
+        self._before: dict[int, dict[str, Scored]] = {}  # those at the first score of a version
 
-    def enter(self, scored: Scored) -> Scored:
+    def enter(self, scored: Scored, present: Collection[str] | None = None) -> Scored:
         """Enter the figures of a client, the last of a version counts; return those that count.
 
-        A client may name so many over the run as of one model, so that names cannot fill the store.
+        Clients not `present` are left out. A client may name so many figures over the run as of one model, so
+        that names cannot fill the store.
         """
         names = self._names.setdefault(scored.client, set())
         new = [name for name, _ in scored.figures if name not in names]
         names.update(new[: MOST_FIGURES - len(names)])
         kept = tuple(each for each in scored.figures if each[0] in names)
         scored = replace(scored, figures=kept)
+        if scored.version not in self._scores:
+            self._before[scored.version] = dict(self._last)
         self._scores.setdefault(scored.version, {})[scored.client] = scored
         for old in sorted(self._scores)[:-VERSIONS_KEPT]:
-            del self._scores[old]
+            del self._scores[old], self._before[old]
+        if self.carries:
+            self._last[scored.client] = scored
+            there = self._last.keys() if present is None else set(present)
+            self._last = {client: each for client, each in self._last.items() if client in there}
         return scored
 
     def complete(self, version: int, clients: Collection[str]) -> bool:
@@ -51,7 +64,7 @@ class ClientFigures:
         """Return the means over the clients that report a figure, weighted by their samples."""
         sums: dict[str, float] = {}
         weights: dict[str, int] = {}
-        for each in self._scores.get(version, {}).values():
+        for each in self._of(version):
             for name, value in each.figures:
                 sums[name] = sums.get(name, 0.0) + each.samples * value
                 weights[name] = weights.get(name, 0) + each.samples
@@ -60,7 +73,10 @@ class ClientFigures:
     def median(self, version: int) -> Mapping[str, float]:
         """Return the medians over the clients that report a figure, each counting once."""
         values: dict[str, list[float]] = {}
-        for each in self._scores.get(version, {}).values():
+        for each in self._of(version):
             for name, value in each.figures:
                 values.setdefault(name, []).append(value)
         return {name: median(each) for name, each in values.items()}
+
+    def _of(self, version: int) -> Collection[Scored]:
+        return (self._before.get(version, {}) | self._scores.get(version, {})).values()

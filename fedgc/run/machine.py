@@ -451,7 +451,7 @@ class Run:
 
     def _finish(self, reason: str, *, complete: bool, lacks_clients: bool = False) -> list[Output]:
         self.finished = True
-        return [Finished(reason, complete, lacks_clients)]
+        return [*self._late.dropped(), Finished(reason, complete, lacks_clients)]
 
     # ---- the gate, and the state for a resume
 

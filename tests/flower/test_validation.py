@@ -38,7 +38,14 @@ class Run:
     def __init__(self, **settings: object) -> None:
         self.sink, self.pinned = Kept(), []
         log = logging.getLogger("test")
-        self.validation = Validation(config_of(settings), self.sink, log, self.pinned.append)
+        self.judged: dict[int, float] = {}
+        self.validation = Validation(
+            config_of(settings),
+            self.sink,
+            log,
+            self.pinned.append,
+            judge=lambda version, figures: self.judged.update({version: figures.get("accuracy")}),
+        )
         self.validation.begin(0, 0, checkpoint(0))
 
     def make(self, version: int, *values: float) -> None:
@@ -110,6 +117,33 @@ def test_model_counts_once_without_slow_client() -> None:
     assert run.validation.ending is None
     run.make(5)
     assert run.validation.ending is not None
+
+
+def test_client_that_is_behind_counts_with_its_last_figures() -> None:
+    """Else a model that the clients with easy data alone have scored would be the best one."""
+    run = Run(best="accuracy", work="local", late_updates="count")
+    run.score(0, 0.1, 0.1)
+    run.make(1, 0.5, 0.3)
+    run.make(2, 0.9)
+    run.make(3, 0.8, 0.7)
+    run.make(4, 0.75)
+    run.make(5)
+    run.make(6)
+    means = {round_: pytest.approx(mean["accuracy"]) for round_, mean in run.sink.means.items()}
+    assert means == {0: 0.1, 1: 0.4, 2: 0.6, 3: 0.75, 4: 0.725}
+    assert [best.version for best in run.sink.bests] == [0, 1, 2, 3]
+    assert run.judged == means, "so a collapse is seen although some client is always behind"
+
+
+def test_client_that_is_gone_counts_no_more() -> None:
+    run = Run(work="local", late_updates="count")
+    run.score(0, 0.1, 0.1)
+    run.validation.made(1, 1, checkpoint(1))
+    run.score(1, 0.5, present=("a",))
+    run.make(2, 0.6)
+    run.make(3)
+    run.make(4)
+    assert run.sink.means[2] == {"accuracy": 0.6}
 
 
 def test_patience_ends_run_as_complete() -> None:

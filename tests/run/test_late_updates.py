@@ -174,6 +174,14 @@ def test_leaving_client_is_asked_for_its_steps():
     assert fleet.told(Work, LATE)[-1].round == 2, "it gets no more work"
 
 
+def test_client_behind_is_free_once_run_is_over():
+    """So that it scores the last model: it scores none while it trains."""
+    fleet = Late(rounds=1)
+    fleet.do_round()
+    assert fleet.run.finished
+    assert fleet.told(Close, LATE) == [Close(LATE, 1, "synced", frees=True)]
+
+
 def test_run_that_goes_back_takes_no_update_from_abandoned_models():
     fleet = behind()
     fleet.run.goes_back = True
