@@ -11,6 +11,7 @@ from fedgc.messages import (
     Failed,
     Held,
     Joined,
+    Kept,
     Leaving,
     Lost,
     Refuse,
@@ -129,6 +130,23 @@ def test_client_counts_once_in_round():
     assert isinstance(fleet.send(LATE)[0], Add)
     fleet.do_round()
     assert fleet.rows[2][LATE] == 5
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_client_that_trains_on_and_comes_back_has_work(*, keeps):
+    """Its late update is in the sum of the round that collects, so it is asked for the next one after it."""
+    fleet = behind()
+    fleet.send(LATE)
+    fleet.work(*CLIENTS)
+    work, holds = fleet.told(Work, LATE)[-1], fleet.run._clients.present[LATE].holds
+    fleet.clients[LATE].restart(keeps=keeps)
+    kept = (Kept(work.version, work.order[0], 5),) if keeps else ()
+    fleet.say(Joined(fleet.now, LATE, True, holds, kept))
+    fleet.send(*QUICK)
+    fleet.say(Tick(fleet.now + 1.0))
+    assert fleet.told(Work, LATE)[-1].round == (2 if keeps else 3)
+    fleet.work(*CLIENTS)
+    assert fleet.sending[LATE].round == (2 if keeps else 3)
 
 
 @pytest.mark.parametrize("is_back", [False, True])

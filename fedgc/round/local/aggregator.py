@@ -103,12 +103,14 @@ class WeightedMean(Aggregator):
         return self._trains_on
 
     def returned(self, event: Joined) -> Sequence[Command]:
-        """Ask a client again for the update that it owes; one that lost its steps owes none."""
+        """Ask a client again for the update that it owes, or let it train on, if it has kept steps."""
         w = self._roster.w[event.client]
         steps = self.reports.kept(w, event)
         self.reports.enter(w, event, steps, event.now, owes=True)
         if not steps:
             self.lost(w)
+        if w in self._trains_on:
+            return [self.reports.work(w, live=event.live, order=self.reports.numbers(w))]
         if w not in self._owing:
             return ()
         self._lateness.again(w, event.now)
