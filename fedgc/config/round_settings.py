@@ -101,7 +101,7 @@ class RoundSettings:
         "wait",
         "local work: updates that are not here when timing.quorum of the clients have sent theirs; wait: the "
         "round waits for them, within its limits; count: it ends, and each counts in the round in which it "
-        "comes, the less the older its model is",
+        "comes, the more the older its model is, at most 2 times",
     )
     samples: str = setting(
         "aggregation.samples",

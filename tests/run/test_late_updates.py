@@ -1,9 +1,11 @@
 """Test updates that come after their round: who is left behind, what counts, and what becomes of it."""
 
 import math
+from dataclasses import fields
 
 import pytest
 
+from fedgc.config import RunConfig
 from fedgc.messages import (
     Add,
     Close,
@@ -114,6 +116,12 @@ def test_weight_grows_with_missed_models_up_to_limit():
             fleet.do_round()
         weights.append(fleet.send(LATE)[0].weights[0] / SAMPLES)
     assert weights == pytest.approx([math.sqrt(2), math.sqrt(3), 2.0, MOST])
+
+
+def test_setting_says_most_weight():
+    """A reader of FedBuff expects less weight for older models."""
+    says = next(each for each in fields(RunConfig) if each.name == "late_updates").metadata["says"]
+    assert f"the more the older its model is, at most {MOST:g} times" in says
 
 
 def test_client_counts_once_in_round():
