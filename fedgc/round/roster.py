@@ -109,6 +109,11 @@ class Roster:
         if client in self.w:
             self.came.add(self.w[client])
 
+    @property
+    def counted(self) -> set[int]:
+        """The clients of this plan whose updates of earlier rounds are in this round's sum."""
+        return {self.w[client] for client in self.late if client in self.w}
+
     def fails(self, client: str, reason: str) -> None:
         """Note why no update of an earlier round comes from a client."""
         w = self.w.get(client)

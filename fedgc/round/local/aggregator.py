@@ -188,8 +188,8 @@ class WeightedMean(Aggregator):
     @property
     def _comes_later(self) -> int:
         """The number of clients that were not asked in this round, and whose updates may come in it."""
-        on = sum(not self._is_counted(w) for w in self._trains_on)
-        return on + len(self._roster.behind)
+        trains_on, counted = self._trains_on, self._roster.counted
+        return len(trains_on) - len(counted & trains_on.keys()) + len(self._roster.behind)
 
     def _is_counted(self, w: int) -> bool:
         """Whether an earlier update of a client is in the sum: it counts once in a round."""

@@ -66,9 +66,9 @@ class UpdateLateness:
         quick clients make no model alone (`Plan.fewest`). Then updates that are due soon are awaited.
         """
         roster, staying = self._roster, self._reports.staying
-        counted = {roster.w[client] for client in roster.late if client in roster.w}
-        own = math.ceil(roster.plan.quorum * len(staying - counted))
-        of_all = roster.plan.quorum_of(len(staying | roster.behind | counted))
+        counted = roster.counted
+        own = math.ceil(roster.plan.quorum * (len(staying) - len(counted & staying)))
+        of_all = roster.plan.quorum_of(len(staying) + len(roster.behind) + len(counted - staying))
         if (owing and came < own) or ((owing or later) and came + len(counted) < of_all):
             return math.inf
         begun, upload_s = self._begun or 0.0, roster.upload_s

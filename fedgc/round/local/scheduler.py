@@ -134,8 +134,9 @@ class LocalScheduler(Scheduler):
     def progress(self) -> tuple[int, int, int]:
         """Return (clients that have reached the target or whose late update came, clients, the quorum)."""
         roster, staying = self._roster, self._reports.staying
-        able = self._counted_on + len(roster.behind | roster.came - staying)
-        return len(self._reports.arrived | roster.came), able, roster.plan.quorum_of(able)
+        able = self._counted_on + len(roster.behind) + len(roster.came - staying)
+        arrived = self._reports.arrived
+        return len(arrived) + len(roster.came - arrived), able, roster.plan.quorum_of(able)
 
     @property
     def summary(self) -> WorkSummary:
