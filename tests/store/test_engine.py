@@ -5,6 +5,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
@@ -151,43 +152,39 @@ def test_reading_creates_nothing(tmp_path):
     assert not path.parent.exists()
 
 
-def test_read_only_store_is_readable_and_write_is_reported():
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """The store of one client, in a folder that users without privileges can enter."""
     folder = Path(tempfile.mkdtemp(prefix="fedgc-read-only-"))
-    try:
-        path = folder / "store.db"
-        with Store.open(str(path)) as store:
-            store.write(Seen(1.0, "a"))
-        path.chmod(0o444)
-        folder.chmod(0o755)
-        with unprivileged():
-            with Store.open(str(path), reads_only=True) as store:
-                assert [client.client for client in store.clients()] == ["a"]
-            with pytest.raises(EdgeFailed, match="is read-only") as failure:
-                Store.open(str(path))
-        one_line(failure)
-    finally:
-        shutil.rmtree(folder)
+    with Store.open(str(folder / "store.db")) as store:
+        store.write(Seen(1.0, "a"))
+    folder.chmod(0o755)
+    yield folder / "store.db"
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
 
 
-def test_reader_in_read_only_folder_sees_later_writes():
-    folder = Path(tempfile.mkdtemp(prefix="fedgc-read-only-"))
-    try:
-        path = folder / "store.db"
-        with Store.open(str(path)) as store:
-            store.write(Seen(1.0, "a"))
-        path.chmod(0o644)
-        folder.chmod(0o555)
-        with unprivileged(), Store.open(str(path), reads_only=True) as reader:
-            assert [client.client for client in reader.clients()] == ["a"]
-            with privileged():
-                folder.chmod(0o755)
-                with Store.open(str(path)) as store:
-                    store.write(Seen(2.0, "b"))
-                folder.chmod(0o555)
-            assert [client.client for client in reader.clients()] == ["a", "b"]
-    finally:
-        folder.chmod(0o755)
-        shutil.rmtree(folder)
+def test_read_only_store_is_readable_and_write_is_reported(shared):
+    shared.chmod(0o444)
+    with unprivileged():
+        with Store.open(str(shared), reads_only=True) as store:
+            assert [client.client for client in store.clients()] == ["a"]
+        with pytest.raises(EdgeFailed, match="is read-only") as failure:
+            Store.open(str(shared))
+    one_line(failure)
+
+
+def test_reader_in_read_only_folder_sees_later_writes(shared):
+    shared.chmod(0o644)
+    shared.parent.chmod(0o555)
+    with unprivileged(), Store.open(str(shared), reads_only=True) as reader:
+        assert [client.client for client in reader.clients()] == ["a"]
+        with privileged():
+            shared.parent.chmod(0o755)
+            with Store.open(str(shared)) as store:
+                store.write(Seen(2.0, "b"))
+            shared.parent.chmod(0o555)
+        assert [client.client for client in reader.clients()] == ["a", "b"]
 
 
 def test_file_turned_read_only_is_reported_on_write(tmp_path):
