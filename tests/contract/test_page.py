@@ -4,7 +4,6 @@ The demo has one slow client and one that is killed; the page has no other data.
 show whether the charts draw their data. Screenshots for review are in build/screenshots."""
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -18,24 +17,17 @@ import pytest
 from fedgc.errors import FedgcError
 from fedgc.store.database import Store
 from fedgc.web.serve import Place, Served
+from tests.contract.chromium import CHROMIUM, WAIT_MS, launched, until
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 imaging = pytest.importorskip("PIL.Image", reason="pillow is not installed")
 
 pytestmark = pytest.mark.contract
 
 SHOTS = Path(__file__).parents[2] / "build" / "screenshots"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 PROGRAM = "import sys; sys.argv[0] = 'fedgc'; from fedgc.cli import main; main()"
 ROUNDS = 24
 SCALE = 2
 LEFT, RIGHT = 46, 10  # of a chart: where its drawing begins and ends
-WAIT_MS = 120_000
-LOOK_MS = 200  # between two looks at the page: each costs the browser something, while a run goes on
 
 
 class Demo:
@@ -89,10 +81,8 @@ def served(demo: Demo) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def browser(demo: Demo):
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with launched() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -118,14 +108,6 @@ def done(page, demo: Demo):
     demo.until(ROUNDS)
     until(page, "document.getElementById('state').textContent === 'completed'")
     return page
-
-
-def until(page, condition: str) -> None:
-    """Wait until the page says so (its own way to wait evaluates words, which the page forbids)."""
-    end = time.monotonic() + WAIT_MS / 1000
-    while not page.evaluate(condition):
-        assert time.monotonic() < end, f"it did not come to {condition}"
-        page.wait_for_timeout(LOOK_MS)
 
 
 def picture(page, served: Served) -> dict:

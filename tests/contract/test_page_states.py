@@ -10,17 +10,16 @@ from fedgc.store.records import Begun, Evaluated
 from fedgc.web.report import report_of
 from fedgc.web.report_page import report_page
 from fedgc.web.serve import Place, Served
-from tests.contract.test_page import CHROMIUM, FLAGS, WAIT_MS, until
+from tests.contract.chromium import WAIT_MS, launched, until
 from tests.web.run_of_four import START, tell_a_run
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = pytest.mark.contract
+
 NAME = "accuracy-of-the-" + "model" * 20
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory):
-    if CHROMIUM is None:
-        pytest.skip("no Chromium here: neither chromium nor chromium-browser found")
     with Store.open(str(tmp_path_factory.mktemp("store") / "fedgc.db")) as store:
         tell_a_run(store, "spring", 6)
         for number in (4, 5, 6):
@@ -37,10 +36,8 @@ def served(store: Store):
 
 @pytest.fixture(scope="module")
 def browser(served: Served):
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with launched() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
