@@ -21,6 +21,10 @@ also run with honest clients and uneven data, beside the weighted mean:
     inner product    the honest mean times -0.5 (Xie et al., 2019)
     samples          noise, and 10^15 samples announced
     mute             reports its steps and never sends its update
+    turn             the honest mean times 5 in the first half of the run, then times -5
+
+The default rule, `auto`, also evaluates models without outliers. `bounded-mean` is the same rule without
+these evaluations.
 """
 
 import math
@@ -38,6 +42,7 @@ from numpy.typing import NDArray
 from benchmarks.images import images
 from benchmarks.report import Figure, Report, Value, machine
 from benchmarks.scene import LINK_S, read
+from fedgc.aggregators import BOUNDED
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed
 from fedgc.messages import Repair, Reveal
@@ -52,8 +57,9 @@ NOISE: Final = 10.0
 CLAIMED: Final = 10**15  # samples
 SPREADS: Final = 1.5
 SHORT: Final = -0.5
+LONG: Final = 5.0
 FLEETS: Final = ((4, 1), (8, 2))  # clients, hostile ones
-RULES: Final = ("auto", "weighted-mean", "trimmed-mean", "median", "multi-krum")
+RULES: Final = ("auto", "bounded-mean", "weighted-mean", "trimmed-mean", "median", "multi-krum")
 OPTIONS: Final[Mapping[str, str]] = {"trimmed-mean": "trim=0.25", "multi-krum": "f=2"}
 NEEDS: Final[Mapping[str, int]] = {"multi-krum": 7}  # clients
 UNEVEN: Final = ("own labels", "shards", "half")
@@ -92,6 +98,11 @@ ATTACKS: Final[Mapping[str, Send]] = {
     ),
     "samples": lambda _e, update, command: _long_noise(update, np.random.default_rng(command.round)),
     "mute": lambda _e, update, _c: update,
+    "turn": lambda engines, _u, command: _against(
+        engines,
+        command,
+        lambda all_u: np.float32(LONG if command.round <= ROUNDS // 2 else -LONG) * all_u.mean(axis=0),
+    ),
 }
 
 
@@ -175,6 +186,7 @@ def _run(fleet: Fleet, rule: str, rounds: int, seed: int) -> tuple[float, float]
     config = RunConfig(
         rounds=rounds, seed=seed, gate="every", min_clients=fleet.clients,
         aggregator=rule, aggregator_options=OPTIONS.get(rule, ""),
+        check_outliers="off" if rule == BOUNDED else "auto",
     )  # fmt: skip
     job = Job(
         _announced(_task(fleet, seed), fleet),
@@ -264,6 +276,11 @@ def bench_hostile(*, quick: bool) -> Report:
         "worst_time_ratio": max(worst("time_ratio", "auto", clients) for clients, _ in FLEETS),
         "worst_accuracy_loss_points_weighted_mean": worst("lost_points", "weighted-mean", 4),
     }
+    if not quick:
+        for clients, of in FLEETS:
+            figures[f"worst_accuracy_loss_points_{of}_of_{clients}_unchecked"] = worst(
+                "lost_points", BOUNDED, clients
+            )
     for rule in rules:
         if rule != "weighted-mean":
             figures[f"honest_cost_points_{rule.replace('-', '_')}"] = max(

@@ -309,6 +309,7 @@ WORDS = {
 
 
 OF_FEW_RUNS = (
+    "check_outliers",
     "clients_per_round",
     "fragments",
     "late_updates",
@@ -384,8 +385,8 @@ def test_every_setting_is_documented_with_default():
 def test_auto_is_allowed_exactly_where_type_allows_it():
     automatic = {name for name in NAMES if AUTO in choices(name)}
     assert automatic == {
-        "aggregator", "best_is", "blocks", "deadline_s", "gate", "gate_budget", "late_s", "link",
-        "local_steps", "lockstep", "privacy_noise", "quorum", "receivers", "replicas", "rollback",
+        "aggregator", "best_is", "blocks", "check_outliers", "deadline_s", "gate", "gate_budget", "late_s",
+        "link", "local_steps", "lockstep", "privacy_noise", "quorum", "receivers", "replicas", "rollback",
         "shared_momentum", "upload_deadline_s",
     }  # fmt: skip
     for name in automatic:
@@ -546,6 +547,22 @@ def test_late_updates_are_refused_where_rounds_need_their_own(other, needed):
     said = refused({"late_updates": "count", **other})
     assert said.startswith(f"setting {needed}")
     assert said.endswith("with aggregation.late-updates = count")
+
+
+@pytest.mark.parametrize(
+    ("other", "needed"),
+    [
+        ({"work": "coded"}, "work: saw coded, needed local"),
+        ({"secrecy": "masked", "federation": "x"}, "secrecy: saw masked, needed open"),
+        ({"client_app": "stock"}, "client.app: saw stock, needed fedgc"),
+        ({"fragments": 2, "link": "session"}, "links.fragments: saw 2, needed 1"),
+        ({"evaluate_every": 0}, "history.evaluate-every: saw 0, needed 1 or more"),
+        ({"aggregator": "weighted-mean"}, "aggregation.rule: saw weighted-mean, needed auto or another rule"),
+    ],
+)
+def test_outlier_checks_need_single_updates_and_evaluations(other, needed):
+    said = refused({"check_outliers": "on", **other})
+    assert said == f"setting {needed} with aggregation.check-outliers = on"
 
 
 def test_late_updates_choose_gate_and_no_shared_momentum():

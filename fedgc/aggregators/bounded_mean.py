@@ -8,17 +8,22 @@ from it, or is far too long, counts with a limited part. With shared momentum, u
 close together, so a false one is bounded tightly. Without a center, in the first round, it is a bound of the
 norm (Sun et al., arXiv 1911.07963). One or two updates are bounded by the distances of the last
 round that had more.
+
+If the server evaluates models, an outlier without which they are better is left out, and one with which they
+are better may be `WIDER` times as far (`outlier_check`).
 """
 
 import math
 from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgc.aggregators.collecting import Update
+from fedgc.aggregators.outlier_check import MOST_BYTES, Benefits, OutlierCheck
 from fedgc.aggregators.rule import AggregationRule, Vector
 from fedgc.errors import BadSetting, Refused
 from fedgc.large_vectors import in_tiles, squared_length
@@ -28,6 +33,8 @@ HELD_BYTES: Final = 1 << 30  # which take at most this much room, except for the
 LEAST_HELD: Final = 3
 FEWEST: Final = 3  # distances
 OUTLIER: Final = 0.2  # less of an update than this counts
+CHECKED: Final = 2 / 3  # less of an update than this is within the bound: its client may be checked
+WIDER: Final = 4.0  # times the bound, for an outlier that makes models better
 
 
 class BoundedMean(AggregationRule):
@@ -54,6 +61,9 @@ class BoundedMean(AggregationRule):
         self._moved: list[float] = []  # those of both rounds above 0, the smallest first
         self._parts: dict[str, float] = {}  # of updates that do not count in full
         self._outliers: Mapping[str, float] = {}
+        self._benefits = Benefits()
+        self._candidate: _Candidate | None = None  # for the check of this round
+        self._check: OutlierCheck | None = None
 
     @property
     def outliers(self) -> Mapping[str, float]:
@@ -78,6 +88,7 @@ class BoundedMean(AggregationRule):
 
     def result(self) -> Vector | None:
         """Return the center and the mean difference from it; it is the next round's center."""
+        self._check = None
         if not self._distances:
             return None
         if self._held:
@@ -86,10 +97,17 @@ class BoundedMean(AggregationRule):
         mean, weight = self._sum, self._weight
         distances, room = self._distances, self._room
         self._outliers = {client: part for client, part in self._parts.items() if part < OUTLIER}
+        candidate = self._candidate
         self.clear()
         if mean is None or not weight:
+            self._benefits.clear()  # it may be that all updates are of clients that are left out
             raise Refused("aggregator bounded-mean: saw updates of weight 0, needed more than 0")
+        difference = candidate.difference(mean, weight, self._center) if candidate is not None else None
         self._center = self._mean(mean, weight, room)
+        if candidate is not None and difference is not None:
+            length = math.sqrt(squared_length(lambda part, _: mean[part], mean.size))
+            client, counts = candidate.update.client, candidate.counts
+            self._check = OutlierCheck(client, counts, difference, length)
         if len(_moved(distances)) >= FEWEST:
             self._before = distances
         self._moved = _moved(self._before)
@@ -111,19 +129,31 @@ class BoundedMean(AggregationRule):
         return copy
 
     def memory(self) -> Mapping[str, NDArray[Any]]:
-        """Return the center, and the distances of the last round."""
-        return {} if self._center is None else {"center": self._center, "before": np.array(self._before)}
+        """Return the center, the distances of the last round, and what checks have shown."""
+        if self._center is None:
+            return {}
+        return {"center": self._center, "before": np.array(self._before), **self._benefits.memory()}
 
     def recall(self, memory: Mapping[str, NDArray[Any]]) -> None:
         """Continue with this center."""
         if memory:
             self._center, self._before = memory["center"], memory["before"].tolist()
             self._moved = _moved(self._before)
+            self._benefits.recall(memory)
+
+    @property
+    def check(self) -> OutlierCheck | None:
+        """The outlier of the last mean that was checked least often, of equals the farthest."""
+        return self._check
+
+    def checked(self, client: str, gain: float) -> None:
+        """Take in whether the last model is better with an outlier."""
+        self._benefits.enter(client, gain)
 
     def clear(self) -> None:
         """Discard the updates of a round; the center stays."""
         self._held, self._sum, self._weight, self._distances, self._parts = [], None, 0.0, [], {}
-        self._room, self._moved = None, _moved(self._before)
+        self._room, self._candidate, self._moved = None, None, _moved(self._before)
 
     def _bound_of(self, moved: Sequence[float]) -> float:
         """Return the bound, of sorted distances above 0; of two clients neither can be outvoted."""
@@ -144,11 +174,15 @@ class BoundedMean(AggregationRule):
             self._room = update.vector
 
     def _enter(self, update: Update, distance: float, bound: float) -> None:
-        part = min(1.0, bound / distance) if distance else 1.0
-        if part < 1.0:
-            self._parts[update.client] = part
+        part, counts = min(1.0, bound / distance) if distance else 1.0, True
+        if self.checks:
+            part, counts = self._judged(update, part)
+        if part < 1.0 or not counts:
+            self._parts[update.client] = part if counts else 0.0
         if self._sum is None:
             self._sum = np.zeros(update.vector.size, np.float32)
+        if not counts:
+            return
         factor, center = np.float32(update.weight * part), self._center
         total, vector = self._sum, update.vector
 
@@ -159,6 +193,47 @@ class BoundedMean(AggregationRule):
 
         in_tiles(vector.size, enter)
         self._weight += update.weight
+
+    def _judged(self, update: Update, part: float) -> tuple[float, bool]:
+        """Return the part of an update, and whether it counts, by what checks of its client have shown."""
+        client, counts = update.client, not self._benefits.harms(update.client)
+        if (part < CHECKED or not counts) and update.vector.nbytes <= MOST_BYTES:
+            inside = part  # the bound
+            if self._benefits.helps(client):
+                part = min(1.0, WIDER * part)
+            candidate = _Candidate(update, part, counts, (self._benefits.checks(client), inside, client))
+            if self._candidate is None or candidate.order < self._candidate.order:
+                self._candidate = candidate
+        return part, counts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Candidate:
+    """An outlier that may be checked; those that come first in `order` are."""
+
+    update: Update
+    part: float  # that counts, or would count
+    counts: bool
+    order: tuple[int, float, str]
+
+    def difference(self, total: Vector, weight: float, center: Vector | None) -> Vector | None:
+        """Return the difference that this client makes to the mean; None if no other client is in it."""
+        others = weight - self.update.weight if self.counts else weight
+        if others <= 0:
+            return None
+        vector, difference = self.update.vector, np.empty_like(total)
+        all_of_it = self.update.weight / (others if self.counts else weight + self.update.weight)
+        factor, part = np.float32(-all_of_it if self.counts else all_of_it), np.float32(self.part)
+        divisor = np.float32(weight)
+
+        def enter(tile: slice) -> None:
+            step = vector[tile].copy() if center is None else vector[tile] - center[tile]
+            step *= part
+            step -= total[tile] / divisor
+            np.multiply(step, factor, out=difference[tile])
+
+        in_tiles(total.size, enter)
+        return difference
 
 
 def _moved(distances: Iterable[float]) -> list[float]:

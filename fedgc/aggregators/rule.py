@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgc.aggregators.outlier_check import OutlierCheck
+
 Vector = NDArray[np.float32]
 Shapes = Sequence[tuple[str, tuple[int, ...]]]  # the names and shapes of a vector's tensors, in its order
 
@@ -73,6 +75,23 @@ class AggregationRule(ABC):
         They are named in the log and in the history. By default there are none.
         """
         return {}
+
+    checks: bool = False
+    """Whether the server evaluates models, and so can answer a `check`; set before the first round."""
+
+    @property
+    def check(self) -> OutlierCheck | None:
+        """A client of the last mean whose influence the server should evaluate; by default none."""
+        return None
+
+    def checked(self, client: str, gain: float) -> None:  # noqa: B027  most rules check no client
+        """Take in the result of a check.
+
+        Args:
+            client: The client of the check.
+            gain: How much better the model of the round is with the client than without it, by an error or
+                another figure; below 0 if it is worse.
+        """
 
     def memory(self) -> Mapping[str, NDArray[Any]]:
         """Return what the rule remembers of past rounds, to resume a simulation; by default nothing."""

@@ -257,6 +257,22 @@ def check_late(config: Settings, gate: str, measure: Measure) -> None:
     )
 
 
+def check_outlier_checks(config: Settings) -> None:
+    """Raise BadSetting if there are no single updates whose influence could be evaluated."""
+    if config.check_outliers != "on":
+        return
+    _must_hold(
+        "aggregation.check-outliers = on",
+        ("work", config.work, config.work == "local", "local"),
+        ("secrecy", config.secrecy, config.secrecy == "open", "open"),
+        ("client.app", config.client_app, config.client_app == "fedgc", "fedgc"),
+        ("links.fragments", config.fragments, config.fragments == 1, "1"),
+        ("privacy.unit", config.privacy_unit, not config.is_private, "record (if any privacy)"),
+        ("history.evaluate-every", config.evaluate_every, bool(config.evaluate_every), "1 or more"),
+        ("aggregation.rule", config.aggregator, config.aggregator != PLAIN, "auto or another rule"),
+    )
+
+
 def check_fragments(config: Settings, gate: str, measure: Measure) -> None:
     """Raise BadSetting if parts of the model cannot be exchanged in turn with these settings."""
     if config.download_codec != EXACT and config.client_app == "stock":

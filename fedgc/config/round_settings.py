@@ -116,6 +116,14 @@ class RoundSettings:
         "off: never",
     )
 
+    check_outliers: Literal["auto", "on", "off"] = setting(
+        "aggregation.check-outliers",
+        AUTO,
+        "auto: if the task evaluates models, bounded-mean leaves out outliers without which they are better, "
+        "and bounds those less with which they are better; on: also with evaluate_fn, which is then called "
+        "twice in a round with outliers; off: by their distance alone",
+    )
+
     # Gate
     gate: str | Auto = setting(
         "gate.name",

@@ -77,6 +77,7 @@ class RunConfig(Settings):
         checks.check_validate_only(self)
         checks.check_secrecy(self, self.chosen_gate, self.measure)
         checks.check_aggregator(self)
+        checks.check_outlier_checks(self)
         checks.check_mixed_ranks(self)
         checks.check_samples(self)
         checks.check_privacy(self, self.chosen_gate, self.measure)

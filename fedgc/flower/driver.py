@@ -24,6 +24,7 @@ from fedgc.flower.event_guard import EventGuard
 from fedgc.flower.job import Job
 from fedgc.flower.left_out import LeftOut
 from fedgc.flower.live import LiveState
+from fedgc.flower.outliers import Outliers
 from fedgc.flower.privacy_account import PrivacyAccount
 from fedgc.flower.rollback import Rollback
 from fedgc.flower.round_line import line_of, with_traffic
@@ -114,12 +115,14 @@ class Driver:
         )
         self._ring: RingSum | None = None  # masked sum of the present round
         self._mean: Vector | None = None  # unmasked mean of a masked round
-        self._left_out = LeftOut(log)
-        self._sum = RoundSum(job.config, self.common.size, parameters=self.common.parameters)
-        self._privacy = PrivacyAccount(self._sum.private, job.federation, self.common, job.resume)
         self._background = BackgroundQueue(partial(log.log, WARNING, "%s"), self.model.nbytes)
         self._checkpoints, self._warn_once = CheckpointWriter(job, self._background, log), WarnOnce(log)
         self._shown, self._trimmed, self._live = 0.0, self._started, LiveState(job.config, self._started)
+        self._left_out, self._outliers = LeftOut(log), Outliers(job, self._live.names, self._warn_once)
+        self._sum = RoundSum(
+            job.config, self.common.size, parameters=self.common.parameters, checks=self._outliers.checks
+        )
+        self._privacy = PrivacyAccount(self._sum.private, job.federation, self.common, job.resume)
         self._faults, self._waits, self._hours = ClientFaults(), FruitlessWaits(), AnnouncedHours(job.sink)
         self.guard: Final = EventGuard(log, lambda: self._run.number)
         self._skipped = self._over = 0  # rounds
@@ -362,13 +365,15 @@ class Driver:
     # ---- a round's end
 
     def _apply(self, apply: Apply, link: Link) -> None:
-        stepped, change = self._stepped(apply), None
+        stepped, change, comparison = self._stepped(apply), None, None
         if back := self._rollback.take():
             self._left_out.drop(f"the run goes back to the model of round {back.round}")
             self._optimizer.restore(back.optimizer)
             self._sum = self._sum.anew()  # rules remember the last mean update
             self.model = back.model
         elif stepped is not None:
+            average = self._optimizer.average
+            comparison = self._outliers.comparison(self._sum, self.model, stepped[0], average)
             self.model, change = stepped
         self._publish(apply.version, link, change)
         if self._job.save:
@@ -376,7 +381,7 @@ class Driver:
         self._validation.made(apply.version, apply.round, self._checkpoints.due)
         every = self._job.config.evaluate_every
         if every and apply.round % every == 0:
-            self._evaluations.begin(apply.round, lambda: self.average)
+            self._evaluations.begin(apply.round, lambda: self.average, comparison)
         if self._validation.is_evaluated(apply.version, apply.round):
             self._rollback.made(self._checkpoints.due or self._checkpoint(apply.round, apply.version))
 
@@ -384,17 +389,11 @@ class Driver:
         """Return the model after the server's step, and its change; None without a finite mean update."""
         try:
             mean = self._taken_mean(apply)
-            self._name_outliers(apply.round)
+            self._outliers.report(apply.round, self._sum.outliers)
             return None if mean is None else self._optimizer.apply(self.model, mean, apply.version - 1)
         except Refused as error:
             self._left_out.note(apply.round, error)
             return None
-
-    def _name_outliers(self, round_: int) -> None:
-        for client, part in self._sum.outliers.items():
-            what = f"only {part:.1%} of its update counts: it is far from those of the others"
-            self._job.sink.audited("outlier", client, f"round {round_}: {what}")
-            self._warn_once(f"outlier {client}", round_, f"{self._live.names.get(client) or client}: {what}")
 
     def _taken_mean(self, apply: Apply) -> Vector | None:
         """Return the mean update of the round, if any, and reset the sum."""

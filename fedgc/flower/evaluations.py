@@ -1,12 +1,14 @@
 """The server's own evaluations of models, in the background."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from functools import partial
 
 from fedgc.errors import FedgcError
 from fedgc.flower.background import BackgroundQueue
 from fedgc.flower.job import Job
+from fedgc.flower.outliers import Comparison, Figures
 from fedgc.flower.privacy_account import PrivacyAccount
 from fedgc.flower.validation import Validation
 from fedgc.flower.warn_once import WarnOnce
@@ -26,21 +28,34 @@ class Evaluations:
     ) -> None:
         self._job, self._background, self._validation = job, background, validation
         self._privacy, self._warn_once = privacy, warn_once
-        self._under_way: list[tuple[int, Future[Mapping[str, float]]]] = []
+        self._under_way: list[tuple[int, Future[Figures]]] = []
+        self._compared: tuple[Future[Figures], Future[Figures], Comparison] | None = None
 
-    def begin(self, round_: int, model: Callable[[], Vector]) -> None:
-        """Evaluate the model of a round, if there is an evaluation function."""
-        if self._job.evaluate is not None:
-            measure = partial(self._job.evaluate, round_, model())
-        elif self._job.model.evaluates:
-            measure = partial(self._job.model.evaluate, model())
-        else:
+    def begin(self, round_: int, model: Callable[[], Vector], comparison: Comparison | None = None) -> None:
+        """Evaluate the model of a round, if there is an evaluation function, and perhaps one beside it.
+
+        Rounds that are faster than evaluations are compared with no other model.
+        """
+        if self._job.evaluate is None and not self._job.model.evaluates:
             return
         self._validation.evaluating(round_)
-        self._under_way.append((round_, self._background.submit("evaluation", round_, measure)))
+        future = self._background.submit("evaluation", round_, self._measure(round_, model()))
+        self._under_way.append((round_, future))
+        if comparison is not None and self._compared is None and len(self._under_way) == 1:
+            other = self._background.submit("comparison", round_, self._measure(round_, comparison.model()))
+            self._compared = future, other, comparison
+
+    def _measure(self, round_: int, model: Vector) -> Callable[[], Figures]:
+        if self._job.evaluate is not None:
+            return partial(self._job.evaluate, round_, model)
+        return partial(self._job.model.evaluate, model)
 
     def collect(self, *, wait: bool) -> None:
         """Hand on the figures that are there; with `wait`, those of all models."""
+        if self._compared is not None and all(each.done() for each in self._compared[:2]):
+            (*futures, comparison), self._compared = self._compared, None
+            with suppress(CancelledError, FedgcError):  # the figures of a round are handed on below
+                comparison.compare(*(each.result() for each in futures))
         while self._under_way and (wait or self._under_way[0][1].done()):
             round_, future = self._under_way.pop(0)
             found = None

@@ -47,6 +47,7 @@ from fedgc.messages import (
 )
 from fedgc.processes.temporary_folder import temporary_folder
 from fedgc.run.machine import Append, Apply, Run, RunParts
+from fedgc.run.outlier_gain import gain_of
 from fedgc.run.planner import Planner
 from fedgc.run.sample_pins import SamplePins
 from fedgc.sim.checkpoint import Checkpoint, Findings, Keeper, Made, Numbers, Part
@@ -315,7 +316,10 @@ class _Training:
         self.model = self._common.first()
         noise = np.random.default_rng([job.config.seed, PRIVACY])
         parameters = self._common.parameters
-        self._sum = RoundSum(job.config, self._common.size, noise.bytes, parameters=parameters)
+        evaluates = bool(job.config.evaluate_every) and self._common.evaluates
+        self._sum = RoundSum(
+            job.config, self._common.size, noise.bytes, parameters=parameters, checks=evaluates
+        )
         job.task.allow(job.config.placement)
         self._fleet = engines_of(job, folder)
         self._keeper: Keeper | None = None
@@ -417,7 +421,7 @@ class _Training:
         self._metrics, self._left_out = make() if keeper is None else keeper.made(make)
 
     def _applied(self, apply: Apply) -> Made:
-        left_out = ""
+        left_out, before = "", self.model
         try:
             mean = self._sum.mean(apply.weight, apply.round)
             if mean is not None:
@@ -427,8 +431,16 @@ class _Training:
             LOG.warning("round %d: %s: %s", apply.round, LEFT_OUT, left_out)
         self._load(apply.version)
         every = self._job.config.evaluate_every
-        due = every and apply.round % every == 0
-        return self._common.evaluate(self.average) if due else {}, left_out
+        if not every or apply.round % every:
+            return {}, left_out
+        figures = self._common.evaluate(self.average)
+        check = self._sum.check if self.model is not before else None
+        if check is not None:
+            other = self._optimizer.average(check.alternative(before, self.model))
+            gain = gain_of(figures, self._common.evaluate(other))
+            if gain is not None:
+                self._sum.checked(check.client, gain if check.counts else -gain)
+        return figures, left_out
 
 
 def train(

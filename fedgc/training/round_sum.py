@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from fedgc.aggregators import AggregationRule, Shapes, result_of
+from fedgc.aggregators import AggregationRule, OutlierCheck, Shapes, result_of
 from fedgc.codes import RunningSum
 from fedgc.config import RunConfig
 from fedgc.errors import ExtensionFailed
@@ -36,15 +36,17 @@ class RoundSum:
         entropy: Callable[[int], bytes] = os.urandom,
         *,
         parameters: int | None = None,
+        checks: bool = False,
     ) -> None:
         """Updates of all of the model have `size` numbers; noise is made from `entropy`.
 
-        The first `parameters` of them are those of parameters (all by default), the others of buffers.
+        The first `parameters` of them are those of parameters (all by default), the others of buffers. With
+        `checks` the caller evaluates models, and answers `check`.
         """
         self._counts_late = config.late_updates == "count"
         self._buffers = slice(size if parameters is None else parameters, size)
         self._known: dict[int, Vector] = {}  # the buffers of models from which updates may come
-        self.anew: Final = partial(RoundSum, config, size, entropy, parameters=parameters)
+        self.anew: Final = partial(RoundSum, config, size, entropy, parameters=parameters, checks=checks)
         self._size, self._fragments = size, config.fragments
         self._at, self._numbers = 0, size  # the fragment of the present round, and how many numbers it has
         self._name = config.chosen_rule
@@ -53,6 +55,9 @@ class RoundSum:
         self._rules: Sequence[AggregationRule] = (
             [config.new_rule() for _ in range(rules)] if self.private is None else [self.private]
         )
+        self._checks = checks and config.check_outliers != "off" and config.fragments == 1
+        for rule in self._rules:
+            rule.checks = self._checks
         self._updates = 0  # that the rule has taken in this round
         self._outliers: Mapping[str, float] = {}
         self._sum: RunningSum | None = None  # of codewords, once there is one
@@ -111,6 +116,19 @@ class RoundSum:
     def outliers(self) -> Mapping[str, float]:
         """The clients of the last mean whose updates are far from the others', with the part that counts."""
         return self._outliers
+
+    @property
+    def check(self) -> OutlierCheck | None:
+        """An outlier of the last mean whose influence is to be evaluated, if any."""
+        if not (self._checks and self._rules):
+            return None
+        with guarded(f"aggregation.rule {self._name}", error=ExtensionFailed):
+            return self._rules[0].check
+
+    def checked(self, client: str, gain: float) -> None:
+        """Pass on how much better the last model is with the client of a check."""
+        with guarded(f"aggregation.rule {self._name}", error=ExtensionFailed):
+            self._rules[0].checked(client, gain)
 
     @property
     def rules(self) -> Sequence[AggregationRule]:

@@ -17,6 +17,7 @@ from benchmarks.hostile import (
     _shares,
     _task,
 )
+from fedgc.messages import Reveal
 
 FEW = 6  # rounds
 
@@ -26,8 +27,20 @@ def test_attack_updates_match_hand_computed_ones() -> None:
     assert ATTACKS["none"](None, update, None) is update
     assert ATTACKS["flip x3"](None, update, None).tolist() == [-3, 6, -9]
     assert ATTACKS["zeros"](None, update, None).tolist() == [0, 0, 0]
-    assert len(ATTACKS) == 13
+    assert len(ATTACKS) == 14
     assert ROUNDS > FEW
+
+
+def test_client_that_turns_follows_honest_mean_at_first() -> None:
+    class Engines:
+        hostile, clients = 1, 3
+
+        def honest(self, w: int, command: Reveal) -> np.ndarray:
+            return np.float32([w, 2 * w])
+
+    first, last = (Reveal("client 0", round_, 0, "local", None) for round_ in (ROUNDS // 2, ROUNDS // 2 + 1))
+    assert ATTACKS["turn"](Engines(), None, first).tolist() == [7.5, 15.0]
+    assert ATTACKS["turn"](Engines(), None, last).tolist() == [-7.5, -15.0]
 
 
 def test_false_samples_are_announced_only() -> None:

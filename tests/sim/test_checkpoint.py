@@ -8,6 +8,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from fedgc.errors import BadSetting, EdgeFailed, Unusable
@@ -20,6 +21,7 @@ from fedgc.tuner.planner import Tuner
 from tests.outside_package import install
 from tests.sim.test_fleet import job
 from tests.sim.test_training import config
+from tests.sim.uneven_clients import data
 from tests.six_chunks import TASK, load
 
 WHOLE = r"^checkpoint .*run.ckpt: saw .*, needed a whole file$"
@@ -97,16 +99,30 @@ def stopped(of: Job, path, rounds: int, **options) -> Checkpoint:
     return checkpoint
 
 
+def with_checked_outliers() -> Job:
+    """So tight a bound that most updates are outliers, of which the evaluations tell the influence."""
+    of, rounds = job(), 20
+    changes = {"gate_period": 1, "aggregator_options": "factor=0.2", "rounds": rounds, "learning_rate": 0.5}
+    inputs, labels = (torch.from_numpy(each) for each in data())
+
+    def evaluate(module):
+        return {"loss": float(nn.functional.cross_entropy(module(inputs), labels))}
+
+    task, config = replace(of.task, evaluate=evaluate), replace(of.config, **changes)
+    return replace(of, task=task, config=config, scenario=of.scenario * 4)
+
+
 @pytest.mark.parametrize(
     ("of", "rounds"),
     [
+        (with_checked_outliers(), (12, 17)),
         (job(codec="int8", shared_momentum=0.3, server_optimizer="adam"), (3, 5)),
         (job(gate_period=1, privacy_noise=1.0, privacy_clip_quantile=0.5), (2, 4)),
         (coded(), (4, 6)),
         (coded(shared_momentum=0.3, blocks=2, gate_period=1), (3, 5)),
         (job(gate_period=1, aggregator="krum", aggregator_options="f=9"), (2, 4)),
     ],
-    ids=["local", "private", "coded", "coded with momentum", "updates left out"],
+    ids=["checked outliers", "local", "private", "coded", "coded with momentum", "updates left out"],
 )
 def test_resumed_simulation_gives_same_bits(tmp_path, of, rounds):
     path = tmp_path / "run.ckpt"
