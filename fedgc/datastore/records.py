@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedgc.datastore.chunk_bytes import RECORD, digest_of, record_digests
 from fedgc.datastore.chunk_store import ChunkStore
 from fedgc.datastore.manifest import Chunk, Manifest
-from fedgc.datastore.split import Site, own_manifest
+from fedgc.datastore.split import Site, changing
 from fedgc.errors import Unusable
 
 
@@ -23,8 +23,15 @@ def remove_records(store: ChunkStore, site: Site, records: Sequence[str]) -> Map
         Unusable: A record is in no chunk; nothing is changed.
         NotAdmitted: The store is of another site.
         Refused: A chunk is damaged.
+        EdgeFailed: The store failed, or another command changes data of this site.
     """
-    manifest = own_manifest(store, site)
+    with changing(store, site) as manifest:
+        return _removed(store, site, manifest, records)
+
+
+def _removed(
+    store: ChunkStore, site: Site, manifest: Manifest, records: Sequence[str]
+) -> Mapping[str, tuple[Chunk, ...]]:
     _remove_unlisted(store, manifest)  # of a removal that was interrupted
     wanted = dict(zip(map(bytes, record_digests(records)), records, strict=True))
     found = {chunk: _rows(store, site, manifest, chunk, wanted) for chunk in manifest.chunks}

@@ -1,7 +1,8 @@
 """Splits a dataset into chunks of equal size, whose samples are drawn at random."""
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,7 @@ from fedgc.datastore.chunk_store import ChunkStore
 from fedgc.datastore.keys import chunk_key, wrapped
 from fedgc.datastore.manifest import Chunk, Manifest
 from fedgc.errors import Unusable, text_of
-from fedgc.links.identity import Identity
+from fedgc.links.identity import Identity, hold
 
 SALT_BYTES: Final = 16
 TEXTS: Final = "SU"
@@ -97,20 +98,30 @@ def must_split(arrays: Arrays, chunks: int, store: ChunkStore, ids: str) -> tupl
 
 def admit(store: ChunkStore, site: Site, clients: Sequence[bytes]) -> Manifest:
     """Give the key of the store to these clients, and return the new manifest."""
-    manifest = own_manifest(store, site)
-    if not manifest.salt:
-        raise Unusable(f"chunk store {store.url}: its chunks are not encrypted, so there is no key to give")
-    key, keys = chunk_key(site.key, bytes.fromhex(manifest.salt)), dict(manifest.keys)
-    for client in clients:
-        keys[client.hex()] = wrapped(key, client, site.key.public).hex()
-    admitted = replace(manifest, keys=keys)
-    store.put_manifest(admitted, site.key)
+    with changing(store, site) as manifest:
+        if not manifest.salt:
+            raise Unusable(
+                f"chunk store {store.url}: its chunks are not encrypted, so there is no key to give"
+            )
+        key, keys = chunk_key(site.key, bytes.fromhex(manifest.salt)), dict(manifest.keys)
+        for client in clients:
+            keys[client.hex()] = wrapped(key, client, site.key.public).hex()
+        admitted = replace(manifest, keys=keys)
+        store.put_manifest(admitted, site.key)
     return admitted
 
 
-def own_manifest(store: ChunkStore, site: Site) -> Manifest:
-    """Return the manifest of a store; raise NotAdmitted if it is not of this site."""
-    return store.manifest(site.key.public.hex())
+@contextmanager
+def changing(store: ChunkStore, site: Site) -> Iterator[Manifest]:
+    """Yield the manifest of a store, which no other process changes until the end.
+
+    Raises:
+        NotAdmitted: The store is of another site.
+        EdgeFailed: Another process changes a manifest of this site.
+    """
+    used = "another command changes data of this site; try again once it has ended"
+    with hold(site.key.path, used) if site.key.path else nullcontext():
+        yield store.manifest(site.key.public.hex())
 
 
 def _samples(columns: Arrays, chunks: int, ids: str) -> int:

@@ -74,11 +74,13 @@ def check(public: bytes, signature: bytes, signed: bytes) -> str:
 
 
 @contextmanager
-def hold(path: Path) -> Iterator[Identity]:
+def hold(
+    path: Path, used: str = "another client uses it; give each its own `identity`"
+) -> Iterator[Identity]:
     """Lock the key file `path`, making the key if there is none; release it at the end."""
     lock = _lock(path)
     if lock is None:
-        raise EdgeFailed(f"key {path}: another client uses it; give each its own `identity`")
+        raise EdgeFailed(f"key {path}: {used}")
     try:
         yield open_key(path, makes=True)
     finally:
@@ -119,8 +121,11 @@ def hold_default(environment: Mapping[str, str]) -> Iterator[Identity]:
 
 
 def _lock(path: Path) -> int | None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise EdgeFailed(f"key {path}: {error.strerror}, needed a folder in which to lock it") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

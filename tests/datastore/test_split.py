@@ -1,5 +1,6 @@
 """Test how data is split, and how records are removed."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from fedgc.datastore import ChunkStore, read_arrays, remove_records, split
-from fedgc.datastore.manifest import read_manifest
-from fedgc.errors import BadMessage, NotAdmitted, Unusable
+from fedgc.datastore.manifest import Chunk, read_manifest
+from fedgc.errors import BadMessage, EdgeFailed, NotAdmitted, Unusable
 from tests.datastore.conftest import CHUNKS, SAMPLES, Ward, arrays, site_of
 
 
@@ -122,6 +123,26 @@ def test_interrupted_removal_is_finished_by_next_one(ward: Ward, monkeypatch: py
     with pytest.raises(Unusable, match="saw them in no chunk"):
         remove_records(ward.store, ward.site, ["p003"])
     assert ward.store.digests() == {chunk.digest for chunk in ward.chunks}
+
+
+def test_manifest_is_changed_by_one_command_at_a_time(ward: Ward, monkeypatch: pytest.MonkeyPatch):
+    turns, read = [lambda: ward.admit("other"), lambda: remove_records(ward.store, ward.site, ["p017"])], []
+
+    def blocks(store: ChunkStore, chunk: Chunk) -> Iterator[bytes]:
+        if turns:
+            with pytest.raises(EdgeFailed, match="another command changes data of this site; try again"):
+                turns.pop()()
+        read.append(chunk)
+        yield from blocks_of(store, chunk)
+
+    blocks_of = ChunkStore.blocks
+    monkeypatch.setattr(ChunkStore, "blocks", blocks)
+    remove_records(ward.store, ward.site, ["p003"])
+    assert (len(turns), len(set(read))) == (0, CHUNKS)
+    remove_records(ward.store, ward.site, ["p017"])
+    ward.admit("other")
+    assert ward.store.digests() == {chunk.digest for chunk in ward.chunks}
+    assert ward.store.manifest().samples == SAMPLES - 2
 
 
 def test_names_of_bytes_are_those_of_text(tmp_path: Path):
