@@ -242,6 +242,8 @@ class Holdings:
 
     def _alone(self, votes: Mapping[int, int], outvoted: frozenset[int]) -> frozenset[int]:
         """Return the chunks of one client, if the run's data is shared."""
+        if len(self._announced) + len(self._gone) < 2:  # after a resume the chunks of before count as shared
+            return frozenset()
         agreed = {number for number, count in votes.items() if count > 1} - outvoted
         sharing = sum(not numbers.isdisjoint(agreed) for numbers in self._announced.values())
         if 2 * sharing <= len(self._announced):

@@ -250,6 +250,27 @@ def test_chunk_of_one_client_is_used_once_another_has_announced_it():
     assert len(resumed.present["a"]) == 2
 
 
+def test_rewritten_chunk_of_single_client_is_used_after_resume():
+    holdings = Holdings()
+    holdings.announced("a", (*shared("x"), *shared("old")))
+    resumed = Holdings(holdings.known(), holdings.next_number)
+    resumed.announced("a", (*shared("x"), *shared("new")))
+    assert {chunk.name for chunk in resumed.chunks if chunk.number in resumed.present["a"]} == {"x", "new"}
+    assert resumed.refused == {}
+
+
+def test_rewritten_chunk_counts_once_others_announce_it_too():
+    holdings = Holdings()
+    for client in "abc":
+        holdings.announced(client, shared("x", "old"))
+    used = []
+    for client in "abc":
+        holdings.announced(client, shared("x", "new"))
+        numbers = frozenset().union(*holdings.present.values())
+        used.append({chunk.name for chunk in holdings.chunks if chunk.number in numbers})
+    assert used == [{"x", "old"}, {"x", "new"}, {"x", "new"}]
+
+
 def test_private_chunks_beyond_limit_are_refused():
     holdings = Holdings(most_private=MOST_PRIVATE)
     told = holdings.announced("a", own(*(f"{at}" for at in range(MOST_PRIVATE + 1))))
