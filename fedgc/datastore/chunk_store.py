@@ -34,11 +34,16 @@ class ChunkStore:
             data = self._files.cat_file(f"{self._root}/manifest", start=0, end=MOST_BYTES)
         return read_manifest(data, site)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is no manifest."""
+    def must_be_empty(self) -> None:
+        """Raise Unusable if there is a manifest, or chunks, as of a `split` that was interrupted."""
         with self._access():
-            return not self._files.exists(f"{self._root}/manifest")
+            if self._files.exists(f"{self._root}/manifest"):
+                raise Unusable(f"chunk store {self.url}: saw a manifest, needed an empty store")
+            if self._files.exists(f"{self._root}/chunks") and (left := self.digests()):
+                raise Unusable(
+                    f"chunk store {self.url}: saw {len(left)} files in chunks and no manifest, needed an "
+                    "empty store; remove them if an interrupted split has left them"
+                )
 
     def put_manifest(self, manifest: Manifest, site: Identity) -> None:
         """Replace the manifest at once."""

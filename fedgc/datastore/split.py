@@ -88,8 +88,7 @@ def split(
 
 def must_split(arrays: Arrays, chunks: int, store: ChunkStore, ids: str) -> tuple[Arrays, NDArray[Any]]:
     """Return the columns of a dataset and the names of its records, or raise what `split` does."""
-    if not store.is_empty:
-        raise Unusable(f"chunk store {store.url}: saw a manifest, needed an empty store")
+    store.must_be_empty()
     if ids and ids not in arrays:
         raise Unusable(f"--ids: saw {ids!r}, needed one of the arrays {', '.join(arrays)}")
     columns = {name: each for name, each in arrays.items() if name != ids}

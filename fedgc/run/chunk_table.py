@@ -12,7 +12,8 @@ An announcement is only a claim. Two rules say which claims a plan may use (`pre
     for a moment gives its data to no other.
 *   If more than half of the present clients announce a shared chunk that another client announces too, the
     run's data is shared. Then a chunk that only one client announces is left out, so that invented chunks do
-    not slow the rounds. Data that clients bring themselves is not shared by most, and is used.
+    not slow the rounds. Data that clients bring themselves is not shared by most, and is used. The only
+    client of a run loses no chunk.
 
 What is left out is counted in `samples`, but as no larger than the largest chunk in use.
 

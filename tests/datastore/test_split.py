@@ -56,7 +56,7 @@ def test_unusable_data_is_refused(tmp_path: Path, change, chunks: int, sentence:
     site, store = site_of(tmp_path / "site.key"), ChunkStore(str(tmp_path / "store"))
     with pytest.raises(Unusable, match=sentence):
         split({**arrays(), **change}, chunks, store, site, ids="patient")
-    assert store.is_empty
+    store.must_be_empty()
 
 
 def test_column_of_text_is_suggested_as_names(tmp_path: Path):
@@ -92,6 +92,26 @@ def test_store_is_not_overwritten(ward: Ward):
         split(arrays(), CHUNKS, ward.store, ward.site, ids="patient")
 
 
+@pytest.mark.parametrize("encrypts", [False, True])
+def test_store_of_interrupted_split_is_refused(
+    tmp_path: Path, encrypts: bool, monkeypatch: pytest.MonkeyPatch
+):
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    site, store = site_of(tmp_path / "site.key"), ChunkStore(str(tmp_path / "store"))
+    with monkeypatch.context() as patched:
+        patched.setattr(ChunkStore, "put_manifest", killed)
+        with pytest.raises(KeyboardInterrupt):
+            split(arrays(), CHUNKS, store, site, ids="patient")
+    with pytest.raises(Unusable, match=f"saw {CHUNKS} files in chunks and no manifest, needed an empty"):
+        split(arrays(), CHUNKS, store, site, ids="patient", encrypts=encrypts)
+    for digest in store.digests():
+        store.remove(digest)
+    split(arrays(), CHUNKS, store, site, ids="patient", encrypts=encrypts)
+    assert store.digests() == {chunk.digest for chunk in store.manifest().chunks}
+
+
 def test_store_may_be_in_memory(tmp_path: Path):
     store = ChunkStore(f"memory://{tmp_path.name}")
     manifest = split(arrays(), CHUNKS, store, site_of(tmp_path / "site.key"), ids="patient")
@@ -125,7 +145,7 @@ def test_interrupted_removal_is_finished_by_next_one(ward: Ward, monkeypatch: py
     assert ward.store.digests() == {chunk.digest for chunk in ward.chunks}
 
 
-def test_manifest_is_changed_by_one_command_at_a_time(ward: Ward, monkeypatch: pytest.MonkeyPatch):
+def test_second_command_is_refused_while_store_changes(ward: Ward, monkeypatch: pytest.MonkeyPatch):
     turns, read = [lambda: ward.admit("other"), lambda: remove_records(ward.store, ward.site, ["p017"])], []
 
     def blocks(store: ChunkStore, chunk: Chunk) -> Iterator[bytes]:
