@@ -66,7 +66,8 @@ class RoundSettings:
     error_limit: float = setting(
         "code.error-limit",
         1e-2,
-        "largest relative error that the numbers on the wire may cause in a sum (int8 needs 0.011 and more)",
+        "largest relative error that the numbers on the wire may cause in a sum, as estimated for normally "
+        "distributed numbers (int8 needs 0.011 and more, and errs more where few numbers are much larger)",
         lambda v: 1e-7 <= v <= 1,
         "at least 1e-7 (float32's own rounding), at most 1",
     )
