@@ -47,6 +47,10 @@ class ChunkCache:
         """The digests of the chunks that are here."""
         return frozenset(path.name for path in self._folder.iterdir() if path.suffix != PART)
 
+    def has(self, chunk: Chunk) -> bool:
+        """Return whether a chunk is here."""
+        return (self._folder / chunk.digest).exists()
+
     def bytes_of(self, chunk: Chunk) -> bytes:
         """Return the bytes of a chunk, fetched if they are not here; the reader verifies them.
 
@@ -70,7 +74,7 @@ class ChunkCache:
         try:
             part = self._begun(chunk, evicts=evicts)
             if part is None:
-                return (self._folder / chunk.digest).exists()
+                return self.has(chunk)
             self._complete(chunk, part)
         except OSError as error:
             raise EdgeFailed(f"{chunk.name}: {text_of(error)}, needed a disk to write to") from error

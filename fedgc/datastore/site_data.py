@@ -116,6 +116,10 @@ class SiteData:
         """Return the digest of a chunk, which is fetched from nowhere for that."""
         return self._chunks[name].digest
 
+    def has(self, name: str) -> bool:
+        """Return whether a chunk is on this client's disk."""
+        return self._cache is not None and name in self._chunks and self._cache.has(self._chunks[name])
+
     def hold(self, names: Sequence[str]) -> None:
         """Forget all chunks but these, and fetch them in this order, as far as there is room."""
         held = tuple(name for name in names if name in self._chunks)

@@ -1,8 +1,9 @@
 """The engine of coded work: trains each chunk by itself, and mixes finished chunks into codewords.
 
-The queue is `Work.order`; a finished chunk is followed by the next one at once, unless `lockstep`. `Skip`
-removes a chunk from the queue and keeps its trajectory. `Take` moves chunks to the front; those that are
-finished are reported again. `Continue` trains the same trajectories up to a higher target.
+The queue is `Work.order`; a finished chunk is followed by the next one at once, unless `lockstep`. A chunk
+that is being fetched waits for those that are here. `Skip` removes a chunk from the queue and keeps its
+trajectory. `Take` moves chunks to the front; those that are finished are reported again. `Continue` trains
+the same trajectories up to a higher target.
 """
 
 from collections import deque
@@ -144,8 +145,8 @@ class CodedEngine(Engine):
         return dict(work.names)
 
     def _start_round(self, work: Work, order: tuple[int, ...]) -> None:  # noqa: ARG002  the order says all
-        self._trainer.hold([self._names[chunk] for chunk in dict.fromkeys((*order, *self._names))])
         self._queue = deque(order)
+        self._hold()
         self._again.clear()
         self._waits = False
 
@@ -158,6 +159,11 @@ class CodedEngine(Engine):
         else:
             for chunk in reversed(command.chunks):
                 self._take(chunk, work)
+            self._hold()
+
+    def _hold(self) -> None:
+        """Have the chunks fetched in the order of the queue."""
+        self._trainer.hold([self._names[chunk] for chunk in dict.fromkeys((*self._queue, *self._names))])
 
     def _take(self, chunk: int, work: Work) -> None:
         if chunk not in self._names:
@@ -242,7 +248,16 @@ class CodedEngine(Engine):
     def _next(self) -> int:
         if self._again:
             return self._again.popleft()
-        return self._queue.popleft() if self._current is None else self._current
+        if self._current is not None:
+            return self._current
+        chunk = next(filter(self._is_ready, self._queue), self._queue[0])
+        self._queue.remove(chunk)
+        return chunk
+
+    def _is_ready(self, chunk: int) -> bool:
+        """Whether this chunk waits for no fetch."""
+        finished = self._work is not None and self._trajectories.reached(chunk) >= self._work.target
+        return finished or self._trainer.is_here(self._names[chunk])
 
     def _finished(self, chunk: int, work: Work) -> Progress:
         trajectory = self._trajectories[chunk]

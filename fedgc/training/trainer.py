@@ -129,6 +129,10 @@ class Trainer:
             del self._loaded[loaded]
         self._task.source.hold(names)
 
+    def is_here(self, name: str) -> bool:
+        """Return whether a chunk can be loaded without waiting for its source."""
+        return (name,) in self._loaded or self._task.source is None or self._task.source.has(name)
+
     def fetched(self) -> tuple[int, int, float]:
         """Return the chunks, bytes and seconds of what the source has fetched since the last call."""
         return self._task.source.fetched() if self._task.source is not None else (0, 0, 0.0)

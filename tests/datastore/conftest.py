@@ -1,18 +1,23 @@
 """A site with encrypted data in a store, and a client to which it has given its key."""
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
 
 from fedgc.datastore import ChunkStore, Site, SiteData, admit, site_data, split
 from fedgc.datastore.keys import client_key
+from fedgc.datastore.manifest import Chunk
+from fedgc.errors import EdgeFailed
 from fedgc.links.identity import open_key
 
 SAMPLES, CHUNKS = 40, 8
+WAIT_S = 20.0
 MARK = 0x5EC2E7C0DE5EC2E7  # stands in every sample, to be looked for on disks
 
 
@@ -74,3 +79,20 @@ def ward(tmp_path: Path) -> Ward:
     split(arrays(), CHUNKS, made.store, made.site, ids="patient", encrypts=True)
     made.admit("client")
     return made
+
+
+@pytest.fixture
+def slow(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Event, Event]]:
+    """Events: the first chunk is being fetched, and lets it arrive."""
+    begun, free, read = Event(), Event(), ChunkStore.blocks
+
+    def blocks(store: ChunkStore, chunk: Chunk) -> Iterator[bytes]:
+        if chunk == ward.chunks[0]:
+            begun.set()
+            if not free.wait(WAIT_S):
+                raise EdgeFailed("the first chunk was not let in")
+        yield from read(store, chunk)
+
+    monkeypatch.setattr(ChunkStore, "blocks", blocks)
+    yield begun, free
+    free.set()

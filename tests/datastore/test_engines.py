@@ -1,6 +1,7 @@
 """Test that engines fetch what a round gives them, and go on without a damaged chunk."""
 
 import time
+from threading import Event
 
 import pytest
 from torch import nn
@@ -12,7 +13,7 @@ from fedgc.links.message.packets import Packet
 from fedgc.messages import Failed, Fetched, Progress, Work
 from fedgc.training import CacheFiles, Engine, new_engine
 from fedgc.training.pace import Pace
-from tests.datastore.conftest import MARK, Ward
+from tests.datastore.conftest import MARK, WAIT_S, Ward
 from tests.flower.test_masked_client import House
 
 
@@ -79,3 +80,20 @@ def test_damaged_chunk_fails_by_name_and_others_are_trained(ward: Ward):
     failed, *finished = sorted(events, key=lambda event: type(event).__name__)
     assert f"{damaged.name}: corrupted, or another chunk" in failed.reason
     assert [event.chunk for event in finished] == [0, 2]
+
+
+def test_chunk_that_is_fetched_is_trained_after_others(ward: Ward, slow: tuple[Event, Event]):
+    (begun, free), data = slow, ward.data()
+    for chunk in ward.chunks[1:3]:
+        data.load(chunk.name)
+    engine, trained = engine_of(ward, "coded"), []
+    engine.load(0, engine.initial())
+    engine.handle(work_of(engine, "coded", (0, 1, 2)))
+    assert begun.wait(WAIT_S)
+    while not engine.idle:
+        if isinstance(event := engine.step(), Progress):
+            trained.append(event.chunk)
+        if len(trained) == 2:
+            free.set()
+    engine.close()
+    assert trained == [1, 2, 0]

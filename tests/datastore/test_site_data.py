@@ -1,6 +1,5 @@
 """Test what a client fetches, keeps and refuses."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
 
@@ -12,12 +11,9 @@ import fedgc
 from fedgc.config import RunConfig
 from fedgc.datastore import ChunkStore, split
 from fedgc.datastore.keys import client_key, unwrapped, wrapped
-from fedgc.datastore.manifest import Chunk
 from fedgc.errors import BadSetting, EdgeFailed, NotAdmitted, Refused, Unusable
 from fedgc.training.trainer import LocalStep, Trainer
-from tests.datastore.conftest import CHUNKS, MARK, SAMPLES, Ward, arrays, site_of
-
-WAIT_S = 20.0
+from tests.datastore.conftest import CHUNKS, MARK, SAMPLES, WAIT_S, Ward, arrays, site_of
 
 
 def test_chunks_hold_each_sample_once(ward: Ward):
@@ -154,23 +150,6 @@ def test_client_keeps_held_chunks_and_forgets_others(ward: Ward):
     assert ward.cached.keys() == {by_name[name] for name in names[2:4]}
 
 
-@pytest.fixture
-def slow(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Event, Event]]:
-    """Events: the first chunk is being fetched, and lets it arrive."""
-    begun, free, read = Event(), Event(), ChunkStore.blocks
-
-    def blocks(store: ChunkStore, chunk: Chunk) -> Iterator[bytes]:
-        if chunk == ward.chunks[0]:
-            begun.set()
-            if not free.wait(WAIT_S):
-                raise EdgeFailed("the first chunk was not let in")
-        yield from read(store, chunk)
-
-    monkeypatch.setattr(ChunkStore, "blocks", blocks)
-    yield begun, free
-    free.set()
-
-
 def test_chunk_on_disk_waits_for_no_other(ward: Ward, slow: tuple[Event, Event]):
     (begun, free), data = slow, ward.data()
     names, by_name = list(data.chunks), {chunk.name: chunk.digest for chunk in ward.chunks}
@@ -202,7 +181,7 @@ def test_chunk_that_is_being_fetched_is_awaited(ward: Ward, slow: tuple[Event, E
     assert sum(ward.cached.values()) <= 1.5 * size
 
 
-def test_second_process_leaves_what_first_one_fetches(ward: Ward, slow: tuple[Event, Event]):
+def test_file_being_fetched_is_left_by_other_process(ward: Ward, slow: tuple[Event, Event]):
     (begun, free), data = slow, ward.data()
     names = list(data.chunks)
     data.hold(names[:1])

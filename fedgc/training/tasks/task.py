@@ -29,6 +29,9 @@ class ChunkSource(Protocol):
     def digest(self, name: str) -> str:
         """Return the digest of a chunk's content, without loading it."""
 
+    def has(self, name: str) -> bool:
+        """Return whether a chunk is here, so that `load` waits for no fetch."""
+
     def hold(self, names: Sequence[str]) -> None:
         """Make these the chunks that the client holds, in the order of its work."""
 
