@@ -50,7 +50,11 @@ class Residual:
     after: Vector
 
     def closed(self, round_: int, *, counted: bool) -> "Residual | None":
-        """Return the residual when a round is over: an update that was not counted is taken back."""
+        """Return the residual when a round is over: without a sum (`counted`), its update is taken back.
+
+        The work then goes on into the next update. An update that a round with a sum left out is not taken
+        back: what of it is in the residual still counts later. With top-k, taking it back raised the loss.
+        """
         if self.stamp is None or self.stamp[0] != round_:
             return self
         rest = self.after if counted else self.before
