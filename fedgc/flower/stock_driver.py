@@ -128,6 +128,7 @@ class StockDriver:
         """Run to the end, and wait for the last evaluation."""
         if self._job.resume is None:
             self._evaluate(0)
+            self._machine.carried_out(self._clock())
         while self._machine.finished is None:
             try:
                 self._turn()
@@ -181,6 +182,8 @@ class StockDriver:
                     pass
         if asks:
             self._send("train", [ask.node for ask in asks], asks[0].round)
+        if asks or any(isinstance(each, Closed) for each in outputs):
+            self._machine.carried_out(self._clock())
         self._models = {v: m for v, m in self._models.items() if v in self._machine.versions}
 
     # ---- sending

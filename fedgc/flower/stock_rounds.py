@@ -192,6 +192,18 @@ class StockRounds:
         """Check the deadlines."""
         return self._go_on(now)
 
+    def carried_out(self, now: float) -> None:
+        """A round is closed or nodes are asked, which may take long: the server evaluates, messages are sent.
+
+        The time of the round, or of the wait for clients, begins now.
+        """
+        self._gather_until = now + self._config.start_timeout_s
+        if self._open is None:
+            return
+        self._open.started = now
+        for node in self._open.asked:
+            self._pending[node].since = now
+
     def stop(self, reason: str) -> tuple[Output, ...]:
         """End the run early."""
         return self._finish(reason, complete=False)

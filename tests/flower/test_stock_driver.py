@@ -130,6 +130,50 @@ def test_figures_of_server_follow_their_round(every: int, rounds: list[int]) -> 
     }
 
 
+class Clock:
+    """A clock that goes on by a tenth of a second each time it is read."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.1
+        return self.now
+
+
+class SlowGrid(PlayedGrid):
+    """Node N answers N seconds after it is asked, one message after the other."""
+
+    def __init__(self, client: Client, clock: Clock, nodes: int = 2) -> None:
+        super().__init__(client, nodes)
+        self.clock, self.due, self.free = clock, {}, dict.fromkeys(self.nodes, 0.0)
+
+    def push_messages(self, messages) -> list[str]:
+        ids = super().push_messages(messages)
+        for message, each in zip(messages, ids, strict=True):
+            node = message.metadata.dst_node_id
+            self.free[node] = self.due[each] = max(self.free[node], self.clock.now) + node
+        return ids
+
+    def pull_messages(self, ids) -> list[Message]:
+        return super().pull_messages([each for each in ids if self.due[each] <= self.clock.now])
+
+
+def test_evaluation_of_server_takes_no_time_of_next_round() -> None:
+    config = config_of({"work": "coded", "rounds": 3, "client_app": "stock", "deadline_s": 5.0})
+    clock, sink = Clock(), Kept()
+
+    def evaluate(number: int, _: ArrayRecord) -> MetricRecord:
+        clock.now += 60.0
+        return MetricRecord({"number": number})
+
+    job = StockJob(
+        config, sink, ArrayRecord(FIRST), ConfigRecord(), ConfigRecord(), evaluate_fn=evaluate
+    )  # fmt: skip
+    assert StockDriver(SlowGrid(adds(1.0), clock), job, clock, logging.getLogger("test")).drive().complete
+    assert [row.covered for row in sink.rows] == [2, 2, 2]
+    assert max(row.working_s for row in sink.rows) < 5.0
+
+
 class SilentGrid(PlayedGrid):
     """Node 2 does not answer evaluate messages; if it `leaves`, it does so once it has got one."""
 
