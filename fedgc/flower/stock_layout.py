@@ -2,10 +2,13 @@
 
 Floating-point arrays come first; the server's optimizer updates them. The others (counters, masks) get the
 weighted mean, rounded to their type.
+
+A number that no client changes keeps all digits of the first model, also those that float32 does not hold.
+What float32 cannot hold at all (the -inf of a mask, a double of 1e300) must not be changed.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -23,6 +26,7 @@ class Layout:
 
     names: tuple[str, ...]
     parts: tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
+    first: Mapping[str, AnyArray] = field(default_factory=dict)  # those that float32 does not hold exactly
 
     @classmethod
     def of(cls, arrays: Mapping[str, AnyArray]) -> "Layout":
@@ -35,11 +39,14 @@ class Layout:
         >>> layout.arrays(np.float32([4, 5, 6.2]))
         {'n': array([6]), 'w': array([[4., 5.]])}
         """
+        if not arrays:
+            raise BadVector("arrays: saw none, needed the arrays of a model")
         for name, array in arrays.items():
             if array.dtype.kind not in "fiub":
                 raise BadVector(f"array {name!r}: saw {array.dtype}, needed real numbers")
         parts = [(name, array.shape, array.dtype) for name, array in arrays.items()]
-        return cls(tuple(arrays), tuple(sorted(parts, key=lambda part: part[2].kind != "f")))
+        inexact = {name: array for name, array in arrays.items() if not _is_held(array)}
+        return cls(tuple(arrays), tuple(sorted(parts, key=lambda part: part[2].kind != "f")), inexact)
 
     @property
     def parameters(self) -> int:
@@ -62,11 +69,24 @@ class Layout:
                     f"array {name!r}: saw {array.dtype} of {array.shape}, needed numbers of {shape}"
                 )
         vector: Vector = np.concatenate(
-            [np.asarray(arrays[name], np.float32).reshape(-1) for name, _, _ in self.parts]
+            [self._finite(name, arrays[name]).reshape(-1) for name, _, _ in self.parts]
         )
-        if not np.isfinite(vector).all():
-            raise BadVector("arrays: saw NaN or Inf, needed finite numbers")
         return vector
+
+    def _finite(self, name: str, array: AnyArray) -> AnyArray:
+        """Return an array in float32, with 0 in place of what float32 cannot hold in the first model."""
+        single = _single(array)
+        if name in self.first:
+            first = self.first[name]
+            fixed = np.isinf(_single(first))
+            if (array[fixed] != first[fixed]).any():
+                raise BadVector(
+                    f"array {name!r}: saw a change of {first[fixed][0]}, which no mean in float32 holds"
+                )
+            single = np.where(fixed, np.float32(0), single)
+        if not np.isfinite(single).all():
+            raise BadVector(f"array {name!r}: saw NaN or Inf, needed finite numbers")
+        return single
 
     def arrays(self, vector: Vector) -> dict[str, AnyArray]:
         """Return the arrays of a vector."""
@@ -75,6 +95,33 @@ class Layout:
         for name, shape, dtype in self.parts:
             end = start + prod(shape)
             part = vector[start:end].reshape(shape)
-            found[name] = (part if dtype.kind == "f" else np.rint(part)).astype(dtype)
+            found[name] = _cast(part, dtype)
+            if name in self.first:
+                first = self.first[name]
+                held = _single(first)
+                found[name] = np.where(np.isinf(held) | (held == part), first, found[name])
             start = end
         return {name: found[name] for name in self.names}
+
+
+def _single(array: AnyArray) -> AnyArray:
+    with np.errstate(over="ignore"):
+        return np.asarray(array, np.float32)
+
+
+def _is_held(array: AnyArray) -> bool:
+    single = _single(array)
+    return bool(np.isfinite(single).all() and (_cast(single, array.dtype) == array).all())
+
+
+def _cast(single: AnyArray, dtype: np.dtype[Any]) -> AnyArray:
+    """Convert float32 numbers to a type: rounded, and limited to its range."""
+    if dtype.kind == "f":
+        largest = np.finfo(dtype).max if dtype.itemsize < single.itemsize else np.inf
+        return np.asarray(np.clip(single, -largest, largest)).astype(dtype)
+    if dtype.kind == "b":
+        return np.asarray(np.rint(single)).astype(dtype)
+    info = np.iinfo(dtype)
+    top = float(info.max)
+    top = top if int(top) <= info.max else float(np.nextafter(top, 0))
+    return np.asarray(np.clip(np.rint(single.astype(np.float64)), info.min, top)).astype(dtype)

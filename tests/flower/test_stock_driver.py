@@ -258,6 +258,10 @@ def no_examples(node: int, message: Message) -> RecordDict:
     return answer
 
 
+def too_many_examples(node: int, message: Message) -> RecordDict:
+    return adds(1.0, 1e308 if node == 1 else 10.0)(node, message)
+
+
 def raises(node: int, message: Message) -> RecordDict | None:
     return None if node == 1 else adds(1.0)(node, message)
 
@@ -269,6 +273,7 @@ def raises(node: int, message: Message) -> RecordDict | None:
         (another_shape, "needed numbers of (2,)"),
         (no_archive, "a reply (node-1): saw BadZipFile"),
         (no_examples, "num-examples"),
+        (too_many_examples, "num-examples: saw 1e+308, needed"),
         (raises, "code 2, it raised"),
     ],
 )
@@ -278,6 +283,12 @@ def test_invalid_answer_is_left_out_and_others_count(client: Client, reason: str
     assert sink.rows[0].outcome == "approximate"
     assert reason in sink.rows[0].clients[0].failure
     np.testing.assert_allclose(driver.result.arrays.to_numpy_ndarrays()[0], FIRST[0] + 2.0)
+
+
+def test_figures_with_too_many_examples_are_left_out() -> None:
+    _, over, _, sink, _ = run(too_many_examples, rounds=1)
+    assert over.complete
+    assert sink.metrics == {1: {"loss": 2.0}}
 
 
 def test_nothing_counts_in_round_whose_update_is_left_out() -> None:
@@ -333,3 +344,45 @@ def test_layout_inverts_only_its_own_vectors() -> None:
         layout.vector({"w": arrays["w"]})
     with pytest.raises(BadVector, match="real numbers"):
         Layout.of({"c": np.array([1j])})
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array(3),  # the counter of a BatchNorm
+        np.array([2**31 - 1, -(2**31)], np.int32),
+        np.array([2**40 + 1, 2**63 - 1, -(2**63)]),
+        np.array([2**32 - 1], np.uint32),
+        np.array([2**64 - 1], np.uint64),
+        np.array([True, False]),
+        np.array([1 / 3, 1e-50, 1e300]),
+        np.array([-np.inf, 0.5], np.float32),
+        np.array([65504.0, -np.inf], np.float16),
+        np.zeros((0, 3), np.float32),
+    ],
+)
+def test_array_that_no_client_changes_keeps_its_digits(array: np.ndarray) -> None:
+    first = {"w": np.ones(2, np.float32), "a": array}
+
+    def client(node: int, message: Message) -> RecordDict:
+        metrics = MetricRecord({"num-examples": 10 * node})
+        return RecordDict({"arrays": message.content["arrays"], "metrics": metrics})
+
+    config = config_of({"rounds": 2, "min_clients": 2, "client_app": "stock", "evaluate_every": 0})
+    arrays = ArrayRecord({name: Array(each) for name, each in first.items()})
+    job = StockJob(config, Kept(), arrays, ConfigRecord(), ConfigRecord())
+    driver = StockDriver(PlayedGrid(client), job, time.monotonic, logging.getLogger("test"))
+    assert driver.drive().complete
+    kept = driver.result.arrays["a"].numpy()
+    assert kept.dtype == array.dtype
+    np.testing.assert_array_equal(kept, array, strict=True)
+
+
+def test_layout_limits_means_to_range_and_names_arrays() -> None:
+    layout = Layout.of({"n": np.array([250], np.uint8), "m": np.array([-np.inf, 0.0], np.float32)})
+    assert layout.arrays(np.float32([0, 0, 300]))["n"] == 255
+    for changed, says in (([0, 0], "'m': saw a change of -inf"), ([-np.inf, np.nan], "'m': saw NaN")):
+        with pytest.raises(BadVector, match=says):
+            layout.vector({"n": np.array([1], np.uint8), "m": np.float32(changed)})
+    with pytest.raises(BadVector, match="saw none"):
+        Layout.of({})
