@@ -45,7 +45,7 @@ from fedgc.flower.stock_rounds import (
 from fedgc.guards import guarded
 from fedgc.history import RoundRow
 from fedgc.links import typed_json as typed
-from fedgc.messages import LONGEST_FIGURE, MOST_FIGURES
+from fedgc.messages import LARGEST_COUNT, LONGEST_FIGURE, MOST_FIGURES
 from fedgc.run.outputs import Finished
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.training import ServerOptimizer
@@ -400,6 +400,8 @@ def _metrics(content: RecordDict) -> tuple[float, Metrics]:
     if EXAMPLES not in metrics:
         raise BadMessage(f"reply: saw the metrics {sorted(record)[:8]}, needed the number {EXAMPLES}")
     examples = metrics.pop(EXAMPLES)
+    if not 0 <= examples <= LARGEST_COUNT:
+        raise BadMessage(f"{EXAMPLES}: saw {examples}, needed a number of 0 to {LARGEST_COUNT:g}")
     shown = {printable(name, LONGEST_FIGURE): value for name, value in metrics.items()}
     return examples, dict(list(shown.items())[:MOST_FIGURES])
 

@@ -24,7 +24,7 @@ from typing import Final
 from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadMessage
 from fedgc.history import ClientRow, RoundRow
-from fedgc.messages import Outcome
+from fedgc.messages import LARGEST_COUNT, Outcome
 from fedgc.run.outputs import Finished
 from fedgc.run.rows import caused, fewer_would_do
 
@@ -110,8 +110,10 @@ class Trained:
     size_bytes: int = 0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.examples) and self.examples > 0):
-            raise BadMessage(f"num-examples: saw {self.examples}, needed a number above 0")
+        if not 0 < self.examples <= LARGEST_COUNT:
+            raise BadMessage(
+                f"num-examples: saw {self.examples}, needed a number above 0, at most {LARGEST_COUNT:g}"
+            )
 
 
 @dataclass(slots=True)

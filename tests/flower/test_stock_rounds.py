@@ -157,8 +157,8 @@ def test_resumed_run_starts_at_next_round() -> None:
     assert state == StockState(2, 1, (4.0, 5.0))
 
 
-@pytest.mark.parametrize("examples", [0.0, -1.0, math.nan, math.inf])
-def test_answer_without_example_count_is_refused(examples: float) -> None:
+@pytest.mark.parametrize("examples", [0.0, -1.0, math.nan, math.inf, 1e308, 1.1e15])
+def test_answer_without_plausible_example_count_is_refused(examples: float) -> None:
     with pytest.raises(BadMessage, match="num-examples"):
         Trained(examples)
 
