@@ -33,6 +33,7 @@ from fedgc.flower.left_out import LeftOut
 from fedgc.flower.sink import Live, LiveClient, Sink
 from fedgc.flower.stock_layout import Layout, Vector
 from fedgc.flower.stock_rounds import (
+    LEAST_DEADLINE_S,
     Aggregate,
     Ask,
     Closed,
@@ -79,6 +80,7 @@ class _Evaluation:
     """The answers to the evaluate messages of one round."""
 
     awaits: set[int]
+    until: float
     replies: list[tuple[float, Metrics]] = field(default_factory=list)
 
 
@@ -278,10 +280,11 @@ class StockDriver:
             self._report(round_)
 
     def _await_only(self, nodes: list[int]) -> None:
-        """Wait for no evaluate reply of other nodes."""
+        """Wait for no evaluate reply of other nodes, or for longer than a round lasts."""
+        now = self._clock()
         for round_, evaluation in sorted(self._evaluations.items()):
             evaluation.awaits &= set(nodes)
-            if not evaluation.awaits:
+            if not evaluation.awaits or now >= evaluation.until:
                 self._report(round_)
 
     def _report(self, round_: int) -> None:
@@ -318,9 +321,10 @@ class StockDriver:
         if is_evaluated:
             self._evaluate(round_)
         self._keep(closed)
-        if is_evaluated:
-            self._evaluations[round_] = _Evaluation(set(self._machine.present))
-            self._send("evaluate", list(self._machine.present), round_)
+        if is_evaluated and (free := self._machine.free):  # a straggler would evaluate before it trains again
+            until = self._clock() + max(LEAST_DEADLINE_S, self._machine.limit_s)
+            self._evaluations[round_] = _Evaluation(set(free), until)
+            self._send("evaluate", list(free), round_)
 
     def _evaluate(self, round_: int) -> None:
         """Evaluate the present model on the server, if there is an `evaluate_fn`."""

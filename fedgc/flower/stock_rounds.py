@@ -223,6 +223,17 @@ class StockRounds:
         return self._nodes
 
     @property
+    def free(self) -> tuple[int, ...]:
+        """The connected nodes that owe no answer of an earlier round."""
+        return tuple(node for node in self._nodes if not self._is_late(node))
+
+    @property
+    def limit_s(self) -> float:
+        """The deadline of a round."""
+        fixed = self._config.deadline_s
+        return deadline_s(self._times_s) if fixed == AUTO else float(fixed)
+
+    @property
     def progress(self) -> tuple[int, int]:
         """The numbers of answers and of asked nodes in this round."""
         if self._open is None:
@@ -278,16 +289,12 @@ class StockRounds:
 
     def _settle(self, current: _Open, now: float) -> tuple[Output, ...]:
         """Close the round if all answers are here or its deadline has passed."""
-        waited_s, limit_s = now - current.started, self._limit_s()
+        waited_s, limit_s = now - current.started, self.limit_s
         if current.weight > 0:
             over = not current.asked or waited_s >= limit_s
         else:
             over = not self._pending or waited_s >= FRUITLESS_DEADLINES * limit_s
         return self._close(current, now) if over else ()
-
-    def _limit_s(self) -> float:
-        fixed = self._config.deadline_s
-        return deadline_s(self._times_s) if fixed == AUTO else float(fixed)
 
     def _close(self, current: _Open, now: float) -> tuple[Output, ...]:
         for node in current.asked:
@@ -316,6 +323,9 @@ class StockRounds:
     def _is_pending(self, node: int, round_: int) -> bool:
         """Whether a node owes the answer of this round; a node that was lost owes only what it got since."""
         return node in self._pending and self._pending[node].round == round_
+
+    def _is_late(self, node: int) -> bool:
+        return node in self._pending and self._pending[node].round < self.number
 
     def _miss(self, node: int, reason: str) -> None:
         self._pending.pop(node, None)

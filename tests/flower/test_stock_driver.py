@@ -131,27 +131,45 @@ def test_figures_of_server_follow_their_round(every: int, rounds: list[int]) -> 
 
 
 class Clock:
-    """A clock that goes on by a tenth of a second each time it is read."""
+    """A clock that goes on by a step each time it is read."""
 
-    now = 0.0
+    now, step = 0.0, 0.1
 
     def __call__(self) -> float:
-        self.now += 0.1
+        self.now += self.step
         return self.now
 
 
-class SlowGrid(PlayedGrid):
-    """Node N answers N seconds after it is asked, one message after the other."""
+class Listed(Kept):
+    """A sink that keeps the order of rows and figures."""
 
-    def __init__(self, client: Client, clock: Clock, nodes: int = 2) -> None:
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: list[str] = []
+
+    def append(self, row) -> None:
+        self.order.append(f"row {row.round}")
+
+    def evaluated(self, round_, metrics) -> None:
+        self.order.append(f"figures {round_}")
+        super().evaluated(round_, metrics)
+
+
+class SlowGrid(PlayedGrid):
+    """Node N answers N seconds after it is asked, one message after the other; others take their time."""
+
+    def __init__(self, client: Client, clock: Clock, nodes: int = 2, **seconds: float) -> None:
         super().__init__(client, nodes)
         self.clock, self.due, self.free = clock, {}, dict.fromkeys(self.nodes, 0.0)
+        self.seconds = seconds  # of the last node, by the kind of message
 
     def push_messages(self, messages) -> list[str]:
         ids = super().push_messages(messages)
         for message, each in zip(messages, ids, strict=True):
             node = message.metadata.dst_node_id
-            self.free[node] = self.due[each] = max(self.free[node], self.clock.now) + node
+            seconds = self.seconds if node == self.nodes[-1] else {}
+            takes_s = seconds.get(message.metadata.message_type, node)
+            self.free[node] = self.due[each] = max(self.free[node], self.clock.now) + takes_s
         return ids
 
     def pull_messages(self, ids) -> list[Message]:
@@ -174,6 +192,20 @@ def test_evaluation_of_server_takes_no_time_of_next_round() -> None:
     assert max(row.working_s for row in sink.rows) < 5.0
 
 
+@pytest.mark.parametrize(("seconds", "asked"), [({"train": 999.0}, 0), ({"evaluate": 999.0}, 1)])
+def test_straggler_delays_no_figures(seconds: dict[str, float], asked: int) -> None:
+    config = config_of({"work": "coded", "rounds": 7, "client_app": "stock", "deadline_s": 5.0})
+    clock, sink = Clock(), Listed()
+    clock.step = 0.3
+    grid = SlowGrid(adds(1.0), clock, 3, **seconds)
+    job = StockJob(config, sink, ArrayRecord(FIRST), ConfigRecord(), ConfigRecord())
+    assert StockDriver(grid, job, clock, logging.getLogger("test")).drive().complete
+    assert sink.metrics == {number: {"loss": pytest.approx(5 / 3)} for number in range(1, 8)}
+    assert sink.order.index("figures 1") < sink.order.index("row 7")
+    kinds = [each.metadata.message_type for each in grid.sent if each.metadata.dst_node_id == 3]
+    assert kinds.count("evaluate") == asked
+
+
 class SilentGrid(PlayedGrid):
     """Node 2 does not answer evaluate messages; if it `leaves`, it does so once it has got one."""
 
@@ -186,21 +218,6 @@ class SilentGrid(PlayedGrid):
                 del self.replies[each]
                 self.nodes = [1] if self.leaves else self.nodes
         return ids
-
-
-class Listed(Kept):
-    """A sink that keeps the order of rows and figures."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.order: list[str] = []
-
-    def append(self, row) -> None:
-        self.order.append(f"row {row.round}")
-
-    def evaluated(self, round_, metrics) -> None:
-        self.order.append(f"figures {round_}")
-        super().evaluated(round_, metrics)
 
 
 @pytest.mark.parametrize("leaves", [True, False])
