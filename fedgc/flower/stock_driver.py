@@ -7,7 +7,8 @@ their message.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING, Logger
 from typing import Any, Final
@@ -22,6 +23,7 @@ from fedgc.errors import (
     BadMessage,
     BadSetting,
     BadVector,
+    EdgeFailed,
     ExtensionFailed,
     FedgcError,
     Refused,
@@ -134,10 +136,8 @@ class StockDriver:
         while self._machine.finished is None:
             try:
                 self._turn()
-            except FedgcError:
-                raise
-            except Exception as error:  # from Flower: a stopped run, a lost SuperLink
-                self._machine.stop(f"Flower's grid: {words_of(error)}")
+            except _GridFailed as error:
+                self._machine.stop(str(error))
                 return self._over()
             time.sleep(POLL_S)
         self._collect_evaluations()
@@ -153,7 +153,8 @@ class StockDriver:
         now = self._clock()
         if now >= self._looked + NODES_S:
             self._looked = now
-            nodes = sorted(self._grid.get_node_ids())
+            with _grid_call():
+                nodes = sorted(self._grid.get_node_ids())
             self._do(self._machine.nodes_seen(now, nodes))
             self._await_only(nodes)
         self._pull()
@@ -197,7 +198,8 @@ class StockDriver:
         record = RecordDict({"arrays": self._record(self._model), "config": config})
         type_ = MessageType.TRAIN if train else MessageType.EVALUATE
         messages = [Message(content=record, message_type=type_, dst_node_id=node) for node in nodes]
-        pushed = list(self._grid.push_messages(messages)) or [""] * len(nodes)
+        with _grid_call():
+            pushed = list(self._grid.push_messages(messages)) or [""] * len(nodes)
         size = sum(len(array.data) for array in record.array_records["arrays"].values())
         for node, message in zip(nodes, pushed, strict=True):
             self._down[name_of(node)] = self._down.get(name_of(node), 0) + size
@@ -214,7 +216,9 @@ class StockDriver:
     def _pull(self) -> None:
         if not self._out:
             return
-        for reply in self._grid.pull_messages(list(self._out)):
+        with _grid_call():
+            replies = list(self._grid.pull_messages(list(self._out)))
+        for reply in replies:
             about = self._out.pop(reply.metadata.reply_to_message_id, None)
             if about is None:
                 continue
@@ -389,6 +393,18 @@ class StockDriver:
             needed=self._machine.needed,
         )
         self._job.sink.present(live)
+
+
+class _GridFailed(EdgeFailed):
+    """Flower's grid raised an error: the run was stopped, or the SuperLink is lost."""
+
+
+@contextmanager
+def _grid_call() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # Flower may raise anything
+        raise _GridFailed(f"Flower's grid: {words_of(error)}") from error
 
 
 def _only(records: Mapping[str, Any], what: str) -> Any:  # noqa: ANN401  a record of either kind

@@ -343,13 +343,28 @@ def test_checkpoint_of_other_run_kind_or_model_is_refused() -> None:
             run(adds(1.0), off)
 
 
-def test_unreachable_grid_ends_run() -> None:
-    def stopped(node: int, message: Message) -> RecordDict:
+class StoppedGrid(PlayedGrid):
+    def push_messages(self, messages) -> list[str]:
         raise RuntimeError("the run was stopped")
 
-    _, over, _, _, _ = run(stopped)
+
+def test_unreachable_grid_ends_run() -> None:
+    job = StockJob(config_of({"min_clients": 2}), Kept(), ArrayRecord(FIRST), ConfigRecord(), ConfigRecord())
+    over = StockDriver(StoppedGrid(adds(1.0)), job, time.monotonic, logging.getLogger("test")).drive()
     assert not over.complete
-    assert "the run was stopped" in over.reason
+    assert over.reason == "Flower's grid: RuntimeError: the run was stopped"
+
+
+class FullDisk(Kept):
+    def append(self, row) -> None:
+        raise OSError("no space left")
+
+
+def test_error_of_sink_is_not_called_one_of_grid() -> None:
+    config = config_of({"work": "coded", "min_clients": 2})
+    job = StockJob(config, FullDisk(), ArrayRecord(FIRST), ConfigRecord(), ConfigRecord())
+    with pytest.raises(OSError, match="no space left"):
+        StockDriver(PlayedGrid(adds(1.0)), job, time.monotonic, logging.getLogger("test")).drive()
 
 
 def test_layout_inverts_only_its_own_vectors() -> None:
