@@ -14,7 +14,7 @@ from rich.text import Text
 from fedgc.cli.history import must_be_over
 from fedgc.cli.view import megabytes, terminal
 from fedgc.config import RunConfig, known
-from fedgc.errors import Unusable, nearest
+from fedgc.errors import BadVector, Unusable, nearest
 from fedgc.messages import SUMMED
 from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Saved
@@ -101,7 +101,11 @@ def _write(path: Path, run: Run, saved: Saved, about: Mapping[str, Any]) -> None
         from fedgc.flower.stock_layout import Layout
 
         first = {name: tensor.cpu().numpy() for name, tensor in models.first_state(task, config).items()}
-        models.write_model(path, Layout.of(first).arrays(vector), about)
+        try:
+            arrays = Layout.of(first).arrays(vector)
+        except BadVector as error:  # the app's own code has made the model
+            raise Unusable(f"run {run.run}, task {config.task}: {error}") from error
+        models.write_model(path, arrays, about)
     else:
         models.write_model(path, models.state_of(task, config, vector), about)
 

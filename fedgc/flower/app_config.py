@@ -1,4 +1,4 @@
-"""The name of a run in the config of the installed app, for a strategy that gets no context of Flower."""
+"""The names of runs in the config of the installed app, for a strategy that gets no context of Flower."""
 
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -9,26 +9,27 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 
 MANIFEST: Final = "pyproject.toml"
-NAME: Final = "run"
 
 
-def run_name(overrides: Mapping[str, Any], folders: Iterable[str]) -> str:
-    """Return the name that the run was submitted with; empty if it has none.
+def submitted_name(setting: str, overrides: Mapping[str, Any], folders: Iterable[str]) -> str:
+    """Return the value of `run` or `resume` that the run was submitted with; empty if it has none.
 
     Args:
+        setting: Which of the two.
         overrides: The settings of Flower's run that override those of the app.
         folders: Where Python looks for modules: Flower puts the app's folder there.
     """
-    name = overrides.get(NAME) or next(filter(None, map(_name_in, folders)), "")
+    name = overrides.get(setting) or next(filter(None, (_name_in(each, setting) for each in folders)), "")
     try:
-        return RunConfig(run=name).run
+        RunConfig.read({setting: name})
     except BadSetting:  # a setting of the app's own, which happens to have this name
         return ""
+    return str(name)
 
 
-def _name_in(folder: str) -> str:
+def _name_in(folder: str, setting: str) -> str:
     try:
         manifest = tomllib.loads((Path(folder) / MANIFEST).read_text())
-        return str(manifest["tool"]["flwr"]["app"]["config"][NAME])
+        return str(manifest["tool"]["flwr"]["app"]["config"][setting])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""

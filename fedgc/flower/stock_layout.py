@@ -89,7 +89,10 @@ class Layout:
         return single
 
     def arrays(self, vector: Vector) -> dict[str, AnyArray]:
-        """Return the arrays of a vector."""
+        """Return the arrays of a vector, or raise BadVector if it has another length."""
+        size = sum(prod(shape) for _, shape, _ in self.parts)
+        if vector.size != size:
+            raise BadVector(f"model: saw {vector.size} numbers, needed {size}")
         found = {}
         start = 0
         for name, shape, dtype in self.parts:

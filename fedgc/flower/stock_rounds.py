@@ -274,6 +274,8 @@ class StockRounds:
         return tuple(outputs)
 
     def _begin(self, now: float) -> tuple[Output, ...]:
+        if self.number > self._config.rounds:  # a resume of a run that was stopped after its last round
+            return self._finish(f"{self._config.rounds} rounds are done", complete=True)
         wanted = len(self._nodes) + self.needed
         late = now >= self._gather_until
         if (seen := len(self._nodes)) < wanted:

@@ -6,13 +6,15 @@ nor its mods; it is counted in the run's log and rows. A client whose session ca
 as ordinary Flower messages.
 """
 
+import copy
 import os
 import queue
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -23,20 +25,19 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, TaskFailed, Unusable
-from fedgc.flower.app_config import run_name
+from fedgc.flower.app_config import submitted_name
 from fedgc.flower.cache_folders import full_name
 from fedgc.flower.driver import Driver
 from fedgc.flower.initialize import Events, announced_model
-from fedgc.flower.job import Evaluate, Job, Save, ServerModel
+from fedgc.flower.job import Evaluate, Job, ServerModel
 from fedgc.flower.must_fit import must_fit_server
-from fedgc.flower.recording import name_of_run, recorded
+from fedgc.flower.recording import name_of_run
+from fedgc.flower.run_memory import Memory, remembered
 from fedgc.flower.scoring import Parts, Scoring
 from fedgc.flower.signals import before_signals, why_stopped
 from fedgc.flower.sink import Sink
 from fedgc.flower.site import gateway_line
 from fedgc.flower.stock_driver import EvaluateFn, StockDriver, StockJob, figures_of
-from fedgc.flower.validation import Pin
-from fedgc.history import BestModel, Speeds
 from fedgc.large_vectors import Scratch
 from fedgc.links.links import Links
 from fedgc.links.log import LOG
@@ -51,34 +52,15 @@ from fedgc.processes.available import available_memory, release_memory
 from fedgc.run.initialization import Initialization
 from fedgc.run.machine import Finished
 from fedgc.secagg import Federation
-from fedgc.store.checkpoint import Checkpoint
-from fedgc.store.database import Store
 from fedgc.store.descriptor import read_descriptor
 from fedgc.store.engine import runs_folder
 from fedgc.training import AnnouncedModel, CommonModel, Vector
 from fedgc.training.export import arrays_of
 from fedgc.training.tasks import Task, must_be_task
 
+_begun: Final = Counter[tuple[int, str]]()  # starts of this process, by Flower's run and the run's name
 SCRATCH: Final = ".scratch"  # next to the folders of runs, whose names begin with no dot
 SLACK_S: Final = 600.0  # a message must outlive its session's lease, or Flower drops the reply
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """The history that a run starts from, and where its checkpoints go.
-
-    `run` is the run's name, shared by a resume; client caches use it. `others` describes other active runs,
-    for the error of a run that finds no clients. `pin` keeps the checkpoint of the best model;
-    `best` is the best one before a resume.
-    """
-
-    run: str = ""
-    speeds: Speeds = field(default_factory=Speeds)
-    save: Save | None = None
-    resume: Checkpoint | None = None
-    others: str = ""
-    pin: Pin | None = None
-    best: BestModel | None = None
 
 
 @dataclass(slots=True)
@@ -102,16 +84,16 @@ class FedGC(Strategy):
     """The Flower strategy that aggregates partial work, with codes, gates and masked sums.
 
     It replaces a strategy of Flower in a ServerApp of your own: `start` takes the same arguments.
-    `server_app` is a complete ServerApp, with checkpoints and resume.
+    The run is recorded in the store, and keeps checkpoints, from which the setting `resume` goes on.
+    `server_app` is a complete ServerApp.
 
     Args:
         task: The training task. Without a task the clients are unmodified Flower ClientApps.
         config: Settings of the run; by default those of `RunConfig`, with stock clients if there is no task.
         sink: A `fedgc.flower.sink.Sink`: receives rounds, live summaries and figures. By default the run is
             recorded in the store; `Sink()` records nothing.
-        memory: A `fedgc.flower.strategy.Memory`: the run's name, the measured speeds, the checkpoint to
-            resume from, and the function that saves new ones, as `server_app` gives them. Without it there
-            are no checkpoints. Without `sink`, the speeds are always those in the store.
+        memory: With `sink`, a `fedgc.flower.run_memory.Memory`: the run's name, the measured speeds, the
+            checkpoint to resume from, and the function that saves new ones. Without it there are none.
 
     Example:
         @app.main()
@@ -128,6 +110,8 @@ class FedGC(Strategy):
         memory: Memory | None = None,
     ) -> None:
         must_be_task(task)
+        if memory is not None and sink is None:
+            raise Unusable("FedGC: saw memory without sink, needed both or none")
         self.config = config or RunConfig(client_app="fedgc" if task else "stock")
         self._task = task
         self._sink = sink
@@ -164,21 +148,33 @@ class FedGC(Strategy):
             Unusable: An argument is not accepted, or there is neither a task nor initial arrays.
             EdgeFailed: The run ended before its last round.
         """
-        if num_rounds is not None:
-            self.config = replace(self.config, rounds=num_rounds)
-        if timeout is not None:
-            self.config = replace(self.config, deadline_s=float(timeout))
-        self._check_configs(train_config, evaluate_config)
+        one = copy.copy(self)
+        one.config = self._settings(grid, num_rounds, timeout)
+        one._check_configs(train_config, evaluate_config)
         configs = (train_config, evaluate_config)
         if self._sink is not None:
-            return self._run(grid, self._sink, initial_arrays, configs, evaluate_fn)()
-        run = self._memory.run or self.config.run or run_name(grid.run.override_config, sys.path)
-        run = run or name_of_run(self.config, grid.run.run_id)
-        with Store.open() as store:
-            speeds = store.speeds(self.config.workload)
-        self._memory = replace(self._memory, run=run, speeds=speeds)
-        with recorded(self.config, run, grid.run.run_id) as recording:
-            return self._run(grid, recording.sink, initial_arrays, configs, evaluate_fn)()
+            if one.config.resume and self._memory.resume is None:
+                raise Unusable(
+                    f"setting resume: saw {one.config.resume}, needed none with a sink of one's own"
+                )
+            return one._run(grid, self._sink, initial_arrays, configs, evaluate_fn)()
+        run = name_of_run(one.config, grid.run.run_id)
+        if again := _begun[grid.run.run_id, run]:
+            one.config = replace(one.config, run=f"{run}-{again + 1}", resume="")
+        with remembered(one.config, one.config.run or run, grid.run.run_id) as (sink, one._memory):
+            _begun[grid.run.run_id, run] += 1
+            return one._run(grid, sink, initial_arrays, configs, evaluate_fn)()
+
+    def _settings(self, grid: Grid, num_rounds: int | None, timeout: float | None) -> RunConfig:
+        """Return the settings of one start, with the names of the run that it was submitted with."""
+        config = self.config
+        if num_rounds is not None:
+            config = replace(config, rounds=num_rounds)
+        if timeout is not None:
+            config = replace(config, deadline_s=float(timeout))
+        place = grid.run.override_config, sys.path
+        run = config.run or submitted_name("run", *place)
+        return replace(config, run=run, resume=config.resume or submitted_name("resume", *place))
 
     def run(self, grid: Grid, sink: Sink) -> None:
         """Run all rounds, as `start` does, without a result: the final model is in the last checkpoint.

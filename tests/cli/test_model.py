@@ -108,6 +108,12 @@ def test_model_of_stock_clients_is_exported_in_own_layout(apart: Path):
     assert all(np.array_equal(read[name].numpy(), each) for name, each in changed.items())
 
 
+def test_model_of_stock_app_is_not_taken_for_one_of_task(apart: Path):
+    told(apart / "fedgc", RunConfig(client_app="stock"), [np.zeros(3, np.float32)])
+    with pytest.raises(Unusable, match="run r, task digits: model: saw 3 numbers, needed"):
+        fedgc("export", "stock.safetensors")
+
+
 def test_restored_version_can_be_continued_and_nothing_is_lost(models, apart: Path):
     assert "fedgc run --resume r" in fedgc("restore", "1")
     folder = apart / "fedgc" / "runs" / "r"

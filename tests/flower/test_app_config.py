@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgc.flower.app_config import run_name
+from fedgc.flower.app_config import submitted_name
 
 MANIFEST = '[tool.flwr.app.config]\nrounds = 3\nrun = "ward-7"\n'
 
@@ -12,11 +12,11 @@ MANIFEST = '[tool.flwr.app.config]\nrounds = 3\nrun = "ward-7"\n'
 def test_run_is_named_by_app_and_by_overrides(tmp_path: Path):
     (tmp_path / "pyproject.toml").write_text(MANIFEST)
     folders = [str(tmp_path / "none"), "", str(tmp_path)]
-    assert run_name({}, folders) == "ward-7"
-    assert run_name({"run": "other"}, folders) == "other"
+    assert submitted_name("run", {}, folders) == "ward-7"
+    assert submitted_name("run", {"run": "other"}, folders) == "other"
 
 
 @pytest.mark.parametrize("text", ["", "[", "[tool]\nflwr = 3", '[tool.flwr.app.config]\nrun = "a/b c"'])
 def test_app_without_usable_name_gives_none(tmp_path: Path, text: str):
     (tmp_path / "pyproject.toml").write_text(text)
-    assert run_name({}, [str(tmp_path)]) == ""
+    assert submitted_name("run", {}, [str(tmp_path)]) == ""

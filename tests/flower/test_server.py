@@ -9,7 +9,8 @@ from flwr.app import Context, RecordDict
 from fedgc.config import RunConfig
 from fedgc.errors import BadTask, EdgeFailed, Unusable
 from fedgc.flower.client import client_app
-from fedgc.flower.server import _resumed, server_app
+from fedgc.flower.run_memory import _resumed
+from fedgc.flower.server import server_app
 from fedgc.flower.strategy import FedGC
 from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Checkpoint

@@ -155,6 +155,8 @@ def test_resumed_run_starts_at_next_round() -> None:
     second = stock(resume=state)
     assert second.nodes_seen(0.0, [1, 2]) == (Ask(1, 2, 1), Ask(2, 2, 1))
     assert state == StockState(2, 1, (4.0, 5.0))
+    over = stock(resume=StockState(4, 3, ()))
+    assert over.nodes_seen(0.0, [1, 2]) == (Finished("3 rounds are done", True),)
 
 
 @pytest.mark.parametrize("examples", [0.0, -1.0, math.nan, math.inf, 1e308, 1.1e15])

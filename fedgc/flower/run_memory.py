@@ -1,0 +1,132 @@
+"""What a run starts from and leaves behind: its history in the store, and its checkpoints."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from fedgc.config import RunConfig
+from fedgc.errors import Unusable
+from fedgc.flower import preconditions
+from fedgc.flower.job import Save
+from fedgc.flower.recording import recorded, superlink_of
+from fedgc.flower.sink import Sink
+from fedgc.flower.store_sink import Past
+from fedgc.flower.validation import Pin
+from fedgc.history import BestModel, Speeds
+from fedgc.links.log import LOG
+from fedgc.store import checkpoint
+from fedgc.store.checkpoint import Checkpoint
+from fedgc.store.database import Store
+from fedgc.store.engine import runs_folder
+from fedgc.store.liveness import busy_with
+from fedgc.store.writer import Keeper
+from fedgc.training.private_mean import with_most_spent
+
+FLUSH_S: Final = 10.0  # longest wait of a checkpoint for its round's row to be stored
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The history that a run starts from, and where its checkpoints go.
+
+    `run` is the run's name, shared by a resume; client caches use it. `others` describes other active runs,
+    for the error of a run that finds no clients. `pin` keeps the checkpoint of the best model;
+    `best` is the best one before a resume.
+    """
+
+    run: str = ""
+    speeds: Speeds = field(default_factory=Speeds)
+    save: Save | None = None
+    resume: Checkpoint | None = None
+    others: str = ""
+    pin: Pin | None = None
+    best: BestModel | None = None
+
+
+@contextmanager
+def remembered(config: RunConfig, run: str, flower_run: int) -> Iterator[tuple[Sink, Memory]]:
+    """Record a run in the store while the block runs; yield its sink, and what it starts from.
+
+    Raises:
+        Unusable: The run may not begin, or not go on.
+    """
+    folder = runs_folder(config.checkpoint_dir, os.environ)
+    resumed = _resumed(config, folder) if config.resume else None
+    preconditions.must_know_best(config)
+    preconditions.must_be_kept(config, folder / run)
+    with Store.open() as store:
+        past = _past(config, run, store, folder)
+        store.fold(config.keep_rounds)
+        speeds = store.speeds(config.workload)
+        others = busy_with(store.runs(), run, superlink_of(sys.argv), time.time())
+        best = store.best(run) if resumed else None
+    _warn_of(others, past.changes)
+    with recorded(config, run, flower_run, past) as recording:
+        keep = sys.maxsize if config.keep_checkpoints == "all" else config.keep_checkpoints
+        save = _save(folder / run, keep, recording.keeper) if keep else None
+        pin = _pin(folder / run) if keep else None
+        yield recording.sink, Memory(run, speeds, save, resumed, _at_beginning(others), pin, best)
+
+
+def _past(config: RunConfig, run: str, store: Store, folder: Path) -> Past:
+    """Return the settings before a resume; raise Unusable if the run may not begin or go on."""
+    if not config.resume:
+        preconditions.must_be_new(run, store, folder)
+        return Past()
+    preconditions.must_have_rounds_left(config, store)
+    before = store.run(run).settings
+    return Past(before, preconditions.changed(config, before))
+
+
+def _warn_of(others: Sequence[str], changes: str) -> None:
+    if changes:
+        LOG.warning("the run goes on with other settings than before: %s", changes)
+    if others:
+        LOG.warning(
+            "busy with run %s: a SuperNode serves one run at a time, so this run waits for its clients",
+            ", ".join(others),
+        )
+
+
+def _at_beginning(others: Sequence[str]) -> str:
+    return f"under way at its beginning: {', '.join(others)}" if others else ""
+
+
+def _resumed(config: RunConfig, folder: Path) -> Checkpoint:
+    skipped: list[str] = []
+    found = checkpoint.load(folder / config.resume, tell=skipped.append)
+    preconditions.must_go_on(config, found.round)
+    for line in skipped:
+        LOG.warning("%s", line)
+    return _with_all_spent(found, folder / config.resume, skipped) if found.privacy else found
+
+
+def _with_all_spent(found: Checkpoint, folder: Path, skipped: Sequence[str]) -> Checkpoint:
+    """Return the checkpoint with the privacy that all released models have spent."""
+    if skipped:
+        raise Unusable(
+            f"resume: {skipped[0]}, needed the newest, as the privacy of its model is spent; "
+            f"`fedgc model restore {found.version}` takes this one and keeps count"
+        )
+    every = [each.privacy for each in checkpoint.listed(folder, every=True)]
+    return replace(found, privacy=with_most_spent(found.privacy, every))
+
+
+def _pin(folder: Path) -> Pin:
+    def pin(best: Checkpoint) -> None:
+        checkpoint.pin(folder, best)
+
+    return pin
+
+
+def _save(folder: Path, keep: int, keeper: Keeper) -> Save:
+    def save(made: Checkpoint) -> None:
+        keeper.flush(FLUSH_S)  # a resume does not repeat this round, so it must be in the history
+        checkpoint.save(folder, made, keep)
+
+    return save

@@ -1,0 +1,80 @@
+"""Test `FedGC.start` as a ServerApp of the user's own calls it: names of runs, checkpoints and resume."""
+
+import itertools
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedgc import FedGC, RunConfig
+from fedgc.errors import Unusable
+from fedgc.flower.run_memory import Memory
+from fedgc.flower.sink import Sink
+from fedgc.store.database import Store
+from tests.flower.test_stock_driver import FIRST, PlayedGrid, adds
+
+RUNS = itertools.count(100)  # of Flower
+
+
+@pytest.fixture(autouse=True)
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDGC_DB", str(tmp_path / "fedgc.db"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+def strategy(**settings) -> FedGC:
+    return FedGC(config=RunConfig(client_app="stock", evaluate_every=0, server_momentum=0.5, **settings))
+
+
+def start(
+    made: FedGC, num_rounds: int | None = None, flower_run: int = 0, submitted=None
+) -> list[np.ndarray]:
+    grid = PlayedGrid(adds(1.0))
+    grid.run = SimpleNamespace(run_id=flower_run or next(RUNS), override_config=submitted or {})
+    return made.start(grid, ArrayRecord(FIRST), num_rounds).arrays.to_numpy_ndarrays()
+
+
+def recorded() -> dict[str, list[int]]:
+    with Store.open() as store:
+        return {each.run: [row.row.round for row in store.rounds(each.run)] for each in store.runs()}
+
+
+def test_resume_goes_on_from_last_model() -> None:
+    whole = start(strategy(rounds=3, run="whole"))
+    start(strategy(rounds=1, run="demo"))
+    for ours, theirs in zip(start(strategy(rounds=3, resume="demo")), whole, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert recorded()["demo"] == [1, 2, 3]
+
+
+def test_resume_that_run_was_submitted_with_is_heeded() -> None:
+    start(strategy(rounds=1), submitted={"run": "demo"})
+    start(strategy(rounds=2), submitted={"resume": "demo"})
+    assert recorded() == {"demo": [1, 2]}
+
+
+def test_name_of_run_with_models_is_refused() -> None:
+    start(strategy(rounds=2, run="demo"))
+    with pytest.raises(Unusable, match="run demo: there is one of that name already"):
+        start(strategy(rounds=1, run="demo"))
+    assert recorded() == {"demo": [1, 2]}
+
+
+def test_second_start_is_run_of_its_own_with_first_settings() -> None:
+    made = strategy(rounds=3, run="demo")
+    start(made, 1, flower_run=99)
+    start(made, flower_run=99)
+    assert recorded() == {"demo": [1], "demo-2": [1, 2, 3]}
+
+
+def test_resume_or_memory_without_its_counterpart_is_refused() -> None:
+    with pytest.raises(Unusable, match="saw memory without sink"):
+        FedGC(memory=Memory())
+    made = FedGC(config=RunConfig(client_app="stock", resume="demo"), sink=Sink())
+    with pytest.raises(Unusable, match="setting resume: saw demo, needed none with a sink"):
+        start(made)
