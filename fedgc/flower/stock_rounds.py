@@ -151,6 +151,7 @@ class StockRounds:
         self._open: _Open | None = None
         self._gather_until = now + config.start_timeout_s
         self._fruitless = 0
+        self._pauses_until = now  # after a round in which no client answered
         self._begun = False
 
     # ---- events
@@ -282,6 +283,8 @@ class StockRounds:
             reason = f"waited {self._config.start_timeout_s:g} s for {wanted} clients, saw {seen}"
             reason += fewer_would_do(seen, 1, wanted)
             return self._finish(reason, complete=False) if late else ()
+        if now < self._pauses_until:
+            return ()
         free = tuple(node for node in self._nodes if node not in self._pending)
         self._begun = True
         self._open = _Open(now, set(free))
@@ -306,6 +309,7 @@ class StockRounds:
         self.number += 1
         self.version += current.weight > 0
         self._fruitless = 0 if current.weight > 0 else self._fruitless + 1
+        self._pauses_until = now if current.weight > 0 else now + LEAST_DEADLINE_S
         self._gather_until = now + self._config.start_timeout_s
         closed = Closed(row, self.version, current.weight)
         if self._fruitless == GIVE_UP_AFTER:

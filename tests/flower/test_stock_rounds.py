@@ -10,6 +10,7 @@ from fedgc.errors import BadMessage
 from fedgc.flower.stock_rounds import (
     FIRST_DEADLINE_S,
     LEAST_ANSWERS,
+    LEAST_DEADLINE_S,
     Aggregate,
     Ask,
     Closed,
@@ -131,8 +132,10 @@ def test_run_ends_after_its_rounds_or_without_progress() -> None:
     barren = stock()
     barren.nodes_seen(0.0, [1, 2])
     for round_ in (1, 2, 3):
-        barren.failed(1.0, 1, round_, "code 2, it raised")
-        barren.failed(1.0, 2, round_, "code 2, it raised")
+        now = 20.0 * round_
+        barren.tick(now)
+        barren.failed(now, 1, round_, "code 2, it raised")
+        barren.failed(now, 2, round_, "code 2, it raised")
     assert not barren.finished.complete
     assert barren.finished.reason == "code 2, it raised; 3 rounds in a row gave nothing"
     few = stock(**{"start_timeout_s": 5.0, "min_clients": 2})
@@ -144,6 +147,16 @@ def test_run_ends_after_its_rounds_or_without_progress() -> None:
     assert lonely.nodes_seen(1.0, []) == ()
     assert "needed" not in lonely.nodes_seen(5.0, [])[0].reason
     assert not lonely.finished.complete
+
+
+def test_next_round_waits_after_one_that_gave_nothing_at_once() -> None:
+    machine = stock()
+    machine.nodes_seen(0.0, [1, 2])
+    machine.failed(1.0, 1, 1, "the SuperLink did not take the message")
+    (closed,) = machine.failed(1.0, 2, 1, "the SuperLink did not take the message")
+    assert closed.row.outcome == "empty"
+    assert machine.tick(LEAST_DEADLINE_S + 0.9) == ()
+    assert machine.tick(LEAST_DEADLINE_S + 1.0) == (Ask(1, 2, 0), Ask(2, 2, 0))
 
 
 def test_resumed_run_starts_at_next_round() -> None:
