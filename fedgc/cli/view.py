@@ -100,6 +100,8 @@ def round_line(each: Round) -> str:
         f"finished chunks counted, {numbered(row.blocks, 'block')}" if row.blocks else "local steps counted"
     )
     counted = "" if row.outcome == "skipped" else f"{each.counted} of {each.finished} {what}, "
+    if not (row.blocks or row.replicas):
+        counted = f"{row.covered} of {numbered(row.chunks, 'stock client')} answered, "
     return (
         f"round {row.round}: {row.outcome}{missing} in {row.working_s + row.collecting_s:.2f} s, {counted}"
         f"up {megabytes(each.up_bytes)}, down {megabytes(each.down_bytes)}{measured}"
@@ -185,7 +187,9 @@ def _progress(present: Mapping[str, Any], scored: Mapping[str, str]) -> Renderab
 
 def unit_of(rounds: Sequence[Round], config: RunConfig | None = None) -> str:
     """Return the unit of work: by the settings, if known; an exchange of local work has no blocks."""
-    if config is not None and config.client_app == "fedgc":
+    if config is not None:
+        if config.client_app == "stock":
+            return "answers"
         return "local steps" if config.work == "local" else "chunks"
     local = any(each.row.outcome in SUMMED and not each.row.blocks for each in rounds)
     return "local steps" if local else "chunks"

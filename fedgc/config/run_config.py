@@ -90,8 +90,8 @@ class RunConfig(Settings):
 
     @property
     def workload(self) -> str:
-        """What is trained: the script if there is one, else the task. Speeds are recorded under it."""
-        return self.script or self.task
+        """What is trained: a stock app, a script, or the task. Speeds are recorded under it."""
+        return "stock" if self.client_app == "stock" else self.script or self.task
 
     @property
     def round_steps(self) -> int:

@@ -382,7 +382,8 @@ class StockDriver:
             elapsed_s=now - self._began,
             covered=answered,
             chunks=asked,
-            replicas=1,
+            replicas=0,
+            unit="clients",
             clients=tuple(
                 LiveClient(
                     name_of(node), name_of(node), True, 0, "messages", awaited=node in self._machine.awaited

@@ -218,6 +218,8 @@ class FedGC(Strategy):
         configs: tuple[ConfigRecord | None, ConfigRecord | None],
         evaluate_fn: EvaluateFn | None,
     ) -> StockDriver:
+        if unused := _unused_by_stock(self.config):
+            LOG.log(WARNING, "without effect on stock clients: %s", ", ".join(unused))
         if arrays is None:
             common = CommonModel(self._with_task(), self.config)
             arrays = _record(common.state(common.first()))
@@ -402,6 +404,13 @@ class FedGC(Strategy):
         raise Unusable("FedGC has no Flower rounds: call start, which runs sessions")
 
     aggregate_train = configure_evaluate = aggregate_evaluate = configure_train
+
+
+def _unused_by_stock(config: RunConfig) -> list[str]:
+    """Return the settings, other than their defaults, that have no effect on rounds of stock clients."""
+    usual, own = RunConfig().table(), ("timing.quorum", "timing.patience", "aggregation.largest-share")
+    changed = (name for name, value in config.table().items() if name in usual and value != usual[name])
+    return [name for name in changed if name in own or name.startswith(("gate.", "data.", "code."))]
 
 
 def _end(reason: str, *, complete: bool) -> None:

@@ -31,7 +31,9 @@ def _nothing() -> Mapping[str, Any]:
 
 
 def task_in(settings: Mapping[str, Plain]) -> str:
-    """Return the task that these settings name, or the script that is trained in its place."""
+    """Return the task that these settings name, or what is trained in its place: a script, a stock app."""
+    if settings.get("client.app") == "stock":
+        return "stock"
     return str(settings.get("script") or settings["task"])
 
 
@@ -54,7 +56,7 @@ class Begun:
 
     @property
     def task(self) -> str:
-        """The task's name, or the script that is trained in its place."""
+        """The task's name, or what is trained in its place."""
         return task_in(self.settings)
 
 

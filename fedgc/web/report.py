@@ -195,7 +195,7 @@ def report_of(store: Store, run: Run, now: float) -> RunReport:
         reason=reason_of(run),
         why=explain(store, run, now).lines,
         work=work,
-        unit="local steps" if work == "local" else "chunks",
+        unit="answers" if run.task == "stock" else "local steps" if work == "local" else "chunks",
         rounds=rounds,
         folded=sum(each.clients > sums.seen[each.row.round] for each in rounds),
         outcomes=_outcomes(rounds),

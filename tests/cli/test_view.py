@@ -56,7 +56,7 @@ def test_work_is_counted_in_steps_without_blocks():
     assert view.unit_of([round_of(1, "synced", blocks=1)]) == "chunks"
     assert view.unit_of([round_of(1, "skipped"), round_of(2, "synced")]) == "local steps"
     assert view.unit_of([round_of(1, "empty")], RunConfig(work="local")) == "local steps"
-    assert view.unit_of([round_of(1, "synced")], RunConfig(client_app="stock")) == "local steps"
+    assert view.unit_of([round_of(1, "synced")], RunConfig(client_app="stock")) == "answers"
 
 
 def with_row(each: Round, **changes) -> Round:

@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedgc import FedGC, RunConfig
+from fedgc.cli.view import round_line
 from fedgc.errors import Unusable
 from fedgc.flower.run_memory import Memory
 from fedgc.flower.sink import Sink
@@ -78,3 +79,13 @@ def test_resume_or_memory_without_its_counterpart_is_refused() -> None:
     made = FedGC(config=RunConfig(client_app="stock", resume="demo"), sink=Sink())
     with pytest.raises(Unusable, match="setting resume: saw demo, needed none with a sink"):
         start(made)
+
+
+def test_settings_without_effect_on_stock_clients_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    start(strategy(rounds=1, gate="every", gate_period=2, quorum=0.5))
+    assert "without effect on stock clients: timing.quorum, gate.name, gate.period" in caplog.text
+    with Store.open() as store:
+        (run,) = store.runs()
+        (row,) = store.rounds(run.run)
+    assert (run.task, run.present["unit"]) == ("stock", "clients")
+    assert "2 of 2 stock clients answered" in round_line(row)
