@@ -15,7 +15,7 @@ from fedgc.cli.settings import GIVEN, settle
 from fedgc.config import RunConfig, known
 from fedgc.deploy.app_folder import MANIFEST, Setting, app_in
 from fedgc.errors import FedgcError, Unusable
-from fedgc.flower.app_guard import bundle_of
+from fedgc.flower.app_bundle import bundle_of
 from fedgc.flower.site_policy import is_foreign, request_of
 from fedgc.history import ClientRow
 from fedgc.messages import SUMMED

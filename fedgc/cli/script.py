@@ -31,9 +31,10 @@ def placed_script(script: str, folder: Path, app: App | None, *, here: bool) -> 
     words = _words(script)
     file = script_in(words)
     if not here and app is not None and (inside := travels(script, folder, app)):
-        if not file.endswith(".py"):
+        if inside not in app.files(inside):
             raise BadSetting(
-                f"setting script: saw {file} in the app, needed a .py file: Flower carries those"
+                f"setting script: saw {file} in the app, needed a file that Flower bundles: "
+                "not named in .gitignore, and of a kind that `flwr build` takes, such as train.py"
             )
         return shlex.join(inside if word == file else word for word in words)
     if not here:

@@ -5,10 +5,9 @@ Flower refuses to override unlisted settings, so a submitted app is a copy that 
 """
 
 import json
-import re
 import shutil
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +16,7 @@ import tomli_w
 
 from fedgc.config import TASK, RunConfig, flat
 from fedgc.errors import Unusable, nearest, text_of
+from fedgc.flower.app_bundle import bundled_files
 from fedgc.policy.digests import STATEMENT
 
 Setting = str | int | float
@@ -26,7 +26,6 @@ APP_KEYS: Final = (  # of Flower; a key that is close to one would be left out w
     "publisher", "components", "config", "fab-include", "fab-exclude", "fab-format-version",
     "flwr-version-target",
 )  # fmt: skip
-CARRIED: Final = ("**/*.py", "**/*.md", "LICENSE")  # the default bundle of an app
 
 
 def toml_value(value: Setting) -> str:
@@ -45,34 +44,29 @@ class App:
     folder: Path
     settings: Mapping[str, Setting]
 
-    def write(self, folder: Path, settings: Mapping[str, Setting], also: str = "") -> Path:
-        """Copy the files of the app's bundle to a new folder, with settings over the defaults.
+    def files(self, script: str = "") -> dict[str, Path]:
+        """Return the files that travel with the app, by their paths in it, without the manifest.
 
-        `also` is the path of a training script in the app, which is copied with the Python files beside it.
-        The statement of the app's task is copied too.
+        They are those that `flwr build` takes, and besides what `fab-include` lists: the Python files in the
+        folder of the training script at the path `script`, and the statement of the app's task.
         """
-        manifest = _manifest(self.folder)
-        about = manifest["tool"]["flwr"]["app"]
-        more = [str(Path(also).parent / "*.py")] if also else []
-        more += [STATEMENT] if (self.folder / STATEMENT).is_file() else []
-        patterns = list(dict.fromkeys([*about.get("fab-include", CARRIED), *more]))
-        if more and "fab-include" in about:
-            about["fab-include"] = patterns
-        for path in self._carried(patterns):
-            copy = folder / path.relative_to(self.folder)
+        about = _table(_manifest(self.folder), self.folder, "tool", "flwr", "app")
+        return bundled_files(self.folder, about, script, STATEMENT)
+
+    def write(self, folder: Path, settings: Mapping[str, Setting], script: str = "") -> Path:
+        """Copy the files that travel with the app to a new folder, with settings over the defaults."""
+        for name, path in self.files(script).items():
+            copy = folder / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
+        manifest = _manifest(self.folder)
+        about = manifest["tool"]["flwr"]["app"]
+        for patterns in ("fab-include", "fab-exclude"):  # the files are chosen
+            about.pop(patterns, None)
         about["config"] = {**RunConfig().table(), **settings}
         folder.mkdir(parents=True, exist_ok=True)
         (folder / MANIFEST).write_text(tomli_w.dumps(manifest))
         return folder
-
-    def _carried(self, patterns: list[str]) -> Iterator[Path]:
-        found = {path for pattern in patterns for path in self.folder.glob(pattern) if path.is_file()}
-        for path in sorted(found):
-            inside = path.relative_to(self.folder)
-            if not any(re.match(r"\.|__pycache__", part) for part in inside.parts[:-1]):
-                yield path
 
 
 def app_in(folder: Path) -> App | None:

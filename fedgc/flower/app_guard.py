@@ -145,11 +145,3 @@ def _pinning(node: Mapping[str, object]) -> "Federation | None":
 def checked_app() -> "SentApp | None":
     """Return the app that was checked in this process; None if none was."""
     return _checked[-1] if _checked else None
-
-
-def bundle_of(folder: Path) -> bytes:
-    """Return the app in a folder as Flower sends it."""
-    from flwr.cli.build import build_fab_from_disk
-
-    bundle: bytes = build_fab_from_disk(folder)
-    return bundle

@@ -69,7 +69,8 @@ def _without_settings(manifest: bytes) -> bytes:
         tools = read.get("tool", {})
         app = tools.get("flwr", {}).get("app", {})
         app.pop("config", None)
-        app.pop("fab-include", None)
+        for patterns in ("fab-include", "fab-exclude"):
+            app.pop(patterns, None)
         tools.pop("fedgc", None)  # defaults of these settings
         return json.dumps(read, sort_keys=True, default=str).encode()
     except (ValueError, AttributeError, TypeError, RecursionError) as error:

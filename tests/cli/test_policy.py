@@ -54,7 +54,6 @@ def test_policy_is_checked_and_explained(site: Path):
             act()
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a dependency of Flower's build
 def test_digest_of_app_follows_its_code(tmp_path: Path):
     first = write_app(tmp_path / "a", {"rounds": 3})
     other = write_app(tmp_path / "b", {"rounds": 4})

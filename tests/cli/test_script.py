@@ -9,6 +9,8 @@ from fedgc.cli.run import trained
 from fedgc.cli.script import placed_script
 from fedgc.deploy.app_folder import app_in
 from fedgc.errors import BadSetting, Unusable
+from fedgc.flower.app_bundle import bundle_of
+from fedgc.policy.digests import files_in_bundle
 
 
 @pytest.fixture
@@ -57,10 +59,21 @@ def test_script_in_app_is_relative_and_travels(folder: Path):
     written = app.write(folder / "copy", {}, "train.py")
     assert (written / "train.py").is_file()
     assert (written / "data.py").is_file()
-    assert '"*.py"' in (written / "pyproject.toml").read_text()
-    (app.folder / "train.ipynb").write_text("")
-    with pytest.raises(BadSetting, match=r"needed a \.py file"):
-        placed_script("train.ipynb", app.folder, app, here=False)
+    assert {"train.py", "data.py", "ward/task.py"} <= files_in_bundle(bundle_of(written)).keys()
+
+
+@pytest.mark.parametrize("name", ["train.ipynb", "secrets.py", "test_train.py"])
+def test_script_that_flower_leaves_out_is_refused(folder: Path, name: str):
+    write_new(folder / "ward")
+    app = app_in(folder / "ward")
+    assert app is not None
+    (app.folder / name).write_text("")
+    (app.folder / ".gitignore").write_text("secrets.py\n")
+    with pytest.raises(
+        BadSetting, match=rf"setting script: saw {name} in the app, needed a file that Flower"
+    ):
+        placed_script(name, app.folder, app, here=False)
+    assert placed_script(name, app.folder, app, here=True) == f"{app.folder}/{name}"
 
 
 def test_task_and_script_together_are_refused():

@@ -11,12 +11,10 @@ from fedgc.cli.new_app import write_new
 from fedgc.cli.policy import asked_in
 from fedgc.cli.run import app_with
 from fedgc.deploy.app_folder import app_in
-from fedgc.flower.app_guard import bundle_of
+from fedgc.flower.app_bundle import bundle_of
 from fedgc.policy import SentApp
 from fedgc.policy.digests import STATEMENT, files_in_bundle
 from tests.cli.test_federation import Said, SessionTable
-
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a dependency of Flower's build
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedgc.deploy.local_federation import Node, write_app
-from fedgc.flower.app_guard import bundle_of
+from fedgc.flower.app_bundle import bundle_of
 from fedgc.policy import verify
 from fedgc.policy.digests import app_digest, files_in_bundle
 from fedgc.store.explanation import explain
@@ -18,7 +18,6 @@ from tests.contract.test_preempt import told
 pytestmark = [
     pytest.mark.contract,
     pytest.mark.slow,  # windows count in minutes
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of a dependency of Flower's build
 ]
 
 REFUSING = {

@@ -8,6 +8,8 @@ import pytest
 from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import app_in
 from fedgc.errors import Unusable
+from fedgc.flower.app_bundle import bundle_of
+from fedgc.policy.digests import app_digest, files_in_bundle
 
 MANIFEST = """
 [project]
@@ -23,16 +25,31 @@ rounds = 7
 """
 
 
+FILES = (
+    "ward/__init__.py", "ward/server.py", "ward/conf.yaml", "ward/labels.json", "ward/secrets.py",
+    "ward/data.csv", "ward/data/big.json", "ward/test_it.py", ".venv/lib.py", "venv/lib.py", "README.md",
+    "LICENSE",
+)  # fmt: skip
+
+
 def folder(tmp_path: Path, manifest: str = MANIFEST) -> Path:
-    (tmp_path / "ward").mkdir()
-    (tmp_path / ".venv").mkdir()
-    for name in ("ward/server.py", "ward/data.csv", ".venv/lib.py", "README.md"):
-        (tmp_path / name).write_text(name)
-    (tmp_path / "pyproject.toml").write_text(manifest)
-    return tmp_path
+    for name in FILES:
+        (tmp_path / "ward-app" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "ward-app" / name).write_text(name)
+    (tmp_path / "ward-app" / "pyproject.toml").write_text(manifest)
+    return tmp_path / "ward-app"
 
 
-def test_copy_lists_every_setting_and_has_only_code(tmp_path: Path):
+def with_app_keys(keys: str) -> str:
+    heading = "[tool.flwr.app.components]"
+    return MANIFEST.replace(heading, f'[tool.flwr.app]\npublisher = "me"\n{keys}\n{heading}')
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_copy_lists_every_setting(tmp_path: Path):
     app = app_in(folder(tmp_path))
     assert app is not None
     written = app.write(tmp_path / "copy", {**app.settings, "data.chunks": 5})
@@ -40,20 +57,60 @@ def test_copy_lists_every_setting_and_has_only_code(tmp_path: Path):
     assert RunConfig.read(manifest["tool"]["flwr"]["app"]["config"]) == RunConfig(rounds=7, chunks=5)
     assert manifest["project"]["name"] == "ward"
     assert manifest["tool"]["flwr"]["app"]["config"].keys() == RunConfig().table().keys()
-    found = {str(path.relative_to(written)) for path in written.rglob("*") if path.is_file()}
-    assert found == {"pyproject.toml", "README.md", "ward/server.py"}
 
 
-def test_declared_bundle_content_is_copied(tmp_path: Path):
-    said = MANIFEST.replace(
-        "[tool.flwr.app.components]",
-        '[tool.flwr.app]\nfab-include = ["ward/*"]\n\n[tool.flwr.app.components]',
-    )
-    app = app_in(folder(tmp_path, said))
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "",
+        'fab-include = ["/ward/**/*.py", "ward/conf.yaml"]',
+        'fab-include = ["ward/*.py", "LICENSE"]',
+        'fab-include = ["*.py"]\nfab-exclude = ["ward/server.py"]',
+        'fab-include = ["**/*.json", "*.py"]\nfab-exclude = ["ward/data/*.json"]',
+    ],
+)
+def test_copy_is_bundled_as_app_is(tmp_path: Path, keys: str):
+    place = folder(tmp_path, with_app_keys(keys))
+    (place / ".gitignore").write_text("secrets.py\n*.log\n")
+    (place / "ward" / "linked.py").symlink_to(place / "ward" / "server.py")
+    (place / "linked").symlink_to(place / "ward", target_is_directory=True)
+    app = app_in(place)
+    assert app is not None
     written = app.write(tmp_path / "copy", {})
-    assert {path.name for path in written.rglob("*") if path.is_file()} == {
-        "pyproject.toml", "server.py", "data.csv",
-    }  # fmt: skip
+    asked, sent = (files_in_bundle(bundle_of(each)) for each in (place, written))
+    code = [{name: asked[name] for name in asked if name.startswith("ward/")} for asked in (asked, sent)]
+    assert "ward/__init__.py" in code[0] == code[1]
+    assert asked.keys() == sent.keys()
+    assert names_in(written) == {name for name in sent if not name.startswith(".info/")}
+    assert app_digest(asked) == app_digest(sent)
+    assert "ward/secrets.py" not in sent
+
+
+def test_script_travels_with_its_neighbours_only(tmp_path: Path):
+    place = folder(tmp_path, with_app_keys('fab-include = ["LICENSE"]\nfab-exclude = ["ward/server.py"]'))
+    (place / ".gitignore").write_text("secrets.py\n")
+    (place / "task.fedgc.json").write_text("{}")
+    app = app_in(place)
+    assert app is not None
+    written = app.write(tmp_path / "copy", {}, "ward/__init__.py")
+    assert names_in(written) == {"LICENSE", "pyproject.toml", "task.fedgc.json", "ward/__init__.py"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ('fab-include = ["wrad/*.py"]', 'did not match any files: "wrad/'),
+        ('fab-include = ["ward/*.py", ".gitignore"]', "removed by .* constraints.* - .gitignore"),
+        ('fab-exclude = "x"', "fab-exclude"),
+    ],
+)
+def test_pattern_that_flower_refuses_is_refused(tmp_path: Path, keys: str, sentence: str):
+    place = folder(tmp_path, with_app_keys(keys))
+    (place / ".gitignore").touch()
+    app = app_in(place)
+    assert app is not None
+    with pytest.raises(Unusable, match=rf"ward-app: Flower cannot bundle this app: .*{sentence}"):
+        app.write(tmp_path / "copy", {})
 
 
 @pytest.mark.parametrize("text", ["", "[project]\nname = 'x'\n", "[tool.flwr.app]\npublisher = 'x'\n"])

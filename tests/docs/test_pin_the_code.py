@@ -5,15 +5,12 @@ import shlex
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.cli.test_federation import SessionTable
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "pin-the-code.md").read_text()
 STEPS = re.compile(r"^    ```(sh|toml)\n(.*?)^    ```", re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a dependency of Flower's build
 def test_page_steps_pin_task(tmp_path: Path):
     table, keys, said = SessionTable(tmp_path), {}, ""
     for kind, text in STEPS.findall(PAGE)[:-1]:  # the last one starts a run

@@ -18,6 +18,9 @@ PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.clientapp.mod", "flwr.serverapp", 
 AGGREGATION = "flwr.common.secure_aggregation"
 PRIVATE_NAMES = {
     "flwr.cli.build.build_fab_from_disk",  # the digest of an app is that of what Flower sends
+    # an app has the files of `flwr build`
+    "flwr.cli.build.get_filtered_fab_paths",
+    "flwr.cli.utils.filter_paths_for_publish",
     # an app is checked before it is installed
     "flwr.supernode.runtime.run_clientapp.get_load_client_app_fn",
     "flwr.supernode.runtime.run_clientapp.get_project_dir",

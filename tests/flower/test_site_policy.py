@@ -21,7 +21,7 @@ from flwr.app import Context, RecordDict
 from fedgc.config import RunConfig
 from fedgc.deploy.local_federation import write_app
 from fedgc.errors import NotAllowed, Unusable
-from fedgc.flower import app_guard
+from fedgc.flower import app_bundle, app_guard
 from fedgc.flower.client import _client
 from fedgc.flower.client_loop import LEFT
 from fedgc.flower.departure import Departure
@@ -303,14 +303,13 @@ def test_guard_fits_installed_flower():
     assert {each.__name__ for each in used} <= set(run_clientapp.__code__.co_names)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a dependency of Flower's build
 @pytest.mark.parametrize("version", ["", "/../../../planted", "9"])
 def test_flower_loads_app_that_was_checked(
     site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ):
     """And not what lies where Flower would have found it, or where the server's version leads."""
     running = import_module("flwr.supernode.runtime.run_clientapp")
-    bundle = app_guard.bundle_of(write_app(tmp_path / "app", {}))
+    bundle = app_bundle.bundle_of(write_app(tmp_path / "app", {}))
     sent = files_in_bundle(bundle)
     site.write_text(f'[allow]\napps = ["{app_digest(sent)}"]\n')
     project = tomllib.loads(sent["pyproject.toml"].decode())
