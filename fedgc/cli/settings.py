@@ -1,20 +1,26 @@
 """Settings as options of a command line, and the source of each value of a run.
 
-A value is the default, the app's manifest, the resumed run's, or the command line's: later sources win. All
-are checked against `RunConfig` before anything starts.
+A value is the default, the app's manifest, the resumed run's, or the command line's: later sources win. Each
+is checked by itself where it is read; whether they fit together is checked once they are merged.
 """
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fedgc.config import TASK, RunConfig, dashed, flat
+from fedgc.config import TASK, RunConfig, check_each, dashed, flat
 from fedgc.deploy.app_folder import Setting
 from fedgc.errors import BadSetting
 
 DEFAULT: Final = "default"
 GIVEN: Final = "--set"
+SETTING: Final = (
+    re.compile(  # in an error: what it is about, `name = value`, or a name that is no word of a text
+        r"^setting ([\w.-]+):|([\w.-]+) = |(\w+(?:[.-]\w+)+)"
+    )
+)
 
 Layer = tuple[str, Mapping[str, Setting]]
 
@@ -33,22 +39,40 @@ def settle(layers: Sequence[Layer]) -> Settled:
     >>> settled = settle([("the app", {"rounds": 3, "seed": 4}), ("--set", {"rounds": 5})])
     >>> settled.config.rounds, settled.origins["rounds"], settled.origins["seed"], settled.origins["work"]
     (5, '--set', 'the app', 'default')
+
+    Raises:
+        BadSetting: The merged settings are invalid; the error names the sources of those that it is about.
     """
     defaults = RunConfig().table()
     table: dict[str, Setting] = dict(defaults)
     origins = dict.fromkeys(defaults, DEFAULT)
     for origin, values in layers:
-        RunConfig.read(values)  # each by itself, so that the error names its own settings
         for key, value in flat(values):
             name = dashed(key)
             if origin == GIVEN or value != table.get(name):
                 origins[name] = origin
             table[name] = value
-    return Settled(RunConfig.read(table), origins)
+    try:
+        return Settled(RunConfig.read(table), origins)
+    except BadSetting as error:
+        raise BadSetting(f"{error}{_sources(str(error), origins)}") from error
+
+
+def _sources(message: str, origins: Mapping[str, str]) -> str:
+    """Return the sources of the settings in an error, unless all are options of the command line.
+
+    >>> _sources("setting gate.name: saw qsr, needed work = local", {"gate.name": "--set", "work": "the app"})
+    ' (gate.name: --set; work: the app)'
+    """
+    named = [name for found in SETTING.findall(message) for name in found if name]
+    known = {name: origins[name] for name in named if origins.get(name, DEFAULT) != DEFAULT}
+    if set(known.values()) <= {GIVEN}:
+        return ""
+    return f" ({'; '.join(f'{name}: {origin}' for name, origin in known.items())})"
 
 
 def parse(words: Iterable[str]) -> dict[str, Setting]:
-    """Return the settings in these options; refuse an unknown or ill-typed one.
+    """Return the settings in these options; refuse an unknown or invalid one.
 
     >>> parse(["rounds=3", "code.blocks=auto", "learning-rate=0.5", "task.rank=8"])
     {'rounds': 3, 'code.blocks': 'auto', 'learning-rate': 0.5, 'task.rank': 8}
@@ -60,7 +84,7 @@ def parse(words: Iterable[str]) -> dict[str, Setting]:
             raise BadSetting(f"setting {word!r}: needed name=value")
         key = dashed(name.strip())
         table[key] = value_of(value.strip(), truth=key.startswith(TASK))
-    RunConfig.read(table)
+    check_each(table)
     return table
 
 

@@ -3,7 +3,7 @@
 from fedgc.config.fields import AUTO, NAME, TASK, Value
 from fedgc.config.names import BASIC, KEYS, dashed, flat, group_of, known
 from fedgc.config.requirements import Requirements, requirements
-from fedgc.config.run_config import RunConfig
+from fedgc.config.run_config import RunConfig, check_each
 
 __all__ = [
     "AUTO",
@@ -14,6 +14,7 @@ __all__ = [
     "Requirements",
     "RunConfig",
     "Value",
+    "check_each",
     "dashed",
     "flat",
     "group_of",

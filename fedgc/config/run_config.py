@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields
 from typing import Any, Final, get_type_hints
 
 from fedgc.aggregators import BOUNDED, PLAIN, AggregationRule, make_rule, rule_summaries
@@ -58,13 +58,9 @@ class RunConfig(Settings):
     def __post_init__(self) -> None:
         object.__setattr__(self, "task_settings", TaskSettings(self.task_settings))
         for each in fields(self):
-            key, hint = each.metadata["key"], HINTS[each.name]
-            if key == TASK:
+            if each.metadata["key"] == TASK:
                 continue
-            value = converted(getattr(self, each.name), hint)
-            object.__setattr__(self, each.name, value)
-            if needed := needed_of(value, hint, each.metadata):
-                raise BadSetting(f"setting {key}: saw {value!r}, needed {needed}")
+            object.__setattr__(self, each.name, _valid(each, getattr(self, each.name)))
         checks.check_code(self)
         checks.check_gate(self, self._budget)
         self.new_gate()
@@ -242,19 +238,8 @@ class RunConfig(Settings):
         The table may be flat (`{"gate.budget": 0.1}`) or nested (`{"gate": {"budget": 0.1}}`). Settings of
         the task's own begin with `task.`; dashes and underscores are the same in all other names.
         """
-        values: dict[str, Any] = {}
-        own: dict[str, Any] = {}
-        for key, value in flat(table):
-            if key.startswith(TASK):
-                own[key.removeprefix(TASK)] = value
-                continue
-            name = field_of(key)
-            if name in values:
-                raise BadSetting(
-                    f"setting {dashed(key)}: saw it with dashes and with underscores, needed it once"
-                )
-            values[name] = value
-        return cls(**values, task_settings=TaskSettings(own))
+        values, own = _fields_of(table)
+        return cls(**values, task_settings=own)
 
     def table(self) -> dict[str, Value]:
         """Return the flat table that `read` accepts."""
@@ -272,3 +257,39 @@ class RunConfig(Settings):
             (key, known[name].default, says[name] + unexplained(HINTS[name], says[name]) + more.get(key, ""))
             for key, name in FIELDS.items()
         )
+
+
+def check_each(table: Mapping[str, object]) -> None:
+    """Raise BadSetting if a name in `table` is unknown, or a value is invalid by itself.
+
+    The table may be a part of the settings: whether they fit together is seen in all of them.
+    """
+    values, _ = _fields_of(table)
+    for each in fields(RunConfig):
+        if each.name in values:
+            _valid(each, values[each.name])
+
+
+def _fields_of(table: Mapping[str, object]) -> tuple[dict[str, Any], TaskSettings]:
+    """Return the values of a table by their fields, and the settings of the task's own."""
+    values: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    for key, value in flat(table):
+        if key.startswith(TASK):
+            own[key.removeprefix(TASK)] = value
+            continue
+        name = field_of(key)
+        if name in values:
+            raise BadSetting(
+                f"setting {dashed(key)}: saw it with dashes and with underscores, needed it once"
+            )
+        values[name] = value
+    return values, TaskSettings(own)
+
+
+def _valid(each: Field[Any], value: object) -> object:
+    """Return the value of a setting in its type; raise BadSetting if it is invalid by itself."""
+    value = converted(value, HINTS[each.name])
+    if needed := needed_of(value, HINTS[each.name], each.metadata):
+        raise BadSetting(f"setting {each.metadata['key']}: saw {value!r}, needed {needed}")
+    return value

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import tomli_w
 
-from fedgc.config import TASK, RunConfig, flat
+from fedgc.config import TASK, RunConfig, check_each, flat
 from fedgc.errors import Unusable, nearest, text_of
 from fedgc.flower.app_bundle import bundled_files
 from fedgc.policy.digests import STATEMENT
@@ -70,7 +70,7 @@ class App:
 
 
 def app_in(folder: Path) -> App | None:
-    """Return the app in this folder, if there is one; raise Unusable if its settings are invalid."""
+    """Return the app in this folder, if there is one; raise Unusable if one of its settings is invalid."""
     if not (folder / MANIFEST).is_file():
         return None
     manifest = _manifest(folder)
@@ -84,7 +84,7 @@ def app_in(folder: Path) -> App | None:
     own = flat(_table(manifest, folder, "tool", "fedgc", "task"))
     settings |= {f"{TASK}{name}": value for name, value in own}
     try:
-        RunConfig.read(settings)
+        check_each(settings)
     except Unusable as error:
         raise Unusable(f"{folder / MANIFEST}: [tool.flwr.app.config]: {error}") from error
     return App(folder, settings)

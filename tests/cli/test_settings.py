@@ -1,0 +1,79 @@
+"""Test how the settings of a run are merged: those of the app, of a resumed run and of the command line."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from fedgc.cli.run import Wanted, settings_of
+from fedgc.cli.settings import parse
+from fedgc.deploy.app_folder import App, Setting, app_in
+from fedgc.errors import BadSetting
+from fedgc.store.database import Store
+
+MakeApp = Callable[[Mapping[str, Setting]], App]
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    monkeypatch.setenv("FEDGC_DB", str(tmp_path / "fedgc.db"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with Store.open() as opened:
+        yield opened
+
+
+@pytest.fixture
+def app_with(tmp_path: Path) -> MakeApp:
+    def make(settings: Mapping[str, Setting]) -> App:
+        components = {"serverapp": "ward.server:app", "clientapp": "ward.client:app"}
+        app = {"publisher": "me", "components": components, "config": settings}
+        manifest = {"project": {"name": "ward", "version": "1.0"}, "tool": {"flwr": {"app": app}}}
+        (tmp_path / "pyproject.toml").write_text(tomli_w.dumps(manifest))
+        found = app_in(tmp_path)
+        assert found is not None
+        return found
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("of_app", "given"),
+    [
+        ({"validate.best": "accuracy"}, {"validate.patience": 5}),
+        ({"aggregation.rule": "trimmed-mean"}, {"aggregation.options": "trim=0.2"}),
+        ({"gate.name": "qsr"}, {"gate.options": "growth=0.2"}),
+        ({"gate.min-gap": 2}, {"gate.max-gap": 3}),
+        ({"gate.max-gap": 3}, {"gate.min-gap": 2}),
+        ({"privacy.epsilon": 3.0, "data.placement": "private"}, {"privacy.unit": "record"}),
+        ({"work": "coded", "data.placement": "cyclic"}, {"work": "local", "links.codec": "int8"}),
+    ],
+)
+def test_settings_need_not_fit_before_they_are_merged(store, app_with, of_app, given):
+    words = [f"{name}={value}" for name, value in given.items()]
+    settings = settings_of(store, Wanted(4, parse(words)), app_with(of_app)).table()
+    assert {name: settings[name] for name in of_app | given} == of_app | given
+
+
+@pytest.mark.parametrize(
+    ("of_app", "given", "sentence"),
+    [
+        (
+            {"gate.max-gap": 3},
+            {"gate.min-gap": 5},
+            r"setting gate\.max-gap: saw 3, .* \(gate\.max-gap: pyproject\.toml; gate\.min-gap: --set\)",
+        ),
+        ({"work": "coded"}, {"links.codec": "int8"}, r"saw int8, .* \(links\.codec: --set; work: pyproject"),
+        ({"gate.name": "drfit"}, {}, r"setting gate\.name: saw 'drfit'.* \(gate\.name: pyproject\.toml\)"),
+        ({}, {"gate.max-gap": 3, "gate.min-gap": 5}, r"needed at least gate\.min-gap \(5\)$"),
+    ],
+)
+def test_merged_settings_that_do_not_fit_name_sources(store, app_with, of_app, given, sentence):
+    with pytest.raises(BadSetting, match=sentence):
+        settings_of(store, Wanted(2, given), app_with(of_app))
+
+
+def test_setting_that_is_invalid_by_itself_is_refused_at_once():
+    for word in ("rounds=many", "gate.max-gap=-1", "roundz=3", "task.rank=99999999999999999999"):
+        with pytest.raises(BadSetting, match="setting"):
+            parse([word])
