@@ -29,6 +29,8 @@ from fedgc.cli.options import (
     Version,
     Watch,
     runs_like,
+    unless_replaced,
+    with_variable,
 )
 from fedgc.cli.policy_commands import audit, policy
 from fedgc.cli.queue_commands import queue
@@ -170,6 +172,7 @@ def run(  # noqa: PLR0913, PLR0917  one for each option
 
 @app.command()
 def serve(  # noqa: PLR0913, PLR0917  one for each option
+    context: typer.Context,
     task: Task = None,
     script: Script = None,
     clients: Clients = None,
@@ -205,7 +208,7 @@ def serve(  # noqa: PLR0913, PLR0917  one for each option
     from fedgc.cli.serve_queue import serve_queue
     from fedgc.cli.settings import parse
 
-    own = parse_clients(client or [])
+    own, superlink = parse_clients(client or []), unless_replaced(context, superlink)
     if of_queue:
         if any((task, script, settings, resume, stay)):
             raise Unusable(
@@ -214,7 +217,7 @@ def serve(  # noqa: PLR0913, PLR0917  one for each option
             )
         serve_queue(running.Wanted(clients, {}, superlink, own=own), restarts)
         return
-    table = {**parse(settings or []), **running.trained(task, script)}
+    table = {**parse(with_variable(settings)), **running.trained(task, script)}
     rest = threading.Event().wait if stay else None
     keep(running.Wanted(clients, table, superlink, resume, own), restarts, rest)
 

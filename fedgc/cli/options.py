@@ -1,7 +1,8 @@
 """The options that several commands share, and how a shell completes them."""
 
+import os
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -80,13 +81,16 @@ Watch = Annotated[bool, typer.Option("--watch", help="Refresh every second, unti
 Best = Annotated[bool, typer.Option("--best", help="The best version by the figure of validate.best.")]
 Version = Annotated[int | None, typer.Option(help="Which version; by default the newest.")]
 
+SETTINGS: Final = "FEDGC_SETTINGS"
+
 KeptSettings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         "-s",
-        envvar="FEDGC_SETTINGS",
-        help="A setting of the run, as name=value; may be repeated. The variable separates them by spaces.",
+        envvar=SETTINGS,
+        help="A setting of the run, as name=value; may be repeated. The variable separates them by spaces, "
+        "and the option replaces single ones of them.",
         autocompletion=settings_like,
     ),
 ]
@@ -94,6 +98,19 @@ KeptOn = Annotated[
     str | None,
     typer.Option(
         envvar="FEDGC_SUPERLINK",
-        help="Train on this SuperLink: a name in Flower's configuration, or up for `fedgc up`.",
+        help="Train on this SuperLink: a name in Flower's configuration, or up for `fedgc up`. --clients and "
+        "--client replace the variable.",
     ),
 ]
+
+
+def with_variable(settings: list[str] | None) -> list[str]:
+    """Return the settings of `--set` after those of the variable, which it replaces one by one."""
+    return [*os.environ.get(SETTINGS, "").split(), *(settings or [])]
+
+
+def unless_replaced(context: typer.Context, superlink: str | None) -> str | None:
+    """Return the SuperLink, but none from the variable where clients of this machine are given."""
+    source = context.get_parameter_source("superlink")
+    kept = source is not None and source.name == "ENVIRONMENT"
+    return None if kept and (context.params["clients"] or context.params["client"]) else superlink

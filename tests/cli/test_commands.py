@@ -148,6 +148,32 @@ def test_user_error_gives_one_line_and_exit_code_2(words, sentence, tmp_path, mo
 
 
 @pytest.mark.parametrize(
+    ("variables", "words", "sentence"),
+    [
+        ({"FEDGC_SETTINGS": "run=ward roundz=9"}, ["--set", "rounds=5"], "unknown setting 'roundz'"),
+        (
+            {"FEDGC_SETTINGS": "rounds=-1 min-clients=5"},
+            ["--clients", "4", "--set", "rounds=5"],
+            "--clients: saw 4, needed min-clients, 5",
+        ),
+        ({"FEDGC_SUPERLINK": "ward"}, [], "SuperLink 'ward': saw none"),
+        ({"FEDGC_SUPERLINK": "ward"}, ["--clients", "4", "--set", "min-clients=5"], "needed min-clients, 5"),
+        ({}, ["--superlink", "ward", "--clients", "4"], "--clients and --superlink: saw both, needed one"),
+    ],
+)
+def test_options_of_serve_replace_variables_one_by_one(variables, words, sentence, tmp_path, monkeypatch):
+    for name in ("XDG_STATE_HOME", "FLWR_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("FEDGC_DB", raising=False)
+    monkeypatch.chdir(tmp_path)
+    said = fedgc("serve", *words)
+    assert said.returncode == 2
+    assert sentence in said.stderr
+
+
+@pytest.mark.parametrize(
     ("output", "sentence"),
     [
         ("> /dev/full", "fedgc: No space left on device\n"),
