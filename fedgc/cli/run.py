@@ -425,18 +425,19 @@ def new_name() -> str:
 
 
 def settings_of(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
-    """Return the settings: those given, over those of a resumed run, over the app's."""
+    """Return the settings: those given, over those of a resumed run, over the app's; a new run has a name."""
     layers: list[Layer] = []
     if wanted.here:
         layers.append(("--clients", {"min-clients": wanted.here}))
     if app is not None:
         layers.append((MANIFEST, app.settings))
-    had: Mapping[str, Setting] = {"run": new_name()}
     if wanted.resume is not None:
         found = store.run(wanted.resume)
         must_be_over(found)
-        had = known(found.settings) | {"resume": found.run}
-    config = settle([*layers, ("the run", had), (GIVEN, wanted.settings)]).config
+        layers.append((f"run {found.run}", known(found.settings) | {"resume": found.run}))
+    config = settle([*layers, (GIVEN, wanted.settings)]).config
+    if not (config.run or config.resume):
+        config = replace(config, run=new_name())
     check_name(config.task)
     _must_be_private(wanted.settings, config)
     if wanted.here and config.min_clients > wanted.here:

@@ -55,6 +55,15 @@ def test_settings_need_not_fit_before_they_are_merged(store, app_with, of_app, g
     assert {name: settings[name] for name in of_app | given} == of_app | given
 
 
+def test_name_of_run_in_manifest_is_used_unless_given(store, app_with):
+    app = app_with({"run": "demo"})
+    assert settings_of(store, Wanted(4, {}), app).run == "demo"
+    assert settings_of(store, Wanted(4, {"run": "other"}), app).run == "other"
+    assert settings_of(store, Wanted(4, {"run": ""}), app).run.startswith("run-")
+    for unnamed in (app_with({"run": ""}), app_with({}), None):
+        assert settings_of(store, Wanted(4, {}), unnamed).run.startswith("run-")
+
+
 @pytest.mark.parametrize(
     ("of_app", "given", "sentence"),
     [
