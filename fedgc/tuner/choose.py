@@ -330,11 +330,12 @@ def _risk_s(question: Question, belief: Belief, sample: Futures) -> float:
     to the observed ones, so that a client without failures has a rate above 0 (Jeffreys 1946).
     """
     seen = float(np.isfinite(sample.dies_bw).any(axis=1).mean())
-    again_s = (REPEAT - 1.0) * float(fluid_s(question, sample).min())
     unseen = 0.5 / (1.0 + sum(belief.rounds_w))
-    return question.config.grace_s * max(0.0, _somebody(belief.fails_w + unseen) - seen) + again_s * max(
-        0.0, _somebody(belief.fails_w) - seen
-    )
+    risk_s = question.config.grace_s * max(0.0, _somebody(belief.fails_w + unseen) - seen)
+    rarer = _somebody(belief.fails_w) - seen
+    if rarer <= 0.0:  # in all futures somebody fails, perhaps everybody: then no time is known
+        return risk_s
+    return risk_s + rarer * (REPEAT - 1.0) * float(fluid_s(question, sample).min())
 
 
 def _somebody(fails_w: Float) -> float:

@@ -94,7 +94,7 @@ def recall(history: Iterable[PastRound], clients: Sequence[str]) -> ClientHistor
             if seen.client not in index:
                 continue
             w = index[seen.client]
-            failed_rw[at, w] = bool(seen.failure)
+            failed_rw[at, w] = bool(seen.failure) and not seen.counted  # else it failed in part
             false = _false(seen)
             struck += false
             step_rw[at, w] = np.nan if false else _step_s(seen, least)

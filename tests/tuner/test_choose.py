@@ -431,3 +431,12 @@ def test_any_data_layout_has_feasible_choice(held, shared, config, rounds, seed)
         made = of.planned(each.setting, each.speeds)
         assert {chunk.number for chunk in made.chunks} == all_of_them
         assert made.placement.holds.any(axis=0).all()
+
+
+@pytest.mark.parametrize("clients", [2, 3])
+def test_fleet_that_failed_in_all_rounds_gets_plan(clients: int) -> None:
+    names = tuple(f"client {w}" for w in range(clients))
+    past = ClientHistory(names, np.full((2, clients), 0.5), np.full((2, clients), fill_value=True))
+    choice = choose(question(clients, 4), past, Speeds(), rng())
+    assert math.isfinite(choice.predicted_s)
+    assert all(math.isfinite(score_s) for _, score_s in choice.scores)

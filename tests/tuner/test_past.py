@@ -37,6 +37,12 @@ def test_failed_or_absent_client_gives_no_speed() -> None:
     assert past.failed_rw.tolist() == [[False, True, False]]
 
 
+def test_client_of_which_other_chunks_counted_has_not_failed() -> None:
+    seen = ClientRow("a", finished=3, counted=3, steps=6, step_s=0.5, failure="chunk 2 (c2), step 1: damaged")
+    past = recall([told(seen, replace(seen, client="b", counted=0))], ["a", "b"])
+    assert past.failed_rw.tolist() == [[False, True]]
+
+
 def test_claim_dropped_by_store_is_counted() -> None:
     past = recall([told(ClientRow("a", finished=3, steps=3, step_s=None))], ["a"])
     assert past.contradictory
