@@ -50,7 +50,6 @@ CODED = st.fixed_dictionaries(
         "blocks": st.sampled_from([1, 2]),
         "wire": st.just("short"),
         "gate": st.sampled_from(["every", "drift", "relative-change", "qsr"]),
-        "shared_momentum": st.just(0.1),
     },
 )
 LOCAL = st.fixed_dictionaries(

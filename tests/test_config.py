@@ -127,7 +127,8 @@ def test_float_is_finite_and_not_below_0(name, wrong):
 @pytest.mark.parametrize("name", OVER_0)
 def test_times_rates_and_limits_are_above_0(name):
     assert "needed above 0" in refused({name: 0.0})
-    assert getattr(read({name: 1e-6, "work": "coded"}), name) == 1e-6
+    work = "local" if name == "shared_momentum" else "coded"
+    assert getattr(read({name: 1e-6, "work": work}), name) == 1e-6
 
 
 @pytest.mark.parametrize("name", ["seed", "rounds", "task.rank"])
@@ -185,6 +186,14 @@ def test_local_setting_is_refused_with_coded_work(name, value):
     said = refused({name: value, "min-clients": 8, "work": "coded"})
     assert said == f"setting {KEYS[name]}: saw {value}, needed work = local with it"
     assert getattr(read({"work": "local", name: value, "min-clients": 8}), name) == value
+
+
+def test_coded_work_has_no_shared_momentum():
+    said = refused({"shared_momentum": 0.1, "work": "coded"})
+    assert said.startswith("setting optimizer.shared-momentum: saw 0.1, needed off or auto (optimizer.server")
+    assert said.endswith("with work = coded")
+    for value in ("off", "auto"):
+        assert read({"shared_momentum": value, "work": "coded"}).alpha == 1.0
 
 
 def test_shares_overlap_at_most_on_all_clients():

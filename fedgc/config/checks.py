@@ -185,6 +185,16 @@ def check_local(config: Settings) -> None:
         ):
             if seen != needed:
                 raise BadSetting(f"setting {key}: saw {seen}, needed work = local with it")
+        momentum = config.shared_momentum
+        _must_hold(  # replicas would be equal only if all clients had the model before
+            "work = coded",
+            (
+                "optimizer.shared-momentum",
+                momentum,
+                momentum in (AUTO, "off"),
+                "off or auto (optimizer.server = nesterov has momentum)",
+            ),
+        )
     if config.inject_clients and config.placement == "private":
         raise BadSetting(
             f"setting data.inject-clients: saw {config.inject_clients} with data.placement private, needed 0 "

@@ -81,7 +81,7 @@ class TrainingSettings:
         "optimizer.shared-momentum",
         AUTO,
         f"weight of a client's own gradient in a local step, the rest is the last common step; auto: {SHARED}"
-        " for local work with a task; off with a script, fragments, a sample of clients and for coded work",
+        " for local work with a task; off with a script, fragments, a sample of clients; coded work has none",
         share,
         "above 0 and at most 1, off or auto",
     )

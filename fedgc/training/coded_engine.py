@@ -32,7 +32,6 @@ from fedgc.training.engine import Answer, Engine, failed
 from fedgc.training.flat import Vector
 from fedgc.training.pace import Pace
 from fedgc.training.randomness import key
-from fedgc.training.shared_momentum import led_share
 from fedgc.training.trainer import LocalStep, Trainer
 from fedgc.training.trajectories import Trajectories
 from fedgc.training.update import Measure, measure, mixed
@@ -130,17 +129,6 @@ class CodedEngine(Engine):
             raise BadMessage(f"continue: saw chunks {sorted(unknown)}, which no work has named")
         super()._continue(command)
 
-    def _lead_of(self, work: Work) -> Vector | None:
-        """Return the lead of this work. Replicas agree only if all clients have the same lead."""
-        lead = super()._lead_of(work)
-        lacks = lead is None and work.common_steps and work.version - 1 not in self._models
-        if lacks and self._config.alpha < 1:
-            raise BadMessage(
-                f"work of round {work.round}: needed model version {work.version - 1} as well, from which "
-                "shared momentum is computed"
-            )
-        return lead
-
     def _named(self, work: Work) -> dict[int, str]:
         return dict(work.names)
 
@@ -209,11 +197,9 @@ class CodedEngine(Engine):
             trajectory.seconds += self._pace.catch_up()
             return None
         share = self._config.rate_share(work.first_step + trajectory.reached)
-        led = led_share(share, trajectory.reached, work.common_steps) if self._lead is not None else 0.0
-        local_step = LocalStep((work.seed, work.version, chunk), trajectory.reached, share, led)
+        local_step = LocalStep((work.seed, work.version, chunk), trajectory.reached, share)
         trajectory.losses += self._trainer.step((self._names[chunk],), local_step)
         trajectory.reached += 1
-        trajectory.led += led
         trajectory.measured = None
         trajectory.seconds += self._pace.after_step(began)
         if trajectory.reached < work.target:
@@ -227,7 +213,6 @@ class CodedEngine(Engine):
             self._pending_events.append(Fetched(0.0, work.client, count, size_bytes, seconds))
 
     def _open(self, chunk: int, samples: int, work: Work) -> None:
-        self._trainer.follow(self._lead)
         saved = self._trajectories.take(chunk)
         if saved is None:
             self._trajectories.start(chunk, self._names[chunk], samples)

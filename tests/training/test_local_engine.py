@@ -279,26 +279,6 @@ def test_first_model_steps_alone_at_alpha_of_rate(bench, small):
     np.testing.assert_allclose(alone, plain, atol=1e-6)
 
 
-def test_coded_work_without_previous_model_is_refused(bench, small):
-    engine = bench.engine(small, RunConfig(batch_size=10, shared_momentum=0.5, work="coded"), version=1)
-    with pytest.raises(BadMessage, match="needed model version 0 as well"):
-        engine.handle(replace(bench.work((0,), version=1), common_steps=3.0))
-
-
-def test_coded_work_is_led_equally_on_every_holder(bench, small):
-    config = RunConfig(batch_size=10, shared_momentum=0.5, work="coded")
-    norms = set()
-    for order in ((0, 1), (1, 0)):
-        engine = bench.engine(small, config)
-        engine.load(1, bench.vector(engine.size) * np.float32(0.9))
-        engine.handle(replace(bench.work(order, version=1), common_steps=3.0, first_step=3))
-        norms.add(frozenset((event.chunk, event.squared_norm) for event in bench.drain(engine)))
-    plain = bench.engine(small, config, version=1, vector=bench.vector(engine.size) * np.float32(0.9))
-    plain.handle(bench.work((0, 1), version=1))
-    assert len(norms) == 1
-    assert norms != {frozenset((event.chunk, event.squared_norm) for event in bench.drain(plain))}
-
-
 OTHER_FOOTING = [{"first_step": 9}, {"common_steps": 1e-6}, {"before": 0.5}]
 
 

@@ -79,7 +79,7 @@ def test_own_part_equals_slow_reference(seed, size, led):
 
 def test_lead_is_common_step_at_full_rate():
     before, model = np.float32([3, 1, 9]), np.float32([1, 0, 5])
-    config = RunConfig(shared_momentum=0.25, schedule="cosine", rounds=2, local_steps=4, work="coded")
+    config = RunConfig(shared_momentum=0.25, schedule="cosine", rounds=2, local_steps=4)
     lead = lead_of(config, {1: before, 2: model}, 2, parameters=2, steps=(4, 4.0))
     share = np.mean([config.rate_share(step) for step in range(4)])
     np.testing.assert_allclose(lead, 0.75 * np.array([2, 1]) / 4 / share, rtol=1e-6)
@@ -90,4 +90,4 @@ def test_lead_is_common_step_at_full_rate():
 )
 def test_lead_needs_momentum_steps_and_previous_model(alpha, models, steps):
     known = {version: np.ones(2, np.float32) * version for version in models}
-    assert lead_of(RunConfig(shared_momentum=alpha, work="coded"), known, 2, 2, (4, steps)) is None
+    assert lead_of(RunConfig(shared_momentum=alpha), known, 2, 2, (4, steps)) is None

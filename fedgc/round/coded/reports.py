@@ -108,7 +108,7 @@ class ReplicaReports:
         names = plan.names_w[w]
         return Work(
             client, this.number, this.version, this.target, numbers, names, this.seed, limit_s,
-            first_step=this.first_step, common_steps=this.common_steps,
+            first_step=this.first_step,
         )  # fmt: skip
 
     @property
