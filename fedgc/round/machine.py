@@ -10,8 +10,9 @@ executes its commands. `TABLE` (fedgc/round/table.py) is the transition table.
                  if the kind of work allows it (`fedgc.round.coded`), else left out.
     AGREEING     Masked: the set of vectors in the sum is fixed, and clients sign it.
     UNMASKING    Masked: enough have signed; they give the shares that uncover the masks.
-    CLOSED       synced       coded: the sum over all chunks is exact up to rounding; local: the updates in
-                              the mean cover all chunks
+    CLOSED       synced       coded: the sum over all chunks is exact up to rounding (an update that is far
+                              longer than usual counts in part); local: the updates in the mean cover all
+                              chunks
                  approximate  the sum lacks chunks, which the round names
                  skipped      not worth an exchange: clients continue from where they are
                  empty        nothing was finished, or no vector came

@@ -1,6 +1,6 @@
 """Counters of a round; they become its row in the history and decide nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -20,6 +20,7 @@ class RoundStatistics:
     repairs: int = 0
     pruned: int = 0
     awaited: set[int] = field(default_factory=set)  # clients that the round waited for and that gave nothing
+    counted_in_part: Sequence[int] = ()  # chunks whose update is far longer than usual
     disputed: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # by chunk whose replicas differ
 
     @classmethod

@@ -73,6 +73,8 @@ def _remarks(over: Round) -> Iterator[str]:
         yield f"asked {len(plan.clients)} of {plan.chosen_from} clients"
     if late := len(over.roster.late):
         yield f"{late} updates of earlier rounds" if late > 1 else "1 update of an earlier round"
+    if part := statistics.counted_in_part:
+        yield f"{len(part)} chunks count in part, the first is {part[0]}: updates far longer than usual"
     if statistics.disputed:
         clients_w = sorted({w for disputing in statistics.disputed.values() for w in disputing})
         clients = ", ".join(plan.clients[w] for w in clients_w)

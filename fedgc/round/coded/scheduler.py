@@ -10,6 +10,7 @@ Index w is a client, c a chunk, as in the plan.
 """
 
 from collections.abc import Collection, Container, Mapping, Sequence
+from operator import mul
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ class CodedScheduler(Scheduler):
         self._reports = ReplicaReports(roster)
         self._tracker = self._reports.tracker
         self._stalled = StalledClients(roster)
+        self._shares: tuple[float, ...] = ()  # of the updates of chunks; set once work is fixed
 
     def give(self, present: Sequence[Joined], carried: Collection[str] = ()) -> list[Command]:
         """Return the useful work for clients of this plan, kept chunks first."""
@@ -150,7 +152,9 @@ class CodedScheduler(Scheduler):
 
     def collect(self, now: float) -> CodedAggregator:  # noqa: ARG002  the time changes nothing
         """Fix the finished replicas, and solve for the codewords that are needed."""
-        done_wc = self._tracker.counting_wc
+        done_wc, self._shares = self._tracker.counting_wc, self._reports.norms.shares()
+        part_c = [c for c, share in enumerate(self._shares) if share < 1.0]
+        self._roster.statistics.counted_in_part = self._reports.numbers(part_c)
         solution, wire = self._solved(done_wc, self._tracker.blocks)
         self._roster.statistics.pruned = int(done_wc.any(axis=1).sum()) - len(solution.needed)
         return CodedAggregator(self._reports, solution, wire)
@@ -191,9 +195,12 @@ class CodedScheduler(Scheduler):
         return solution, wire
 
     def _weights(self, done_wc: NDArray[np.bool_]) -> tuple[float, ...] | None:
-        """Return the weights of chunks, if one is missing that a single client holds."""
+        """Return the weights of chunks, if one is missing that a single client holds, or counts in part."""
         short = bool((self._roster.plan.alone_c & ~done_wc.any(axis=0)).any())
-        return self._roster.assignment.weights or None if short else None
+        weights = self._roster.assignment.weights if short else ()
+        if min(self._shares) < 1.0:
+            return tuple(map(mul, self._shares, weights or [1.0] * len(self._shares)))
+        return weights or None
 
     def _accuse(self) -> list[Command]:
         accused = self._reports.accuse()

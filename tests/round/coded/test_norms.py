@@ -103,6 +103,28 @@ def test_honest_codewords_are_never_refused(blocks: int, seed: int):
     assert not any(machine.statistics.refused)
 
 
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_chunk_with_far_longer_update_counts_in_part(blocks: int):
+    machine, clients = begun(planned(4, 8, replicas=3, blocks=blocks))
+    clients.updates[5] = 1000 * clients.updates[5]
+    finish(machine, clients)
+    assert all(isinstance(each, Add) for _, each in send(machine, clients))
+    assert machine.outcome == "synced"
+    assert machine.statistics.counted_in_part == [5]
+    rest = clients.total - sum(update for chunk, update in clients.updates.items() if chunk != 5)
+    usual = [np.linalg.norm(update) for chunk, update in clients.updates.items() if chunk != 5]
+    assert MOST * min(usual) <= np.linalg.norm(rest) <= MOST * max(usual)
+    assert np.dot(rest, clients.updates[5]) > 0.99 * np.linalg.norm(rest) * np.linalg.norm(clients.updates[5])
+
+
+def test_only_holder_of_far_longer_chunk_is_not_refused():
+    machine, clients = begun(planned(4, 4, replicas=1, blocks=1, held=[{0}, {1}, {2}, {3}]))
+    clients.updates[3] = 1000 * clients.updates[3]
+    finish(machine, clients)
+    assert all(isinstance(each, Add) for _, each in send(machine, clients))
+    assert (machine.outcome, list(machine.statistics.counted)) == ("synced", [1] * 4)
+
+
 def test_false_small_norms_of_one_client_harm_no_other():
     machine, clients = begun(planned(4, 8, replicas=3, blocks=1))
     finish(machine, clients, 1e-9)
