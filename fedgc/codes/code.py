@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from fedgc.codes.arrays import Bool, Float, Int
-from fedgc.codes.complete import check_correlation, complete, expected_error
+from fedgc.codes.complete import Sizes, check_correlation, complete, expected_error
 from fedgc.codes.mixing import Mixing
 from fedgc.codes.placement import Placement, finished
 from fedgc.codes.prune import WithinLimit, any_client, left_in
@@ -67,6 +67,8 @@ class Code(ABC):
         *,
         correlation: float | None = None,
         weights: Sequence[float] | None = None,
+        samples: Sequence[float] | None = None,
+        shares: Sequence[float] | None = None,
     ) -> Solution:
         """Return the coefficients of every client, given which chunks each finished (clients x chunks).
 
@@ -74,28 +76,43 @@ class Code(ABC):
             done: Finished chunks, clients x chunks.
             correlation: The pairwise correlation of chunk updates, if known (see `complete`).
             weights: The weight of each chunk in the sum; replaces the completion (see `private`).
+            samples: The samples of each chunk, to which its update is proportional; by default equal.
+            shares: For what share the update of each chunk counts; by default all of it.
         """
         check_correlation(correlation)
-        weight_n = _positive("weights", weights, self.placement.chunks)
+        chunks = self.placement.chunks
+        weight_n = _positive("weights", weights, chunks)
+        share_n = _positive("shares", shares, chunks)
+        given_n = _positive("samples", samples, chunks)
+        sample_n: Float = np.ones(chunks) if given_n is None else given_n
         used_cn = self._used(finished(self.placement, done))
-        chunk_n = np.arange(self.placement.chunks)
+        chunk_n = np.arange(chunks)
+        frame = self._frame(chunk_n)
         mixing, pattern_n = self._mixing(used_cn, chunk_n)
         count_p = np.bincount(pattern_n, minlength=len(mixing.full_p))
         amplification, condition = _figures(mixing, count_p)
         short_n = np.flatnonzero(~mixing.full_p[pattern_n])
         exact = not short_n.size
+        coverage = 1.0
         if weight_n is not None:
             mixing, pattern_n = _weighted(mixing, pattern_n, weight_n)
-            count_p = np.ones(len(pattern_n), np.int64)
             exact = exact and bool((weight_n == 1.0).all())
+            coverage = _coverage(frame, mixing, sample_n)
         elif not exact:
-            mixing = complete(self._frame(chunk_n), mixing, count_p, correlation)
+            sizes = Sizes.by_pattern(pattern_n, sample_n, len(count_p))
+            mixing = complete(frame, mixing, sizes, correlation)
+        if share_n is not None:
+            mixing, pattern_n = _weighted(mixing, pattern_n, share_n)
+            exact = exact and bool((share_n == 1.0).all())
+        sizes = Sizes.by_pattern(pattern_n, sample_n, len(mixing.rows_pcb))
+        scale = 1.0 / coverage if coverage > 0.0 else 0.0
         return Solution(
             exact=exact,
             short=tuple(short_n.tolist()),
             amplification=amplification,
             condition=condition,
-            error=None if exact else expected_error(self._frame(chunk_n), mixing, count_p, correlation),
+            error=None if exact else expected_error(frame, mixing, sizes, correlation, scale),
+            coverage=coverage,
             blocks=self.blocks,
             placement=self.placement,
             matrix_bw=self.matrix_bw,
@@ -131,6 +148,12 @@ def _figures(mixing: Mixing, count_p: Int) -> tuple[float, float]:
     amplification = float(count_p @ mixing.amplification_p) / int(count_p.sum())
     solved_p = mixing.condition_p[(count_p > 0) & mixing.full_p]
     return amplification, float(solved_p.max(initial=1.0)) if solved_p.size else float("inf")
+
+
+def _coverage(frame: Float, mixing: Mixing, sample_n: Float) -> float:
+    """Return the share of the samples in the sum of chunks with a system each."""
+    part_n: Float = np.trace(frame @ mixing.rows_pcb, axis1=-2, axis2=-1) / frame.shape[-2]
+    return float(part_n @ sample_n) / float(sample_n.sum())
 
 
 def _weighted(mixing: Mixing, pattern_n: Int, weight_n: Float) -> tuple[Mixing, Int]:

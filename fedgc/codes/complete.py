@@ -4,17 +4,18 @@ With the rows U_i of the present replicas the decoded blocks are sum_i P_i G_i, 
 for a full chunk, a projector for a short one. Least squares stops there. Its error is smallest if chunk
 updates are uncorrelated. Chunk updates share a mean, though, so the missing parts add up. Short chunks
 are a random sample (ids are permuted, orders shifted every round), so full chunks can replace them
-without bias:
+without bias. A chunk of n_i samples has the update n_i m_i, so with the samples M = sum of n_i and
+Q = sum of n_i^2 over full chunks:
 
-    U_i -> U_i (I + s D) for full i,    D = (1 / N_full) * sum over short chunks of (I - P_i).
+    U_i -> U_i (I + s D) for full i,    D = (1 / M) * sum over short chunks of n_i (I - P_i).
 
-For s = 1, sum_i P_i = N I, and the mean over all draws is the true sum. With pairwise correlation c of
-chunk updates the squared error is c N_full^2 (1-s)^2 ||D||^2 + (1-c) N_full s^2 ||D||^2 plus a constant;
-the minimum is at s = c N_full / (c N_full + 1 - c).
+For s = 1, sum_i n_i P_i = (all samples) I, and the mean over all draws is the true sum. With pairwise
+correlation c of the m_i the squared error is c M^2 (1-s)^2 ||D||^2 + (1-c) Q s^2 ||D||^2 plus a constant; the
+minimum is at s = c N / (c N + 1 - c) with N = M^2 / Q, which is the number of full chunks if all are equal.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,26 +24,46 @@ from fedgc.codes.mixing import Mixing
 from fedgc.errors import BadSetting, BadVector
 
 
-def complete(frame: Float, mixing: Mixing, count_p: Int, correlation: float | None) -> Mixing:
+@dataclass(frozen=True, slots=True, eq=False)
+class Sizes:
+    """The samples of the chunks of each pattern: their sum, and the sum of their squares."""
+
+    sum_p: Float
+    square_p: Float
+
+    @classmethod
+    def by_pattern(cls, pattern_n: Int, sample_n: Float, patterns: int) -> "Sizes":
+        """Return the sums over the chunks of each pattern."""
+        sums = [np.bincount(pattern_n, each_n, patterns) for each_n in (sample_n, sample_n**2)]
+        return cls(sums[0].astype(np.float64), sums[1].astype(np.float64))
+
+    @classmethod
+    def alike(cls, count_p: Sequence[int]) -> "Sizes":
+        """Return the sizes of so many chunks of one sample."""
+        return cls(np.asarray(count_p, np.float64), np.asarray(count_p, np.float64))
+
+
+def complete(frame: Float, mixing: Mixing, sizes: Sizes, correlation: float | None) -> Mixing:
     """Scale full chunks up to replace short ones; correlation None gives the unbiased completion.
 
     >>> from fedgc.codes.mixing import mix
     >>> one = np.ones((1, 1))
-    >>> half = complete(one, mix(one, np.array([[0.0], [1.0]])), np.array([2, 2]), None)
+    >>> half = complete(one, mix(one, np.array([[0.0], [1.0]])), Sizes.alike([2, 2]), None)
     >>> half.rows_pcb.ravel().tolist()
     [0.0, 2.0]
     """
-    full = int(count_p[mixing.full_p].sum())
+    full = float(sizes.sum_p[mixing.full_p].sum())
     if not full:
         return mixing
-    gap_bb = -((frame @ mixing.rows_pcb - np.eye(frame.shape[-2])) * count_p[:, None, None])[~mixing.full_p]
-    share = shrinkage(full, correlation)
+    miss_pbb = frame @ mixing.rows_pcb - np.eye(frame.shape[-2])
+    gap_bb = -(miss_pbb * sizes.sum_p[:, None, None])[~mixing.full_p]
+    share = shrinkage(full**2 / float(sizes.square_p[mixing.full_p].sum()), correlation)
     stand_in_bb = np.eye(frame.shape[-2]) + share / full * gap_bb.sum(axis=0)
     rows_pcb = np.where(mixing.full_p[:, None, None], mixing.rows_pcb @ stand_in_bb, mixing.rows_pcb)
     return replace(mixing, rows_pcb=rows_pcb)
 
 
-def shrinkage(full: int, correlation: float | None) -> float:
+def shrinkage(full: float, correlation: float | None) -> float:
     """Return the factor on the unbiased completion that gives the least expected error.
 
     >>> shrinkage(60, 0.5), shrinkage(60, 0.0), shrinkage(60, None)
@@ -63,23 +84,24 @@ def check_correlation(correlation: float | None) -> None:
         raise BadSetting(f"correlation {correlation}: 0 to 1 is needed")
 
 
-def expected_error(frame: Float, mixing: Mixing, count_p: Int, correlation: float | None) -> float:
-    """Return the expected error of the sum relative to its size.
+def expected_error(
+    frame: Float, mixing: Mixing, sizes: Sizes, correlation: float | None, scale: float = 1.0
+) -> float:
+    """Return the expected error of `scale` times the sum relative to the true sum's size.
 
     None counts as correlation 0, where the unbiased completion has its largest error.
 
     >>> from fedgc.codes.mixing import mix
     >>> one = np.ones((1, 1))
-    >>> expected_error(one, mix(one, np.array([[0.0], [1.0]])), np.array([1, 3]), 0.0)
+    >>> expected_error(one, mix(one, np.array([[0.0], [1.0]])), Sizes.alike([1, 3]), 0.0)
     0.5
     """
     common = 0.0 if correlation is None else correlation
     blocks = frame.shape[-2]
-    miss_pbb = frame @ mixing.rows_pcb - np.eye(blocks)
-    together = float(((miss_pbb * count_p[:, None, None]).sum(axis=0) ** 2).sum())
-    apart = float(((miss_pbb**2).sum(axis=(1, 2)) * count_p).sum())
-    chunks = int(count_p.sum())
-    size = common * chunks**2 + (1.0 - common) * chunks
+    miss_pbb = scale * (frame @ mixing.rows_pcb) - np.eye(blocks)
+    together = float(((miss_pbb * sizes.sum_p[:, None, None]).sum(axis=0) ** 2).sum())
+    apart = float(((miss_pbb**2).sum(axis=(1, 2)) * sizes.square_p).sum())
+    size = common * float(sizes.sum_p.sum()) ** 2 + (1.0 - common) * float(sizes.square_p.sum())
     return float(np.sqrt((common * together + (1.0 - common) * apart) / (blocks * size)))
 
 

@@ -19,8 +19,10 @@ class Solution:
     """The coefficients of every client, stored by pattern of finished classes.
 
     `exact`: the codewords of all `needed` clients give the plain sum. `short`: chunks with too few
-    replicas. `error`: the estimated relative error of the sum if it is not exact. `condition` is the worst
-    over the complete chunks, `amplification` the mean over all.
+    replicas. `coverage`: the share of all samples by which to divide the sum for the mean. With weights it is
+    that of the chunks in the sum, times their weights (Hajek 1971), else 1. `error`: the estimated relative
+    error of the mean if it is not exact. `condition` is the worst over the complete chunks, `amplification`
+    the mean over all.
 
     >>> from fedgc.codes import FrameCode, place
     >>> placed = place(2, [1.0, 1.0], 2)
@@ -34,6 +36,7 @@ class Solution:
     amplification: float
     condition: float
     error: float | None
+    coverage: float
     blocks: int
     placement: Placement = field(repr=False)
     matrix_bw: Float = field(repr=False)  # each client's column of the code

@@ -173,6 +173,20 @@ def test_correlation_estimate_handles_edge_cases():
         estimate_correlation([[np.nan], [1.0]])
 
 
+def test_missing_chunks_count_by_their_samples():
+    samples = np.array([10, 20, 30, 1000, 40, 50])
+    placement = place(6, [1.0, 1.0], 2)
+    done = placement.holds.copy()
+    done[:, 3] = False
+    apart = np.random.default_rng(0).normal(size=(6, 50_000))
+    for correlation, steps in ((0.0, apart), (None, np.tile(apart[0], (6, 1)))):
+        solution = FrameCode(placement, 2).solve(done, correlation=correlation, samples=samples.tolist())
+        updates = samples[:, None] * steps
+        total = updates.sum(axis=0)
+        error = np.linalg.norm(estimate_of(solution, updates) - total) / np.linalg.norm(total)
+        assert error == pytest.approx(solution.error if steps is apart else 0.0, abs=0.01)
+
+
 def test_share_minimizes_expected_error():
     full, correlation = 30, 0.1
     shares = np.linspace(0.0, 1.0, 1001)

@@ -41,6 +41,15 @@ def test_weighted_sum_is_unbiased_over_rounds():
     np.testing.assert_allclose(total / rounds, updates.sum(axis=0), rtol=0, atol=1e-9)
 
 
+def test_mean_leaves_out_missing_private_chunks():
+    placement, samples = adopt([{0, 1}, {2}], 3), [10, 20, 1000]
+    done = np.array([[True, True, False], [False, False, False]])
+    solution = FrameCode(placement, 1).solve(done, weights=[2.0, 1.0, 4.0], samples=samples)
+    assert solution.short == (2,)
+    assert solution.coverage == pytest.approx((2.0 * 10 + 20) / sum(samples))
+    assert FrameCode(placement, 1).solve(done, samples=samples).coverage == 1.0, "others stand in for it"
+
+
 @given(st.integers(1, 9), st.lists(st.integers(0, 9), max_size=9))
 def test_probability_is_above_0_and_at_most_1(load, counts):
     chance = completion_probability([min(count, load) for count in counts], load)

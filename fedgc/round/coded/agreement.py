@@ -215,14 +215,10 @@ class ReplicaAgreement:
         for chunk, copy in sorted(self.believed.items()):
             yield Report(chunk, copy.reached, samples[chunk], copy.squared_norm, copy.loss)
 
-    def likeness(self, samples: Mapping[int, int]) -> float | None:
-        """Estimate how similar chunk updates are, hence how far full chunks can replace short ones."""
-        sketched = [(chunk, copy.sketch) for chunk, copy in self.believed.items() if copy.sketch]
-        if len(sketched) < 2:
-            return None
-        return estimate_correlation(
-            [[samples[chunk] * each for each in sketch] for chunk, sketch in sketched]
-        )
+    def likeness(self) -> float | None:
+        """Estimate how similar the steps of chunks are, hence how far full chunks can replace short ones."""
+        sketches = [copy.sketch for copy in self.believed.values() if copy.sketch]
+        return estimate_correlation(sketches) if len(sketches) > 1 else None
 
 
 def _distance(first: Progress, second: Progress) -> float | None:

@@ -106,8 +106,18 @@ class CodedSum:
 
     @property
     def weight(self) -> float:
-        """The samples of all chunks: missing ones are completed, not left out of the mean."""
-        return float(self._plan.samples)
+        """The samples that the sum stands for, by which it is divided.
+
+        Missing chunks are completed, except those that a single client holds: they are left out of the mean.
+        So are, without blocks, those whose vectors were lost.
+        """
+        weight = self._plan.samples * self._solution.coverage
+        if self._solution.blocks > 1:
+            return weight
+        return weight - math.fsum(
+            self._plan.chunks[c].samples * float(self._solution.column(column)[0]) * self._row(column, c)[0]
+            for column, c in self.missing
+        )
 
     def needed(self) -> tuple[Reveal, ...]:
         """Return the first request to every client whose codeword is needed."""
@@ -217,10 +227,16 @@ class CodedSum:
         """Return the relative error of the missing terms, if chunk updates were uncorrelated."""
         lost = 0.0
         for column, chunk in self.missing:
-            terms = self._solution.coefficients(column)
-            row = terms.matrix[terms.chunks.index(chunk)]
-            lost += float(np.sum(np.square(self._solution.column(column)))) * math.fsum(u * u for u in row)
-        return math.sqrt(lost / self._solution.blocks / len(self._plan.chunks))
+            row_squares = math.fsum(u * u for u in self._row(column, chunk))
+            squares = float(np.sum(np.square(self._solution.column(column)))) * row_squares
+            lost += squares * self._plan.chunks[chunk].samples ** 2
+        every = math.fsum(chunk.samples**2 for chunk in self._plan.chunks)
+        return math.sqrt(lost / self._solution.blocks / every)
+
+    def _row(self, column: int, chunk: int) -> tuple[float, ...]:
+        """Return the factors with which a column's codeword has this chunk."""
+        terms = self._solution.coefficients(column)
+        return terms.matrix[terms.chunks.index(chunk)]
 
     def _after_all(self, w: int) -> Part | None:
         """Return the late codeword, if nothing of its column is in the sum or missing."""

@@ -10,7 +10,6 @@ Index w is a client, c a chunk, as in the plan.
 """
 
 from collections.abc import Collection, Container, Mapping, Sequence
-from operator import mul
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,7 +180,7 @@ class CodedScheduler(Scheduler):
         plan = self._roster.plan
         kind = code_named(plan.code)
         all_full = int(done_wc.sum(axis=0).min()) >= most_blocks  # then there is nothing to compensate
-        likeness = 0.0 if all_full else self._reports.agreement.likeness(self._reports.samples)
+        likeness = 0.0 if all_full else self._reports.agreement.likeness()
         for wire, blocks in shapes(most_blocks, short=plan.short_numbers):
             code = kind.make(plan.placement, blocks, self._roster.assignment.seed)
             limit = amplification_limit(plan.error_limit, EPSILON[wire])
@@ -189,18 +188,17 @@ class CodedScheduler(Scheduler):
                 code.prune(done_wc, cost=self._roster.upload_s, limit=limit),
                 correlation=likeness,
                 weights=self._weights(done_wc),
+                samples=[chunk.samples for chunk in plan.chunks],
+                shares=self._shares if min(self._shares) < 1.0 else None,
             )
             if solution.amplification <= limit:
                 break
         return solution, wire
 
     def _weights(self, done_wc: NDArray[np.bool_]) -> tuple[float, ...] | None:
-        """Return the weights of chunks, if one is missing that a single client holds, or counts in part."""
+        """Return the weights of chunks, if one is missing that a single client holds."""
         short = bool((self._roster.plan.alone_c & ~done_wc.any(axis=0)).any())
-        weights = self._roster.assignment.weights if short else ()
-        if min(self._shares) < 1.0:
-            return tuple(map(mul, self._shares, weights or [1.0] * len(self._shares)))
-        return weights or None
+        return self._roster.assignment.weights or None if short else None
 
     def _accuse(self) -> list[Command]:
         accused = self._reports.accuse()

@@ -1,6 +1,7 @@
 """Test the coded sum: every term has one sender at any time, through losses and repairs."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -305,6 +306,20 @@ def test_missing_chunks_weigh_equally_at_one_block():
     collection.mend(nobody, nobody)
     assert len(collection.missing) == len(plan.placement.orders[0]) > 0
     assert collection.missing_error() == pytest.approx(np.sqrt(len(collection.missing) / 8))
+    assert collection.weight == plan.samples * (1 - len(collection.missing) / 8)
+
+
+def test_missing_chunks_count_by_their_samples():
+    plan = planned(4, 8, 1)
+    lost = plan.placement.orders[0][0]
+    chunks = [replace(chunk, samples=1000 if c == lost else 10) for c, chunk in enumerate(plan.chunks)]
+    plan = replace(plan, chunks=tuple(chunks))
+    collection = CodedSum(plan, FrameCode(plan.placement, 1).solve(plan.placement.holds), ROUND)
+    collection.lost(0)
+    nobody = np.zeros_like(plan.placement.holds)
+    collection.mend(nobody, nobody)
+    assert collection.missing_error() == pytest.approx(1.0, abs=0.01)
+    assert collection.weight == 10 * (8 - len(collection.missing))
 
 
 def test_reassigned_chunks_are_divided_evenly():

@@ -145,17 +145,17 @@ def test_accepted_replicas_always_have_holder(
 
 def test_reports_and_likeness_use_accepted_replicas():
     replicas = ReplicaAgreement()
-    assert replicas.likeness({}) is None
+    assert replicas.likeness() is None
     replicas.hear(3, 0, copy(ONE, loss=0.25))
-    assert replicas.likeness({3: 10}) is None
+    assert replicas.likeness() is None
     replicas.hear(1, 0, copy(tuple(-each for each in ONE)))
     reports = replicas.reports({1: 5, 3: 10}, rounds_left=7)
     assert [(item.source, item.samples, item.loss) for item in reports.items] == [(1, 5, 0.5), (3, 10, 0.25)]
     assert reports.rounds_left == 7
-    assert replicas.likeness({1: 5, 3: 10}) == 0.0
+    assert replicas.likeness() == 0.0
     replicas.hear(1, 1, copy(ONE))
     replicas.hear(1, 2, copy(ONE))
-    assert replicas.likeness({1: 10, 3: 10}) == pytest.approx(1.0)
+    assert replicas.likeness() == pytest.approx(1.0)
 
 
 def test_tolerance_is_relative():
