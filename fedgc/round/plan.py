@@ -214,7 +214,7 @@ def make_plan(
         update_bytes=size_bytes,
         upload_s=_uplinks_s(clients, speeds, size_bytes),
         deadline_s=_deadline_s(config, placement, steps, step_s if measured else (), deaf=fleet.deaf),
-        upload_deadline_s=_upload_deadline_s(config, clients, speeds, size_bytes),
+        upload_deadline_s=upload_deadline_s(config, clients, speeds, size_bytes),
         error_limit=config.error_limit,
         late_s=late_s(config),
         short_numbers=short,
@@ -420,7 +420,8 @@ def _deadline_s(
     return max(DEAF_DEADLINE_S if deaf else LEAST_DEADLINE_S, PATIENCE * slowest)
 
 
-def _upload_deadline_s(config: RunConfig, clients: Sequence[str], speeds: Speeds, size_bytes: int) -> float:
+def upload_deadline_s(config: RunConfig, clients: Sequence[str], speeds: Speeds, size_bytes: int) -> float:
+    """Return the limit for the uploads of all clients, one wave after the other."""
     if config.upload_deadline_s != AUTO:
         return float(config.upload_deadline_s)
     uplinks = [speeds.known[client].up_bytes_s if client in speeds.known else None for client in clients]

@@ -21,13 +21,17 @@ class FruitlessRounds:
         """Whether the run has to end."""
         return self._count >= GIVE_UP_AFTER
 
-    def closed(self, over: Round, *, ended_early: bool) -> None:
-        """Take in a closed round; one without work does not count if it was `ended_early` on request."""
-        fault = fault_of(over)
+    def closed(self, over: Round, *, excused: bool, limit: str = "") -> None:
+        """Take in a closed round; one without work does not count if it is `excused`.
+
+        It is if it was ended early on request, or if the next one has more time. `limit` says at which limit
+        it ended.
+        """
+        fault = "; ".join(filter(None, (fault_of(over), limit)))
         self.first_fault = self.first_fault or fault
         if over.outcome not in NOTHING:
             self._count, self._fault = 0, ""
-        elif not ended_early:
+        elif not excused:
             self._count += 1
             self._fault = self._fault or fault
 

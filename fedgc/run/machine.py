@@ -424,11 +424,15 @@ class Run:
         """Learn from a closed round; return its row."""
         clients = self._clients
         bare = row_of(over, summary, coded=self.config.work == "coded")
+        limit = self._plans.limits.closed(over)
         row = with_coverage(bare, over, clients.holdings, clients.present)
+        said = row.reason if over.outcome == "aborted" else ""  # else by the gate, of work that was not there
+        row = replace(row, reason=caused(said, limit.words)) if limit.words else row
         self._plans.learn(over, summary, row)
         clients.departures.closed(over.closed_at, forced=over.forced)
         site = self._site
-        self._fruitless.closed(over, ended_early=site is not None and not site.limit)
+        excused = limit.is_longer or (site is not None and not site.limit)
+        self._fruitless.closed(over, excused=excused, limit=limit.words)
         if site is not None and over.outcome in SUMMED:
             site.count(over, summary.losses)
         return row

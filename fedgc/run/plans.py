@@ -8,10 +8,11 @@ from fedgc.config import AUTO, RunConfig
 from fedgc.history import PastRound, RoundRow
 from fedgc.messages import SUMMED
 from fedgc.round.machine import Assignment, Round
-from fedgc.round.plan import Fleet, Plan, make_plan, model_limit_s, upload_s
+from fedgc.round.plan import Fleet, Plan, make_plan, model_limit_s, upload_deadline_s, upload_s
 from fedgc.round.replication import ReplicationTarget
 from fedgc.round.scheduler import WorkSummary
 from fedgc.run.choice import Choice
+from fedgc.run.longer_limits import LongerLimits
 from fedgc.run.outputs import Chose, basis_of, kind_of
 from fedgc.run.planner import Planner, PlanRequest
 from fedgc.run.speeds import MeasuredSpeeds, learn_replication
@@ -31,6 +32,7 @@ class Plans:
         """The run enters into `speeds` what it hears; rounds are entered here."""
         self.present: Plan | None = None
         self.choice: Final = Choice(config.clients_per_round, config.seed)
+        self.limits: Final = LongerLimits(config)
         self._config: Final = config
         self._speeds: Final = speeds
         self._planner: Final = planner
@@ -74,11 +76,12 @@ class Plans:
         return Chose(number, basis_of(plan, self._planner, fleet.size), plan.reason)
 
     def of_round(self, number: int, plan: Plan, fleet: Fleet, carried: Collection[str]) -> Plan:
-        """Return the plan for the clients that are asked in this round: itself if all are."""
+        """Return the plan for the clients that are asked in this round, with the limits that hold now."""
         asked = self.choice.among(plan.clients, number, carried)
-        if asked is None:
-            return plan
-        return make_plan(fleet, self._speeds.speeds(), self._config, steps=plan.steps, asked=asked)
+        if asked is not None:
+            plan = make_plan(fleet, self._speeds.speeds(), self._config, steps=plan.steps, asked=asked)
+        upload_s = upload_deadline_s(self._config, plan.clients, self._speeds.speeds(), plan.update_bytes)
+        return self.limits.applied(plan, max(upload_s, plan.upload_deadline_s))
 
     def measured(self, assignment: Assignment, plan: Plan, size: int) -> Assignment:
         """Return the parameters of a round with what the measurements say of its costs."""
@@ -88,7 +91,7 @@ class Plans:
             weights=self._planner.weights(plan) if self._planner and coded else (),
             replication_costs=self._replication.replication_costs(kind_of(plan), assignment.target),
             upload_s=upload_s(map(speeds.up_bytes_s, plan.clients), plan.update_bytes),
-            model_limit_s=model_limit_s(map(speeds.down_bytes_s, plan.clients), size),
+            model_limit_s=self.limits.model_s(model_limit_s(map(speeds.down_bytes_s, plan.clients), size)),
         )
 
     def learn(self, over: Round, summary: WorkSummary, row: RoundRow) -> None:
