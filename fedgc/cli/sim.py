@@ -71,6 +71,7 @@ def _figures(each: Prediction) -> dict[str, object]:
         "p95_s": finite(each.p95_s),
         "up_mb": each.up_mb,
         "discarded": each.discarded,
+        "missing": each.missing,
     }
 
 
@@ -86,7 +87,7 @@ def finite(number: float | None) -> float | None:
 def _table(predictions: tuple[Prediction, ...]) -> Table:
     table = Table(title="Predicted, a round")
     table.add_column("policy", no_wrap=True)
-    for column in ("median", "95th percentile", "up", "work discarded"):
+    for column in ("median", "95th percentile", "up", "work discarded", "data missing"):
         table.add_column(column, justify="right", no_wrap=True)
     for each in sorted(predictions, key=lambda one: one.median_s):
         table.add_row(
@@ -95,5 +96,6 @@ def _table(predictions: tuple[Prediction, ...]) -> Table:
             f"{each.p95_s:.2f} s",
             f"{each.up_mb:.1f} MB",
             f"{each.discarded:.1%}",
+            f"{each.missing:.1%}",
         )
     return table

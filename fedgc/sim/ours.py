@@ -20,7 +20,7 @@ from fedgc.codecs import EPSILON, Wire
 from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadPlacement
 from fedgc.history import RoundRow, Speeds
-from fedgc.messages import Fetched, Held
+from fedgc.messages import SUMMED, Fetched, Held
 from fedgc.run.machine import Append, Run, RunParts
 from fedgc.run.planner import Planner
 from fedgc.sim.clock import (
@@ -140,10 +140,11 @@ class Simulation:
         self._before = (0.0, 0)
         held = tuple(Held(f"chunk {number}", 1, SHARED) for number in range(chunks))
         client_model = ArrayClientModel(lambda number: scenario[number - 1], [1.0 / policy.pieces] * chunks)
-        terms = Terms(1, 4 * NUMBERS, line, steered=policy.obeys is Obeys.ALL, watch=watch)
+        config = policy.config(clients, len(scenario), line)
+        steered = policy.obeys is Obeys.ALL
+        terms = Terms(1, 4 * NUMBERS, line, config.grace_s, steered=steered, watch=watch)
         self._names = [f"client {w}" for w in range(clients)]
         self._clock = VirtualClock(self._names, client_model, terms, held)
-        config = policy.config(clients, len(scenario), line)
         known = speeds if planner else None  # fixed settings share out the work without
         self._run = Run(config, now=0.0, size=NUMBERS, parts=RunParts(planner), speeds=known)
 
@@ -173,7 +174,7 @@ class Simulation:
         self._before = (clock.uploads.sent, clock.computed)
         size, clock.uploads.longest = clock.uploads.longest, 0.0
         seconds = row.working_s + row.collecting_s
-        missing = len(row.short) / row.chunks
+        missing = len(row.short) / row.chunks if row.outcome in SUMMED else 1.0
         counted = sum(client.counted for client in row.clients) / pieces
         result = Result(seconds, row.working_s, sent, computed / pieces, counted, missing, size)
         self.rounds.append((result, shifted(clock.watched.spans(), row.started)))

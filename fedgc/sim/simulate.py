@@ -136,6 +136,11 @@ class Prediction:
     working_s: float = 0.0  # of that round
 
     @property
+    def missing(self) -> float:
+        """Return the share of the data that is in no sum, on average over the rounds."""
+        return float(np.mean([result.missing for result in self.results]))
+
+    @property
     def median_s(self) -> float:
         """Return the predicted median time of a round."""
         return float(np.median([result.seconds for result in self.results]))

@@ -355,6 +355,13 @@ def test_endless_round_is_null_in_simulation_json():
     assert first["p95_s"] is None
 
 
+def test_simulation_names_data_that_policy_leaves_out():
+    words = ("sim", "--clients", "20", "--rounds", "2", "--policy", "drop slowest")
+    (first,) = json.loads(fedgc(*words, "--json").stdout)["predictions"]
+    assert first["missing"] == pytest.approx(0.1)
+    assert fedgc(*words).stdout.splitlines()[-2].split()[-2] == "10.0%"
+
+
 def test_ctrl_c_in_command_gives_one_line(monkeypatch, capsys):
     def interrupted() -> None:
         raise KeyboardInterrupt

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedgc.config import RunConfig
 from fedgc.errors import BadPlacement, BadSetting
 from fedgc.sim import Request, simulate
 from fedgc.sim.clock import MODELS
@@ -44,6 +45,23 @@ def test_narrow_server_link_slows_round():
         for speed in (0.0, 50.0)
     )
     assert narrow > wide + 12 * 1.0  # twelve models of a second each, down
+
+
+def test_dead_client_is_lost_after_grace_as_on_server():
+    """Another holder of its chunks does not wait for that."""
+    grace_s = RunConfig().grace_s
+    alone, replaced = (
+        simulate(Request(clients=50, rounds=3, model="fail-stop", replicas=replicas))[0]
+        for replicas in (1, 2)
+    )
+    assert min(result.working_s for result in alone.results) > grace_s
+    assert max(result.working_s for result in replaced.results) < grace_s
+
+
+def test_round_without_any_sum_lacks_all_data():
+    (only,) = simulate(Request(clients=1, rounds=3, model="fail-stop", replicas=1))
+    assert [(result.missing, result.exact) for result in only.results] == [(1.0, False)] * 3
+    assert only.missing == 1.0
 
 
 def test_several_uplinks_repeat_over_clients():
