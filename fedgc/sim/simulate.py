@@ -21,7 +21,7 @@ from fedgc.sim.clock import MODELS, Conditions, Line, Scenario, Span
 from fedgc.sim.ours import Fedgc
 from fedgc.sim.owned import processes
 from fedgc.sim.policy import Policy, Result
-from fedgc.sim.traces import read_links, read_table
+from fedgc.sim.traces import read_links, read_names, read_table
 
 MEGABYTE: Final = 1_000_000
 USUAL_CLIENTS: Final = 200
@@ -96,7 +96,8 @@ class Request:
             rounds = self._recorded(read_table(self.trace))
         rounds = tuple(self._delayed(each) for each in rounds)
         if self.links is not None:
-            return read_links(self.links).over(rounds, round(self.model_mb * MEGABYTE), rng)
+            names = read_names(self.trace) if self.trace is not None else ()
+            return read_links(self.links).over(rounds, round(self.model_mb * MEGABYTE), rng, names)
         return tuple(self._linked(each) for each in rounds)
 
     def chosen(self, clients: int) -> tuple[Policy, ...]:

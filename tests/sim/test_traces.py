@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedgc.errors import BadSetting
+from fedgc.sim import Request
 from fedgc.sim.clock import MODELS
 from fedgc.sim.traces import read_links, read_table
 
@@ -125,6 +126,16 @@ def test_link_table_gives_each_client_its_speeds(tmp_path):
         links.over(MODELS["homogeneous"](3, 1, rng), 1, rng)
 
 
+def test_link_table_is_matched_with_clients_of_trace_by_name(tmp_path):
+    trace = written(tmp_path / "t.csv", b"client,round,chunk,seconds\na,1,0,1\nb,1,0,2\n")
+    table = written(tmp_path / "l.csv", b"client,up_mb_s,down_mb_s\nc,9,9\nb,1,1\na,100,100\n")
+    (first,) = Request(trace=trace, links=table, rounds=1, model_mb=50.0).scenario()
+    assert first.up_s_w.tolist() == [0.5, 50.0]
+    table.write_text(LINK_TABLE)
+    with pytest.raises(BadSetting, match="links: saw the clients 'near', 'far', needed a row for 'a' too"):
+        Request(trace=trace, links=table, rounds=1).scenario()
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -135,6 +146,7 @@ def test_link_table_gives_each_client_its_speeds(tmp_path):
         (LINK_TABLE.encode() + b"x,1,fast\n", "row 4: saw 'x,1,fast', needed a client and two speeds"),
         (LINK_TABLE.encode() + b"x,1,0\n", "row 4: saw 'x,1,0', needed 1e-09 to 1e.09 MB/s"),
         (LINK_TABLE.encode() + b"x,nan,1\n", "row 4: saw 'x,nan,1', needed 1e-09"),
+        (LINK_TABLE.encode() + b"near,1,1\n", "row 4: saw client 'near' before"),
         (b"\xff", "not a table of text"),
     ],
 )

@@ -4,13 +4,14 @@ JSON has mean and deviation of up and down for each user, in kilobytes per secon
 random user. Its speed is drawn each round from a normal distribution and is at least a tenth of its mean,
 since a stopped link would be a failed client.
 
-CSV has the columns client, up_mb_s, down_mb_s: the constant speeds of each client, the first row for the
-first client.
+CSV has the columns client, up_mb_s, down_mb_s: the constant speeds of each client. Clients of a trace have
+the row of their name, modelled clients the rows in their order.
 """
 
 import csv
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,7 @@ import numpy as np
 from fedgc.errors import BadSetting
 from fedgc.guards import guarded
 from fedgc.sim.clock import Scenario
-from fedgc.sim.clock.conditions import Float
+from fedgc.sim.clock.conditions import Float, Int
 from fedgc.sim.traces.table import read_bytes
 from fedgc.sim.traces.values import number, shown
 
@@ -29,6 +30,7 @@ LEAST_SHARE: Final = 0.1
 LEAST_MEAN: Final = 1e-6  # kilobytes per second
 MOST: Final = 1e12
 COLUMNS: Final = ["client", "up_mb_s", "down_mb_s"]
+NAMED: Final = 4  # clients in a message
 KILOBYTES: Final = 1000.0  # of a megabyte
 
 
@@ -36,20 +38,20 @@ KILOBYTES: Final = 1000.0  # of a megabyte
 class Links:
     """Users' links; columns are mean up, its deviation, mean down, its deviation, in bytes per second.
 
-    `own`: user u is client u. Otherwise each client has the link of a random user.
+    With `names` each user is the client of that name. Otherwise a client has the link of a random user.
     """
 
     speeds_u4: Float
-    own: bool = False
+    names: tuple[str, ...] = ()
 
-    def over(self, scenario: Scenario, update_bytes: int, rng: np.random.Generator) -> Scenario:
-        """Return the scenario with links; each client has one user's link in all rounds."""
-        clients = scenario[0].clients
-        if self.own and len(self.speeds_u4) < clients:
-            raise BadSetting(
-                f"links: saw {len(self.speeds_u4)} clients, needed one row for each of {clients}"
-            )
-        users = np.arange(clients) if self.own else rng.integers(0, len(self.speeds_u4), clients)
+    def over(
+        self, scenario: Scenario, update_bytes: int, rng: np.random.Generator, clients: Sequence[str] = ()
+    ) -> Scenario:
+        """Return the scenario with links; each client has one user's link in all rounds.
+
+        `clients` are the names of its clients, if they have any.
+        """
+        users = self._users(scenario[0].clients, clients, rng)
         mean_wd, spread_wd = self.speeds_u4[users][:, [0, 2]], self.speeds_u4[users][:, [1, 3]]
         rounds = []
         for conditions in scenario:
@@ -57,6 +59,19 @@ class Links:
             seconds_wd = update_bytes / speed_wd
             rounds.append(replace(conditions, up_s_w=seconds_wd[:, 0], down_s_w=seconds_wd[:, 1]))
         return tuple(rounds)
+
+    def _users(self, clients: int, names: Sequence[str], rng: np.random.Generator) -> Int:
+        if not self.names:
+            return rng.integers(0, len(self.speeds_u4), clients)
+        if len(self.speeds_u4) < clients:
+            raise BadSetting(
+                f"links: saw {len(self.speeds_u4)} clients, needed one row for each of {clients}"
+            )
+        row = {name: at for at, name in enumerate(self.names)}
+        if lacking := [name for name in names[:clients] if name not in row]:
+            seen = ", ".join(map(shown, self.names[:NAMED]))
+            raise BadSetting(f"links: saw the clients {seen}, needed a row for {shown(lacking[0])} too")
+        return np.asarray([row[name] for name in names[:clients]] or range(clients))
 
 
 def read_links(path: Path) -> Links:
@@ -76,13 +91,19 @@ def _read_table(path: Path) -> Links:
             f"trace {path.name}, row {first}: saw {shown(','.join(header))} and {len(lines)} rows, "
             f"needed {','.join(COLUMNS)} and a row for each client"
         )
-    means = [_means(f"trace {path.name}, row {at}", line) for at, line in lines]
-    return Links(1000.0 * np.asarray([(up, 0.0, down, 0.0) for up, down in means]), own=True)
+    means: dict[str, tuple[float, float]] = {}
+    for at, line in lines:
+        where = f"trace {path.name}, row {at}"
+        name, each = _means(where, line)
+        if name in means:
+            raise BadSetting(f"{where}: saw client {shown(name)} before")
+        means[name] = each
+    return Links(1000.0 * np.asarray([(up, 0.0, down, 0.0) for up, down in means.values()]), tuple(means))
 
 
-def _means(where: str, line: list[str]) -> tuple[float, float]:
+def _means(where: str, line: list[str]) -> tuple[str, tuple[float, float]]:
     try:
-        _, up, down = (value.strip() for value in line)
+        name, up, down = (value.strip() for value in line)
         means = KILOBYTES * float(up), KILOBYTES * float(down)
     except ValueError:
         raise BadSetting(f"{where}: saw {shown(','.join(line))}, needed a client and two speeds") from None
@@ -91,7 +112,7 @@ def _means(where: str, line: list[str]) -> tuple[float, float]:
             f"{where}: saw {shown(','.join(line))}, needed {LEAST_MEAN / KILOBYTES:g} to "
             f"{MOST / KILOBYTES:g} MB/s"
         )
-    return means
+    return name, means
 
 
 def _read_links(path: Path) -> Links:
