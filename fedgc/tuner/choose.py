@@ -218,7 +218,8 @@ def _blind(question: Question, belief: Belief, speeds: Speeds) -> Choice:
     certain = Futures(belief.step_w[None], np.full((1, clients), np.inf))
     uploads = upload_s(question, speeds)
     guess_s = float(fluid_s(question, certain, blocks or 1)[0]) + float(uploads.max())
-    words = belief.words if not belief.known else "no history of a fleet: one client does all the work"
+    alone = clients == 1 and any(belief.rounds_w)
+    words = "no history of a fleet: one client does all the work" if alone else belief.words
     return Choice(
         setting,
         speeds,

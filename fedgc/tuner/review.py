@@ -1,11 +1,13 @@
 """Review between rounds: decide whether the present choice still holds, and replace it if not.
 
-A choice is reviewed if it was made without history and there is some now; if the history has doubled; if two
+A choice is reviewed if it was made without history and there is some now, or without the speeds of clients that
+are measured now; if the history has doubled; if two
 consecutive rounds were clearly outside the band of its first round, on the same side; or if clients' speeds
 have changed since the loads were set. A review does not imply a change: the present plan is a candidate too,
 and has no moving cost.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -14,7 +16,7 @@ import numpy as np
 from fedgc.history import Speeds
 from fedgc.tuner.belief import LEAST_ROUNDS, believe
 from fedgc.tuner.choose import Choice, choose
-from fedgc.tuner.history import ClientHistory
+from fedgc.tuner.history import ClientHistory, robust
 from fedgc.tuner.trial import Question
 
 OUT: Final = 2  # consecutive rounds outside the band
@@ -34,7 +36,7 @@ def due(present: Choice, history: ClientHistory, before: Speeds, measured_s: Seq
     ('', '2 rounds took longer than 3.45 s')
     """
     if not present.known:
-        return "there is history now" if history.rounds >= LEAST_ROUNDS and len(history.clients) > 1 else ""
+        return _measured(present, history, before)
     if history.rounds >= 2 * max(present.rounds, 1) and len(measured_s) >= LEAST_ROUNDS:
         return f"there are {history.rounds} rounds of history now, {present.rounds} when it was made"
     last, low_s, high_s = measured_s[-OUT:], present.band.low_s / CLEARLY, present.band.high_s * CLEARLY
@@ -43,6 +45,19 @@ def due(present: Choice, history: ClientHistory, before: Speeds, measured_s: Seq
     if len(last) == OUT and max(last) < low_s:
         return f"{OUT} rounds took less than {low_s:.3g} s"
     return _other_clients(present, history, before) if len(measured_s) >= OUT else ""
+
+
+def _measured(present: Choice, history: ClientHistory, before: Speeds) -> str:
+    """Return what is known now of the clients of a choice without history."""
+    if history.rounds >= LEAST_ROUNDS and len(history.clients) > 1:
+        return "there is history now"
+    clients, known, now = set(history.clients), present.speeds.known, robust(history, before).known
+    if not clients <= known.keys():
+        return "all clients are measured now" if clients <= now.keys() else ""
+    for client in clients if len(clients) == 1 else ():
+        if abs(math.log(now[client].step_s / known[client].step_s)) > math.log(MOVED):
+            return f"{client} changed to {now[client].step_s:.3g} s a step"
+    return ""
 
 
 def _other_clients(present: Choice, history: ClientHistory, before: Speeds) -> str:

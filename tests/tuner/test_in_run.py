@@ -26,24 +26,25 @@ def whole_run(
     scenario: Scenario, speeds: Speeds | None = None, *, fetch_s: float = 0.0, **settings: object
 ) -> list[Any]:
     """Simulate a run whose replicas the tuner chooses; return its outputs. Clients fetch chunks of a MB."""
+    clients, names = scenario[0].clients, NAMES[: scenario[0].clients]
     config = config_of(
         {
             "work": "coded",
             "rounds": len(scenario),
             "local_steps": 1,
             "replicas": "auto",
-            "min_clients": 6,
+            "min_clients": clients,
             **settings,
         }
     )
     held = tuple(Held(f"chunk {at}", 1, "same") for at in range(CHUNKS))
-    client_model = ArrayClientModel(lambda number: scenario[number - 1], [6 / CHUNKS] * CHUNKS)
-    clock = VirtualClock(NAMES, client_model, Terms(1, 4000), held)
+    client_model = ArrayClientModel(lambda number: scenario[number - 1], [clients / CHUNKS] * CHUNKS)
+    clock = VirtualClock(names, client_model, Terms(1, 4000), held)
     run = tuned_run(config, now=0.0, size=1000, speeds=speeds)
     said: list[Any] = []
-    given = [command for w in range(6) for command in run.handle(clock.joined(w, 0.0))]
+    given = [command for w in range(clients) for command in run.handle(clock.joined(w, 0.0))]
     said += [each for each in given if isinstance(each, Chose)]
-    for name in NAMES if fetch_s else ():
+    for name in names if fetch_s else ():
         run.handle(Fetched(0.0, name, 2, 2_000_000, 2 * fetch_s))
     clock.run(run, given, lambda: run.finished, said.append)
     return [each for each in said if isinstance(each, Chose | Append)]
@@ -59,6 +60,26 @@ def test_run_begins_without_history_and_replans_later() -> None:
     assert "no history" not in plans[-1].reason
     assert plans[-1].basis["replicas"] == 1
     assert plans[-1].basis["predicted_s"] > 0
+
+
+@pytest.mark.parametrize("clients", [1, 6])
+def test_deadline_follows_from_speeds_after_first_round(clients: int) -> None:
+    """The 600 s of a round without history end only that one."""
+    slow = working(np.full((clients, 1), 1500.0))
+    said = whole_run((slow,) * 3, grace_s=1e-6)
+    rows = [each.row for each in said if isinstance(each, Append)]
+    assert [row.outcome for row in rows] == ["approximate", "synced", "synced"]
+    assert chosen(said)[-1].basis["predicted_s"] == pytest.approx(1500.0, rel=0.1)
+
+
+def test_single_client_that_changes_gets_new_plan() -> None:
+    quick, slow = working(np.full((1, 1), 8.0)), working(np.full((1, 1), 80.0))
+    plans = chosen(whole_run((*(quick,) * 3, *(slow,) * 9), grace_s=1e-6))
+    predicted_s = [round(plan.basis["predicted_s"]) for plan in plans]
+    assert 8 in predicted_s
+    assert predicted_s[-1] == 80
+    assert "one client does all the work" in plans[-1].reason
+    assert plans[-1].basis["deadline_s"] > 80
 
 
 def test_run_learns_from_how_predictions_came_out() -> None:
