@@ -174,10 +174,12 @@ class _Training:
         _check(job)
         self._job, self._rule = job, rule
         self._common = CommonModel(job.task, job.config)
-        self._optimizer = ServerOptimizer(job.config, self._common.parameters)
+        self._optimizer = ServerOptimizer(
+            job.config, self._common.parameters, variances=self._common.layout.variances
+        )
         self.model = self._common.first()
         self._sum = np.zeros(self._common.size)
-        self._fleet = engines_of(job, folder)
+        self._fleet = engines_of(job, folder, self._common.layout.buffer_size)
         self._fleet.load(0, self.model)
         self._clients = _clients(job)
         self._groups = [_Group(tuple(each)) for each in groups or ((w,) for w in range(len(self._clients)))]

@@ -120,7 +120,7 @@ class _Hostile(Clients):
     """Engines of which the first few send something else than they have trained."""
 
     def __init__(self, job: Job, folder: Path, fleet: Fleet) -> None:
-        super().__init__(replace(job, task=_task(fleet, job.config.seed)), folder)
+        super().__init__(replace(job, task=_task(fleet, job.config.seed)), folder, 0)  # no codec
         self._claims = fleet.attack == "samples"
         self.clients, self.hostile = fleet.clients, fleet.hostile
         self._attack = ATTACKS[fleet.attack]

@@ -61,7 +61,7 @@ class _Flower(Clients):
     """Engines whose updates are clipped; the first one's carries the noise of the mean."""
 
     def __init__(self, job: Job, folder: Path, case: Case) -> None:
-        super().__init__(job, folder)
+        super().__init__(job, folder, 0)  # no codec rounds the buffers
         self._case, self._samples = case, dict[str, int]()
         self._rng = np.random.default_rng([case.seed, 2])
 

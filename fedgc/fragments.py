@@ -39,6 +39,15 @@ def numbers_of(part: slice) -> int:
     return int(part.stop - part.start)
 
 
+def buffers_in(part: slice, size: int, buffers: int) -> int:
+    """Return how many numbers of a fragment belong to buffers, the last of a vector of `size` numbers.
+
+    >>> [buffers_in(fragment_of(version, 3, 8), 8, 4) for version in range(3)]
+    [0, 1, 3]
+    """
+    return max(0, int(part.stop) - max(int(part.start), size - buffers))
+
+
 def borders_of(fragments: int, size: int) -> tuple[int, ...]:
     """Return where each fragment begins.
 

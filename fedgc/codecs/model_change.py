@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgc.codecs.make import EXACT, make_codec
+from fedgc.codecs.exact_end import codec_of
+from fedgc.codecs.make import EXACT
 from fedgc.fragments import fragment_of
 
 Vector = NDArray[np.float32]
@@ -19,11 +20,15 @@ Vector = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelChange:
-    """The change of one part of a model: its new numbers, or a difference encoded by the codec `wire`."""
+    """The change of one part of a model: its new numbers, or a difference encoded by the codec `wire`.
+
+    With a codec the last `exact` numbers, those of buffers, are a difference in float32.
+    """
 
     part: slice
     wire: str
     data: NDArray[Any]
+    exact: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +67,21 @@ def apply_change(model: Vector, change: ModelChange) -> None:
     if change.wire == EXACT:
         part[:] = change.data
         return
-    for first, decoded in make_codec(change.wire).tiles(change.data, part.size):
+    for first, decoded in codec_of(change.wire, change.exact).tiles(change.data, part.size):
         part[first : first + decoded.size] += decoded
 
 
 def encoded_change(
-    model: Vector, step: Vector, part: slice, wire: str, rng: np.random.Generator
+    model: Vector, step: Vector, part: slice, wire: str, rng: np.random.Generator, exact: int = 0
 ) -> tuple[ModelChange, Vector]:
-    """Return the change of a part of a model by `step`, and the model after it.
+    """Return the change of a part of a model by `step`, and the model after it; `exact` numbers are buffers.
 
     `step` is overwritten with what the encoding leaves out of it.
     """
-    change = ModelChange(part, wire, make_codec(wire).encode(step, rng))
+    codec = codec_of(wire, exact)
+    change = ModelChange(part, wire, codec.encode(step, rng), exact)
     new = model.copy()
     apply_change(new, change)
-    for first, decoded in make_codec(wire).tiles(change.data, step.size):
+    for first, decoded in codec.tiles(change.data, step.size):
         step[first : first + decoded.size] -= decoded
     return change, new

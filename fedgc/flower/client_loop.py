@@ -138,7 +138,7 @@ class ClientLoop:
         layout = self.engine.layout
         if layout is None:
             return False
-        session.expect(layout.size)
+        session.expect(layout.size, layout.buffer_size)
         session.send(Announced(0.0, client, layout))
         if (closes_s := self._policy.closes_s()) is not None:
             session.send(Closing(0.0, client, closes_s, self._policy.windows()))

@@ -141,7 +141,8 @@ class Driver:
         self.finished: Finished | None = None
 
     def _new_optimizer(self) -> NextModel:
-        return NextModel(self._job.config, self.common.parameters, self.common.size)
+        model = self.common
+        return NextModel(self._job.config, model.parameters, model.size, model.layout.variances)
 
     def _key_agreement(self, federation: Federation) -> KeyAgreement:
         terms = Terms(self.common.size, self._job.config.shape, bytes(KEY_BYTES))

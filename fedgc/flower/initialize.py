@@ -78,7 +78,7 @@ def _commands(start: Initialization, event: LinkEvent, link: Link) -> tuple[ToCl
     known = start.layout is not None
     commands = start.handle(event)
     if start.layout is not None and not known:
-        link.expect(start.layout.size)
+        link.expect(start.layout.size, start.layout.buffer_size)
     return commands
 
 

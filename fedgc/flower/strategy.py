@@ -322,7 +322,7 @@ class FedGC(Strategy):
             task.allow(self.config.placement)
             made = CommonModel(task, self.config)
             self._must_fit(made.size)
-            connected.links.expect(made.size)
+            connected.links.expect(made.size, made.layout.buffer_size)
             connected.open_links()
             return made
         connected.open_links()
@@ -332,7 +332,7 @@ class FedGC(Strategy):
             self._must_fit(first.size)
             return first
         announced = AnnouncedModel(Layout.read(resumed.layout), resumed.model)
-        connected.links.expect(announced.size)
+        connected.links.expect(announced.size, announced.layout.buffer_size)
         return announced
 
     def _must_fit(self, numbers: int) -> None:

@@ -34,8 +34,8 @@ Emit = Callable[[LinkEvent], None]
 class Link(Protocol):
     """The interface of a link, as the driver uses it."""
 
-    def expect(self, numbers: int) -> None:
-        """Take vectors of this length from now on."""
+    def expect(self, numbers: int, buffers: int = 0) -> None:
+        """Take vectors of this length from now on; the last numbers are those of buffers."""
 
     def publish(self, version: int, vector: Vector, change: ModelChange | None = None) -> None:
         """Make a model available to later work; clients that have the one before can be sent the change."""
@@ -146,10 +146,10 @@ class Links:
 
     # ---- the interface of a link
 
-    def expect(self, numbers: int) -> None:
+    def expect(self, numbers: int, buffers: int = 0) -> None:
         """Take vectors of this length from now on, on every link."""
         for link in self._links.values():
-            link.expect(numbers)
+            link.expect(numbers, buffers)
 
     def publish(self, version: int, vector: Vector, change: ModelChange | None = None) -> None:
         """Make a model available on every link."""

@@ -24,7 +24,7 @@ import numpy as np
 from cryptography.hazmat.primitives.poly1305 import Poly1305
 from numpy.typing import NDArray
 
-from fedgc.codecs import EXACT, make_codec, needed, rounding, sizes_of
+from fedgc.codecs import EXACT, Codec, codec_of, make_codec, needed, rounding, sizes_of
 from fedgc.errors import BadMessage, BadVector
 from fedgc.large_vectors import Readable, Scratch
 from fedgc.links.frames import CHECKSUM_BYTES, Offer, Piece, StreamId
@@ -46,7 +46,8 @@ Packed = np.ndarray[Any, np.dtype[Any]]  # contiguous; its Form says what the by
 class Form:
     """How many numbers a vector has and by which codec they travel; `ring` is the bits of a masked word.
 
-    `mixed` is a codeword of coded work, whose norm is measured.
+    `mixed` is a codeword of coded work, whose norm is measured. The last `exact` numbers, those of buffers,
+    travel in float32 whatever the codec.
 
     >>> Form(1000, "bf16").largest, Form(1000, ring=16).largest
     (2000, 2000)
@@ -56,16 +57,21 @@ class Form:
     wire: str = EXACT
     ring: int = 0
     mixed: bool = False
+    exact: int = 0
 
     @property
     def largest(self) -> int:
         """The largest size in bytes of the whole vector."""
-        return self.numbers * self.ring // 8 if self.ring else make_codec(self.wire).largest(self.numbers)
+        return self.numbers * self.ring // 8 if self.ring else self._codec.largest(self.numbers)
+
+    @property
+    def _codec(self) -> Codec:
+        return codec_of(self.wire, self.exact)
 
     def check_size(self, stream: StreamId, size: int) -> None:
         """Raise BadVector unless a vector of this form can have this size."""
         masked = range(self.largest, self.largest + 1)
-        sizes = masked if self.ring else sizes_of(make_codec(self.wire), self.numbers)
+        sizes = masked if self.ring else sizes_of(self._codec, self.numbers)
         if size not in sizes:
             raise BadVector(
                 f"{stream}: saw {size} bytes, needed {needed(sizes)} ({self.numbers} numbers as {self.wire})"
@@ -95,7 +101,7 @@ class Form:
         if self.ring:
             return data.view(RING_TYPES[self.ring])
         try:
-            vector = make_codec(self.wire).decode(data, self.numbers)
+            vector = self._codec.decode(data, self.numbers)
         except Exception as error:  # a codec of another package reads bytes of another process
             raise BadVector(f"{stream}: codec {self.wire} cannot read it: {error}") from error
         if vector.shape != (self.numbers,) or vector.dtype != np.float32:

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Annotated, Any, Final
 
 import numpy as np
@@ -22,6 +23,7 @@ SHOWN_NAME: Final = 100  # characters of a tensor's name that a message repeats
 FROZEN_DIGITS: Final = 64  # of the digest of frozen parameters, a SHA-256
 SHOWN_DIGITS: Final = 12  # of them that a message repeats
 SAME_BASE: Final = "load the same base model, of the same dtype, on all clients"
+VARIANCE: Final = re.compile(r"(^|[._])var(iance)?$")  # torch: running_var, of all normalisations
 FROZEN: Final = re.compile(f"[0-9a-f]{{{FROZEN_DIGITS}}}")
 
 
@@ -84,6 +86,23 @@ class Layout:
     def parameter_size(self) -> int:
         """How many of the numbers belong to parameters."""
         return sum(each.size for each in self.tensors[: self.parameters])
+
+    @property
+    def buffer_size(self) -> int:
+        """How many of the numbers belong to buffers, which are the last."""
+        return self.size - self.parameter_size
+
+    @property
+    def variances(self) -> tuple[slice, ...]:
+        """Where the buffers are that hold variances, by their names.
+
+        >>> names = ("weight", "running_mean", "running_var")
+        >>> Layout(tuple(TensorSpec(f"1.{name}", "float32", (3,)) for name in names), 1).variances
+        (slice(6, 9, None),)
+        """
+        ends = list(accumulate(each.size for each in self.tensors))
+        buffers = list(zip(self.tensors, ends, strict=True))[self.parameters :]
+        return tuple(slice(end - each.size, end) for each, end in buffers if VARIANCE.search(each.name))
 
     @property
     def shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fedgc.codecs import EXACT, make_codec, naming
+from fedgc.codecs import EXACT, codec_of, naming
 from fedgc.errors import EdgeFailed, text_of
 from fedgc.messages import Continue, Repair, Reveal, Work
 from fedgc.sim.checkpoint import Findings, Part
@@ -56,7 +56,9 @@ class Trajectory:
 class Fleet:
     """The clients of one simulation; an observer of the clock, and the source of updates."""
 
-    def __init__(self, job: "Job", folder: Path) -> None:
+    def __init__(self, job: "Job", folder: Path, buffers: int) -> None:
+        """The last `buffers` numbers of a model are those of buffers."""
+        self._buffers = buffers
         self._folder, self._file, self._config = folder, folder / STATES, job.config
         self._file.touch()
         self._sizes, self._keeps_own = job.task.sizes(), bool(job.task.private)
@@ -135,7 +137,7 @@ class Fleet:
         update = update_of(model, vector_in(mapped(self._file, path.kept), model.size), 1)
         if command.wire == EXACT:
             return update
-        codec, stamp = make_codec(command.wire), (command.round, command.attempt, client)
+        codec, stamp = codec_of(command.wire, self._buffers), (command.round, command.attempt, client)
         with naming(command.wire, f"the update of {client}"):
             data, rest = with_error_feedback(update, codec, stamp, self._rest(client, model.size))
             decoded = codec.decode(data, model.size)

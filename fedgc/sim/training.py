@@ -287,11 +287,11 @@ def _vector_of(answer: Answer | None, command: Reveal | Repair) -> Vector:
     return vector
 
 
-def engines_of(job: Job, folder: Path) -> Engines:
-    """Return the engines for this job."""
+def engines_of(job: Job, folder: Path, buffers: int) -> Engines:
+    """Return the engines for this job, whose model has so many numbers in buffers."""
     if job.config.work == "coded":
         return OneForAll(job.task, job.config, folder)
-    return job.engines(job, folder) if job.engines is not None else Fleet(job, folder)
+    return job.engines(job, folder) if job.engines is not None else Fleet(job, folder, buffers)
 
 
 Heard = Callable[[Point], object]
@@ -312,7 +312,9 @@ class _Training:
         self._job, self._heard, self._progressed = job, heard, progressed
         set_threads(job.config)  # as worker processes do: evaluation gives the same figures
         self._common = CommonModel(job.task, job.config)
-        self._optimizer = ServerOptimizer(job.config, self._common.parameters)
+        self._optimizer = ServerOptimizer(
+            job.config, self._common.parameters, variances=self._common.layout.variances
+        )
         self.model = self._common.first()
         noise = np.random.default_rng([job.config.seed, PRIVACY])
         parameters = self._common.parameters
@@ -321,7 +323,7 @@ class _Training:
             job.config, self._common.size, noise.bytes, parameters=parameters, checks=evaluates
         )
         job.task.allow(job.config.placement)
-        self._fleet = engines_of(job, folder)
+        self._fleet = engines_of(job, folder, self._common.layout.buffer_size)
         self._keeper: Keeper | None = None
         if checkpoint is not None and isinstance(self._fleet, Fleet | OneForAll):
             numbers = Numbers(self._fleet, self._optimizer, self._sum, noise)

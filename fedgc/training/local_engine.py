@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from fedgc.codecs import EXACT, make_codec, naming
+from fedgc.codecs import EXACT, codec_of, naming
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, EdgeFailed, FedgcError
-from fedgc.fragments import fragment_of
+from fedgc.fragments import buffers_in, fragment_of
 from fedgc.large_vectors import Readable
 from fedgc.messages import (
     SUMMED,
@@ -319,8 +319,11 @@ class LocalEngine(Engine):
             return Answer(command, report, update, report.samples)
         stamp = (command.round, command.attempt, command.client)
         last = self._residuals.of(part, self.size)
+        layout = self._loop.layout
+        buffers = 0 if layout is None else layout.buffer_size
         with naming(command.wire, "an update"):
-            data, rest = with_error_feedback(update[:], make_codec(command.wire), stamp, last)
+            codec = codec_of(command.wire, buffers_in(part, self.size, buffers))
+            data, rest = with_error_feedback(update[:], codec, stamp, last)
         self._residuals.put(part, rest)
         return Answer(command, report, None, encoded=data)
 

@@ -1,5 +1,6 @@
 """The server's step from one common model to the next, and the change that clients are sent."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from fedgc.codecs import EXACT, rounding
 from fedgc.codecs.model_change import ModelChange, encoded_change
 from fedgc.config import RunConfig
-from fedgc.fragments import borders_of, fragment_of
+from fedgc.fragments import borders_of, buffers_in, fragment_of
 from fedgc.training.flat import Vector
 from fedgc.training.server_optimizer import ServerOptimizer
 
@@ -21,11 +22,13 @@ class NextModel:
     is added to the next step of the same part (error feedback: Karimireddy et al., arXiv 1901.09847).
     """
 
-    def __init__(self, config: RunConfig, parameters: int, size: int) -> None:
-        """The first `parameters` of `size` numbers are trained."""
+    def __init__(
+        self, config: RunConfig, parameters: int, size: int, variances: Sequence[slice] = ()
+    ) -> None:
+        """The first `parameters` of `size` numbers are trained; `variances` must not become negative."""
         self._wire, self._fragments = config.download_codec, config.fragments
-        self._optimizer = ServerOptimizer(config, parameters, borders_of(config.fragments, size))
-        self._size = size
+        self._optimizer = ServerOptimizer(config, parameters, borders_of(config.fragments, size), variances)
+        self._size, self._buffers = size, size - parameters
 
     def state(self) -> bytes:
         """Return the serialized state, for `restore`."""
@@ -66,5 +69,6 @@ class NextModel:
             residual = self._optimizer.residual = np.zeros(self._size, np.float32)
         step = residual[part]
         step += np.subtract(new, model[part], out=new)
-        change, decoded = encoded_change(model, step, part, self._wire, rounding(version, 0, SERVER))
+        exact, chance = buffers_in(part, self._size, self._buffers), rounding(version, 0, SERVER)
+        change, decoded = encoded_change(model, step, part, self._wire, chance, exact)
         return decoded, change

@@ -2,8 +2,9 @@
 
 A rule of `torch.optim` takes the mean update as the gradient of the trainable parameters. SGD with rate 1 is
 federated averaging, and Nesterov's momentum is DiLoCo's (Douillard et al., arXiv 2311.08105). From the
-buffers the mean update is subtracted. With schedule-free SGD, clients train from one model, and the average
-of another sequence is the model to use (`schedule_free`).
+buffers the mean update is subtracted; a variance that it would make negative keeps a part instead, since a
+model with a negative variance gives NaN. With schedule-free SGD, clients train from one model, and the
+average of another sequence is the model to use (`schedule_free`).
 
 SGD without momentum is done in numpy: the first torch optimizer of a process imports torch's compiler, which
 takes a second.
@@ -61,6 +62,7 @@ RULES: Final[Mapping[str, Callable[..., torch.optim.Optimizer]]] = MappingProxyT
     }
 )
 PART: Final = 1 << 20  # numbers of one part
+KEPT: Final = np.float32(0.5)  # of a variance that a step would make negative
 
 
 class ServerOptimizer:
@@ -71,8 +73,17 @@ class ServerOptimizer:
     [2.0, 3.0]
     """
 
-    def __init__(self, config: RunConfig, parameters: int, borders: Sequence[int] = (0,)) -> None:
-        """`borders` are the numbers at which the parts of the vector begin that are stepped by themselves."""
+    def __init__(
+        self,
+        config: RunConfig,
+        parameters: int,
+        borders: Sequence[int] = (0,),
+        variances: Sequence[slice] = (),
+    ) -> None:
+        """`borders` are the numbers at which the parts of the vector begin that are stepped by themselves.
+
+        `variances` are the numbers that must not become negative.
+        """
         rule = config.server_optimizer
         options = {"lr": config.server_learning_rate}
         if config.server_momentum:
@@ -82,7 +93,7 @@ class ServerOptimizer:
             options["momentum"] = config.server_momentum
         self._rule, self._options = rule, options
         self._rate = config.server_learning_rate
-        self._parameters = parameters
+        self._parameters, self._variances = parameters, variances
         plain = rule == "sgd" and not config.server_momentum
         slices = [] if plain else _slices([*(each for each in borders if each < parameters), parameters])
         self._parts = [(each, torch.zeros(each.stop - each.start, requires_grad=True)) for each in slices]
@@ -109,6 +120,7 @@ class ServerOptimizer:
             self._step(self._optimizer, vector[first:last], mean_update, first)
         if not is_finite:
             check_vector(mean_update, last - first)
+        self._keep_variances(vector, mean_update, first)
         return mean_update
 
     def average(self, vector: Vector) -> Vector:
@@ -138,6 +150,14 @@ class ServerOptimizer:
 
         in_tiles(vector.size, subtract)
         return not bad
+
+    def _keep_variances(self, vector: Vector, new: Vector, first: int) -> None:
+        """Leave a part of each variance that the step to `new`, from number `first` on, makes negative."""
+        for each in self._variances:
+            here = slice(max(each.start, first), min(each.stop, first + new.size))
+            if here.start < here.stop:
+                before, after = vector[here], new[here.start - first : here.stop - first]
+                np.copyto(after, before * KEPT, where=(after < 0) & (before >= 0))
 
     def _step(
         self, optimizer: torch.optim.Optimizer, vector: Vector, mean_update: Vector, first: int

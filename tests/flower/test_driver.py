@@ -127,7 +127,7 @@ def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint
     driver = Driver(job, time.monotonic, log)
     around = Surroundings(time.monotonic, os.urandom, time.time, log)
     listener = session_link(config, "run-1", driver.events.put, around)
-    listener.expect(driver.common.size)
+    listener.expect(driver.common.size, driver.common.layout.buffer_size)
     listener.start()
     clients = [
         threading.Thread(

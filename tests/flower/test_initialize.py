@@ -23,8 +23,8 @@ class Clients(PlainLink):
         super().__init__("s")
         self.played, self.silent = played, silent
 
-    def expect(self, numbers: int) -> None:
-        assert numbers == LAYOUT.size
+    def expect(self, numbers: int, buffers: int) -> None:
+        assert (numbers, buffers) == (LAYOUT.size, LAYOUT.buffer_size)
 
     def send(self, command) -> None:
         super().send(command)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgc.codecs import EPSILON, Wire
+from fedgc.codecs import EPSILON, Wire, codec_of
 from fedgc.errors import BadMessage, BadVector
 from fedgc.large_vectors import Scratch
 from fedgc.links.frames import CHECKSUM_BYTES, Offer, Piece, StreamId
@@ -84,6 +84,24 @@ def test_unacknowledged_pieces_stay_within_window() -> None:
     assert len(sent) == WINDOW
     source.acknowledge(4)
     assert source.next_piece() is not None
+
+
+@given(numbers=st.integers(1, 3000), share=st.floats(0, 1), wire=st.sampled_from([*Wire, "top-k"]))
+def test_last_numbers_of_vector_arrive_exactly(numbers: int, share: float, wire: str) -> None:
+    exact = round(share * numbers)
+    vector, form = some(numbers), Form(numbers, wire, exact=exact)
+    short = codec_of(wire, exact).encode(vector, np.random.default_rng(0))
+    assert short.nbytes == form.largest == codec_of(wire, exact).expected(numbers)
+    source = outgoing(short, 700)
+    sink = incoming(source.offer, form)
+    send_all(source, sink)
+    np.testing.assert_array_equal(sink.finish()[numbers - exact :], vector[numbers - exact :])
+
+
+@pytest.mark.parametrize("size", [0, 79, 81, 400])
+def test_vector_of_other_size_than_its_exact_numbers_is_refused(size: int) -> None:
+    with pytest.raises(BadVector, match=rf"saw {size} bytes, needed 80 \(40 numbers as int4\)"):
+        incoming(Offer(STREAM, size + CHECKSUM_BYTES), Form(40, "int4", exact=16))
 
 
 @given(numbers=st.integers(1, 3000), piece_bytes=st.integers(1, 700), wire=st.sampled_from(Wire))

@@ -72,7 +72,7 @@ def test_numbers_do_not_depend_on_killed_processes(alone, monkeypatch):
 
 def test_client_keeps_its_private_layers(tmp_path):
     done = job()
-    fleet = Fleet(done, tmp_path)
+    fleet = Fleet(done, tmp_path, 0)
     before = fleet._workers._trainer._states._own
     train(replace(done, engines=lambda *_: fleet))
     kept = {client: each.kept for client, each in fleet._trajectories.items()}
@@ -94,7 +94,7 @@ def test_threads_do_not_depend_on_number_of_processes(tmp_path):
 
 
 def test_model_that_cannot_be_written_ends_training_in_one_line(tmp_path):
-    fleet = Fleet(job(), tmp_path)
+    fleet = Fleet(job(), tmp_path, 0)
     (tmp_path / "model-3").symlink_to("/dev/full")
     with pytest.raises(EdgeFailed, match="training: a model cannot be written: "):
         fleet.load(3, np.zeros(5000, np.float32))

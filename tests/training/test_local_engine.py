@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedgc.codecs import make_codec, rounding
+from fedgc.codecs import codec_of, make_codec, rounding
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, BadVector
 from fedgc.messages import Close, Continue, Failed, Kept, Report, Reveal, Scored, Take, Validate, Work
@@ -18,6 +18,7 @@ from tests.training.conftest import SIZES, load
 
 CHUNKS = (0, 1, 2)
 SAMPLES = sum(SIZES[f"c{chunk}"] for chunk in CHUNKS)
+BUFFERS = 16  # numbers in the buffers of the small model
 PLAIN = RunConfig(work="local", batch_size=10, shared_momentum="off")
 
 
@@ -40,7 +41,8 @@ def update(engine, command: Reveal) -> tuple[Report | None, np.ndarray | None]:
 def encoded(engine, command: Reveal) -> tuple[Report | None, np.ndarray]:
     """Return the report, and the update as the server decodes it."""
     answer = engine.answer(command)
-    return answer.report, make_codec(command.wire).decode(answer.encoded, engine.size)
+    codec = codec_of(command.wire, engine.layout.buffer_size)
+    return answer.report, codec.decode(answer.encoded, engine.size)
 
 
 def steps(engine, count: int) -> None:
@@ -357,10 +359,23 @@ def test_codec_that_sends_more_than_its_largest_is_named(bench, small, monkeypat
     engine = bench.engine(small, PLAIN)
     engine.handle(local(bench))
     bench.drain(engine)
-    seen = make_codec("int8").encode(bench.vector(engine.size), np.random.default_rng(0)).size
-    says = rf"^codec int8 \(an update\): encode returned {seen} bytes for {engine.size} numbers, needed "
-    with pytest.raises(BadVector, match=rf"{says}{engine.size}, as `largest` says$"):
+    coded = engine.size - BUFFERS
+    seen = make_codec("int8").encode(bench.vector(coded), np.random.default_rng(0)).size
+    says = rf"^codec int8 \(an update\): encode returned {seen} bytes for {coded} numbers, needed "
+    with pytest.raises(BadVector, match=rf"{says}{coded}, as `largest` says$"):
         engine.answer(reveal(wire="int8"))
+
+
+@pytest.mark.parametrize("wire", ["int8", "int4", "top-k"])
+def test_buffers_are_sent_exactly_by_each_codec(bench, small, wire):
+    engine = bench.engine(small, PLAIN)
+    assert engine.layout.buffer_size == BUFFERS
+    engine.handle(local(bench))
+    bench.drain(engine)
+    _, decoded = encoded(engine, reveal(wire=wire))
+    exact = walked(bench, small, PLAIN, 3)
+    np.testing.assert_array_equal(decoded[-BUFFERS:], exact[-BUFFERS:])
+    assert (decoded[:-BUFFERS] != exact[:-BUFFERS]).any()
 
 
 def test_rounding_error_is_in_next_update(bench, small):
@@ -406,7 +421,7 @@ def test_other_process_continues_with_rounding_error(bench, small, tmp_path_fact
 
 def through(update: np.ndarray, wire: str, round=1, attempt=0) -> np.ndarray:
     """Return an update as the server decodes it, without error feedback."""
-    codec = make_codec(wire)
+    codec = codec_of(wire, BUFFERS)
     return codec.decode(codec.encode(update, rounding(round, attempt, "me")), update.size)
 
 

@@ -72,7 +72,7 @@ class MessageServer:
     ) -> None:
         """`numbers` is the length of the model's vector."""
         self._run = run
-        self._numbers = numbers
+        self._numbers, self._buffers = numbers, 0
         self._emit = emit
         self._around = around
         self._outboxes: dict[int, Outbox] = {}
@@ -86,10 +86,10 @@ class MessageServer:
 
     # ---- for the driver
 
-    def expect(self, numbers: int) -> None:
-        """Take vectors of this length from now on."""
+    def expect(self, numbers: int, buffers: int = 0) -> None:
+        """Take vectors of this length from now on; the last numbers are those of buffers."""
         with self._lock:
-            self._numbers = numbers
+            self._numbers, self._buffers = numbers, buffers
 
     def publish(self, version: int, vector: Vector, change: object = None) -> None:  # noqa: ARG002  not used
         """Make a model available to later work; packets hold all of it."""
@@ -112,7 +112,7 @@ class MessageServer:
                 case Reveal() | Repair():
                     outbox.asks.append(command)
                     stream = StreamId("codeword", command.round, command.attempt)
-                    outbox.expected[stream] = form_asked(self._numbers, command)
+                    outbox.expected[stream] = form_asked(self._numbers, self._buffers, command)
                 case Open() | Roster() | Begin() | Survivors() | Unmask():
                     outbox.packets.append(command)
                     outbox.keyed = command.round

@@ -10,7 +10,7 @@ process takes its place. It starts in the thread that heard of the end, so that 
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fedgc.codecs.model_change import ModelChange
@@ -70,7 +70,7 @@ class Receivers:
         self._lying: dict[tuple[str, int, int], Receiver] = {}  # codewords
         self._order = threading.Lock()  # of the events of all receivers; `emit` may wait for other locks
         self._changing = threading.Lock()  # held while all are told something
-        self._numbers = 0
+        self._length = 0, 0  # of vectors, and how many of their numbers are those of buffers
         self._model: _Model | None = None
         self._starts = Bucket(STARTS_PER_S, MOST_STARTS)
         self._left = count  # places that are not given up
@@ -153,7 +153,7 @@ class Receivers:
 
     def _tell_all(self, receiver: Receiver) -> None:
         """Tell a process that starts what the others know."""
-        receiver.tell("expect", self._numbers)
+        receiver.tell("expect", *self._length)
         for excluded in self._around.quotas.pauses().items():
             receiver.tell("note", *excluded)
         if self._model is not None:
@@ -204,17 +204,17 @@ class Receivers:
 
     # ---- for the driver, from any thread
 
-    def expect(self, numbers: int) -> None:
+    def expect(self, numbers: int, buffers: int = 0) -> None:
         """Take vectors of this length from now on; a model is published after it is known."""
         with self._changing:
-            self._numbers = numbers
+            self._length = numbers, buffers
             for each in self._receivers:
-                each.tell("expect", numbers)
+                each.tell("expect", *self._length)
 
     def publish(self, version: int, vector: Vector, change: ModelChange | None = None) -> None:
         """Make a model available, and its change; all receivers share one copy."""
         if change is not None:
-            change = ModelChange(change.part, change.wire, self._arrays.copy_of(change.data))
+            change = replace(change, data=self._arrays.copy_of(change.data))
         model = _Model(version, self._arrays.copy_of(packed(vector)), change)
         with self._changing:
             self._model = model

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedgc.codecs.model_change import Changed, ChangeForm, ModelChange, apply_change
 from fedgc.errors import BadVector
-from fedgc.fragments import numbers_of
+from fedgc.fragments import buffers_in, numbers_of
 from fedgc.large_vectors import Scratch
 from fedgc.links.frames import StreamId
 from fedgc.links.pieces import CHANGE, Form, Packed, Vector, check_finite
@@ -21,6 +21,7 @@ class ArrivedModels:
     def __init__(self, changes: ChangeForm, scratch: Scratch) -> None:
         self._changes, self._scratch = changes, scratch
         self.numbers = 0  # of a model; 0 while it is not known
+        self.buffers = 0  # how many of them, the last ones, are those of buffers
         self.version: int | None = None  # that arrived last
         self.changed: Changed | None = None  # where the model that was handed on last differs from another
         self._arrived: list[tuple[StreamId, Packed]] = []  # a model and its changes, or changes alone
@@ -31,7 +32,8 @@ class ArrivedModels:
         """Return the form of a model, or of its change from the one before."""
         if stream.attempt != CHANGE:
             return Form(self.numbers)
-        return Form(numbers_of(self._part(stream)), self._changes.wire)
+        part = self._part(stream)
+        return Form(numbers_of(part), self._changes.wire, exact=self._exact(part))
 
     def enter(self, stream: StreamId, data: Packed) -> None:
         """Note that a model or a change has arrived."""
@@ -67,6 +69,9 @@ class ArrivedModels:
     def _part(self, stream: StreamId) -> slice:
         return self._changes.part(max(1, stream.number), self.numbers)
 
+    def _exact(self, part: slice) -> int:
+        return buffers_in(part, self.numbers, self.buffers)
+
     def _after(self, stream: StreamId, part: slice, data: Packed) -> Vector:
         """Return a copy of the model before with a change."""
         if self._held is None or self._held[0] != stream.number - 1:
@@ -74,6 +79,6 @@ class ArrivedModels:
         before = self._held[1]
         new: Vector = self._scratch.empty(before.nbytes).view(np.float32)
         np.copyto(new, before)
-        apply_change(new, ModelChange(part, self._changes.wire, data))
+        apply_change(new, ModelChange(part, self._changes.wire, data, self._exact(part)))
         check_finite(new[part], stream)
         return new

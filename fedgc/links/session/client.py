@@ -157,10 +157,10 @@ class Session:
                 self._models.release()
             return command
 
-    def expect(self, numbers: int) -> None:
-        """Take models of this length."""
+    def expect(self, numbers: int, buffers: int = 0) -> None:
+        """Take models of this length; the last numbers are those of buffers."""
         with self._changed:
-            self._models.numbers = numbers
+            self._models.numbers, self._models.buffers = numbers, buffers
 
     def rest(self, wait_s: float) -> None:
         """Wait, at most until a command can be received."""

@@ -17,6 +17,10 @@ from fedgc.links.pieces import Form, Incoming, Numbers, Source, check_offer
 from fedgc.links.session.flow import Flow
 from fedgc.messages import SUMMED, Close, Initialize, Refuse, Repair, Reveal, ToClient, Validate, Work
 
+Length = tuple[
+    int, int
+]  # of a vector: its numbers, and how many of them, the last ones, are those of buffers
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Published:
@@ -31,25 +35,31 @@ def idle() -> None:
     """Do nothing: the client has no connection."""
 
 
-def form_asked(numbers: int, command: Reveal | Repair | Initialize) -> Form:
-    """Return the form of the codeword that this command asks for, of so many numbers.
+def form_asked(numbers: int, buffers: int, command: Reveal | Repair | Initialize) -> Form:
+    """Return the form of the codeword that this command asks for, of so many numbers; the last are buffers.
 
-    >>> form_asked(10, Reveal("a", 1, 0, "local", None)).largest
+    >>> form_asked(10, 0, Reveal("a", 1, 0, "local", None)).largest
     40
     """
     if isinstance(command, Reveal) and command.ring is not None:
         return Form(command.ring.words, ring=command.ring.bits)
     if isinstance(command, Initialize):
         return Form(numbers)
-    asked = numbers if command.mix is None else -(-numbers // command.mix.blocks)
-    return Form(asked, command.wire, mixed=command.mix is not None)
+    if command.mix is None:
+        return Form(numbers, command.wire, exact=buffers)
+    return Form(-(-numbers // command.mix.blocks), command.wire, mixed=True)
 
 
 class Peer:
     """One admitted client."""
 
     def __init__(
-        self, client: str, ticket: bytes, numbers: Callable[[int | None], int], flow: Flow, scratch: Scratch
+        self,
+        client: str,
+        ticket: bytes,
+        numbers: Callable[[int | None], Length],
+        flow: Flow,
+        scratch: Scratch,
     ) -> None:
         """`numbers` returns the length of an update from a model; without one, that of the model's vector."""
         self.client: Final = client
@@ -82,7 +92,7 @@ class Peer:
         elif isinstance(command, Reveal | Repair | Initialize):
             stream = StreamId("codeword", command.round, command.attempt)
             version = self._version if isinstance(command, Reveal) else None
-            self._expected[stream] = form_asked(self._numbers(version), command)
+            self._expected[stream] = form_asked(*self._numbers(version), command)
         can_wait = False
         if isinstance(command, Close):
             can_wait = command.outcome in SUMMED and self._only_waits(command.round)

@@ -101,9 +101,9 @@ class Listener:
         """Void an invitation; return whether it had opened a session."""
         return self._admission.cancel(invitation.token)
 
-    def expect(self, numbers: int) -> None:
+    def expect(self, numbers: int, buffers: int = 0) -> None:
         """Take vectors of this length from now on; a model is published after it is known."""
-        self._sessions.expect(numbers)
+        self._sessions.expect(numbers, buffers)
 
     def publish(self, version: int, vector: Vector, change: ModelChange | None = None) -> None:
         """Make a model available, and its change; each is packed once and shared by all clients."""

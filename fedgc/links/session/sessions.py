@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, BadVector, Refused, Unexpected, printable
-from fedgc.fragments import fragment_of, numbers_of
+from fedgc.fragments import buffers_in, fragment_of, numbers_of
 from fedgc.guards import guarded
 from fedgc.large_vectors import Scratch
 from fedgc.links import frames as wire
@@ -24,7 +24,7 @@ from fedgc.links.quotas import Quotas, Spent
 from fedgc.links.refusals import Audit, Refusals, no_audit
 from fedgc.links.session.admission import Admission
 from fedgc.links.session.flow import Flow
-from fedgc.links.session.peer import Peer, Published
+from fedgc.links.session.peer import Length, Peer, Published
 from fedgc.links.session.uploads import Reactions, Uploads
 from fedgc.messages import (
     LONGEST_REASON,
@@ -92,7 +92,7 @@ class SessionTable:
     ) -> None:
         """`numbers` is the length of the model's vector."""
         self._config = config
-        self._numbers = numbers
+        self._numbers, self._buffers = numbers, 0
         self._admission = admission
         self._emit = emit
         self._around = around
@@ -107,9 +107,9 @@ class SessionTable:
 
     # ---- for the driver
 
-    def expect(self, numbers: int) -> None:
-        """Take vectors of this length from now on."""
-        self._numbers = numbers
+    def expect(self, numbers: int, buffers: int) -> None:
+        """Take vectors of this length from now on; the last numbers are those of buffers."""
+        self._numbers, self._buffers = numbers, buffers
 
     def publish(self, version: int, model: Published) -> None:
         """Make a model available; clients still receiving the model before are not affected."""
@@ -194,11 +194,12 @@ class SessionTable:
         self._around.began(token)
         return peer
 
-    def _numbers_asked(self, version: int | None) -> int:
+    def _numbers_asked(self, version: int | None) -> Length:
         """Return how many numbers the updates from a model have; all of the model's without one."""
         if version is None:
-            return self._numbers
-        return numbers_of(fragment_of(version, self._config.fragments, self._numbers))
+            return self._numbers, self._buffers
+        part = fragment_of(version, self._config.fragments, self._numbers)
+        return numbers_of(part), buffers_in(part, self._numbers, self._buffers)
 
     def left(self, peer: Peer, stream: object, later: Later) -> None:
         """Handle the end of a stream; its client may come back within the grace time."""

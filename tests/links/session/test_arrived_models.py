@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedgc.codecs import make_codec
+from fedgc.codecs import codec_of, make_codec
 from fedgc.codecs.model_change import Changed, ChangeForm
 from fedgc.errors import BadVector
 from fedgc.large_vectors import Scratch
@@ -42,6 +42,19 @@ def test_changes_are_made_to_copy_of_last_model() -> None:
 def test_difference_is_added_to_last_model() -> None:
     models = arrived((0, 0), (1, CHANGE), wire="int8")
     np.testing.assert_allclose(models.take(1), [1, 2, 3, 4, 5, 5, 6, 7, 8, 9], rtol=1e-6)
+
+
+def test_difference_of_buffers_is_exact() -> None:
+    models = arrived((1, 0), wire="int8")
+    models.buffers = 2
+    models.take(1)
+    step = np.float32([1e-3, 2e-3, 3e-3, 4e8, -0.25])
+    data = codec_of("int8", 2).encode(step, np.random.default_rng(0))
+    models.enter(StreamId("model", 2, CHANGE), data)
+    models.release()
+    assert models.form(StreamId("model", 2, CHANGE)).largest == data.nbytes
+    new = models.take(2)
+    np.testing.assert_array_equal(new[8:], MODEL[8:] + step[3:])
 
 
 def test_changes_without_work_between_them_are_both_made() -> None:
