@@ -390,12 +390,13 @@ class TrainingLoop:
         if validate is None:
             return
         module = self._state.undistributed
-        was_training = module.training
+        modes = [(each, each.training) for each in module.modules()]  # some may be in evaluation mode
         try:
             with torch.no_grad():
                 event = scored(version, lambda: validate(module.eval()), self._samples or 1)
         finally:
-            module.train(was_training)
+            for each, mode in modes:
+                each.training = mode
         if self._leader is not None:
             self._leader.scored(event)
 
