@@ -24,6 +24,10 @@ ENDS_EARLY: Final = (
     "fedgc.hf.Callback: the Trainer ends after {} steps, and then this client leaves the run; "
     "give the callback to Trainer(callbacks=[...]) instead of add_callback\n"
 )
+BEST_OF_EPOCHS: Final = (
+    "fedgc.hf.Callback: saw load_best_model_at_end with save_strategy=best and eval_strategy=epoch, needed "
+    "save_strategy=epoch: if the training stops early, the model is handed in before the best one is loaded"
+)
 SHARES: Final = ("warmup_steps", "logging_steps", "eval_steps", "save_steps")  # below 1: of all steps
 
 
@@ -60,6 +64,8 @@ class Callback(TrainerCallback):
                     f"fedgc.hf.Callback: saw {name}={value}, a share of the Trainer's own steps; needed a "
                     "number of steps, as the run ends the training"
                 )
+        if args.load_best_model_at_end and args.save_strategy == "best" and args.eval_strategy == "epoch":
+            raise BadTask(BEST_OF_EPOCHS)  # no callback is called between the last evaluation and the load
         args.max_steps = ENDLESS
 
     def on_train_begin(
@@ -101,6 +107,28 @@ class Callback(TrainerCallback):
             samples = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
             logs["train_samples_per_second"] = samples * logs["train_steps_per_second"]
             state.log_history[-1].update(logs)
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        """Hand in what is done if the training stops, before the Trainer loads an earlier model.
+
+        `EarlyStoppingCallback` stops it, and needs `load_best_model_at_end`.
+        """
+        if control.should_training_stop:
+            self._fed.hand_over(together=True)
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        """Do the same where the training stops at the evaluation before."""
+        self.on_evaluate(args, state, control)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        """Do the same where the training stops within an epoch."""
+        self.on_evaluate(args, state, control)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object

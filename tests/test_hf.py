@@ -121,6 +121,50 @@ def test_callback_that_is_added_late_warns_and_leaves_at_limit(script: Path, tmp
     assert "the Trainer ends after 3 steps, and then this client leaves the run" in words
 
 
+@pytest.mark.parametrize(("strategy", "is_last"), [("steps", False), ("epoch", True)])
+def test_early_stop_hands_in_model_before_best_is_loaded(
+    script: Path, tmp_path: Path, strategy: str, is_last: bool
+):
+    """Each evaluation is worse than the first; an epoch has 3 steps."""
+    early = "EarlyStoppingCallback(early_stopping_patience=1)"
+    order = f"{early}, {CALLBACK}" if is_last else f"{CALLBACK}, {early}"
+    best = f'eval_strategy="{strategy}", save_strategy="{strategy}", eval_steps=3, save_steps=3,'
+    text = script.read_text()
+    for old, new in (
+        ("TrainerCallback,", "TrainerCallback, EarlyStoppingCallback,"),
+        ("forward(self, x)", "forward(self, x, labels=None)"),
+        ("-self.weight.sum() *", "(-1 if self.training else 1) * self.weight.sum() *"),
+        ('"x": torch.ones(1)', '"x": torch.ones(1), "labels": torch.ones(1)'),
+        ("save_steps=2,", f'{best} load_best_model_at_end=True, label_names=["labels"],'),
+        ("save_total_limit=2,", ""),
+        ("* 14,", '* 12, eval_dataset=[{"x": torch.ones(1), "labels": torch.ones(1)}] * 8,'),
+        (CALLBACK, order),
+    ):
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    script.write_text(text)
+    with Driven(script, tmp_path) as client:
+        client.begin(fill=5.0)
+        client.wait_for_leave()
+        vector, steps = client.handed(0)
+        words = client.words()
+    assert (vector.tolist(), steps) == ([11.0] * 4, 6)
+    assert told(words)["weight"] == [8.0] * 4, "the Trainer loads its best model"
+
+
+def test_best_model_that_would_be_handed_in_is_refused(tmp_path: Path):
+    environment = ScriptEnvironment("", "", RunConfig().table(), {}, str(tmp_path))
+    fed = TrainingLoop(ModelState(torch.nn.Linear(2, 1)), environment, None, 1, None, None)
+    best = {"save_strategy": "best", "eval_strategy": "epoch", "metric_for_best_model": "loss"}
+    arguments = TrainingArguments(
+        str(tmp_path), load_best_model_at_end=True, report_to="none", use_cpu=True, **best
+    )
+    with pytest.raises(
+        BadTask, match="save_strategy=best and eval_strategy=epoch, needed save_strategy=epoch"
+    ):
+        fedgc.hf.Callback(fed).on_init_end(arguments, TrainerState(), TrainerControl())
+
+
 def test_shares_of_unknown_number_of_steps_are_refused(tmp_path: Path):
     environment = ScriptEnvironment("", "", RunConfig().table(), {}, str(tmp_path))
     fed = TrainingLoop(ModelState(torch.nn.Linear(2, 1)), environment, None, 1, None, None)
