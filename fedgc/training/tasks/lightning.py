@@ -45,8 +45,8 @@ def from_lightning(
         The task; its chunks are shared data, as with `over`.
 
     Raises:
-        BadTask: `configure_optimizers` returns anything but one optimizer with one parameter group, or the
-            dataset is unusable (see `over`).
+        BadTask: `configure_optimizers` returns anything but one optimizer with one parameter group, which
+            holds all parameters that are not frozen, or the dataset is unusable (see `over`).
 
     Example:
         task = fedgc.from_lightning(LitModel, dataset, config, validation=DataLoader(held_out))
@@ -114,6 +114,13 @@ def _optimizer(module: Any) -> Callable[[Iterable["Tensor"], float], "Optimizer"
             f"task: configure_optimizers() gave {seen}, needed one optimizer with one group of parameters, "
             "without a scheduler"
         )
+    held = {id(each) for each in made.param_groups[0]["params"]}
+    for name, each in module.named_parameters():
+        if each.requires_grad and id(each) not in held:
+            raise BadTask(
+                f"task: configure_optimizers() leaves out {name}, needed all parameters with requires_grad; "
+                "freeze in the module what is not to be trained (requires_grad_(False))"
+            )
     kind = type(made)
     known = inspect.signature(kind).parameters
     options = {

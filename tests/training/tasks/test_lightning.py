@@ -104,6 +104,27 @@ def grouped(self):
     return torch.optim.SGD([{"params": [self.layer.weight]}, {"params": [self.layer.bias]}], lr=0.1)
 
 
+def test_parameter_that_optimizer_leaves_out_is_refused_unless_frozen():
+    """As in the fine-tuning of a head."""
+
+    class Part(StandIn):
+        frozen = False
+
+        def __init__(self):
+            super().__init__()
+            self.backbone = nn.Linear(2, 2).requires_grad_(not self.frozen)
+
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.layer.parameters())
+
+    with pytest.raises(
+        BadTask, match=r"leaves out backbone\.weight, needed all parameters with requires_grad"
+    ):
+        from_lightning(Part, DATA, RunConfig(chunks=3, work="coded"))
+    Part.frozen = True
+    assert from_lightning(Part, DATA, RunConfig(chunks=3, work="coded")).sizes()
+
+
 @pytest.mark.parametrize(("configured", "saw"), [(scheduled, "gave tuple"), (grouped, "gave 2 groups")])
 def test_several_optimizers_are_refused_before_start(configured, saw):
     kind = type("Other", (StandIn,), {"configure_optimizers": configured})
