@@ -1,10 +1,9 @@
 """Review between rounds: decide whether the present choice still holds, and replace it if not.
 
-A choice is reviewed if it was made without history and there is some now, or without the speeds of clients that
-are measured now; if the history has doubled; if two
-consecutive rounds were clearly outside the band of its first round, on the same side; or if clients' speeds
-have changed since the loads were set. A review does not imply a change: the present plan is a candidate too,
-and has no moving cost.
+A choice is reviewed if it was made without history and there is some now, or without the speeds of clients
+that are measured now; if the history has doubled; if two consecutive rounds were clearly outside the band of
+its first round, on the same side; or if clients' speeds have changed since the loads were set. A
+review does not imply a change: the present plan is a candidate too, and has no moving cost.
 """
 
 import math
