@@ -23,7 +23,7 @@ from fedgc import messages as m
 from fedgc.cli.settings import parse
 from fedgc.deploy.app_folder import MANIFEST, app_in
 from fedgc.deploy.superlink import CONFIG, connection
-from fedgc.flower.app_config import run_name
+from fedgc.flower.app_config import submitted_name
 from fedgc.links import frames, typed_json
 from fedgc.links.frames import Ack, Bye, Challenge, Grant, Hello, Offer, Piece, Position, StreamId, Welcome
 from fedgc.links.identity import Identity
@@ -292,7 +292,7 @@ def _files(folder: Path) -> Iterator[Decoder]:
     yield Decoder("trace of links", [LINKS], _file(folder / "links.json", read_links))
     app = _file(folder / MANIFEST, lambda path: app_in(path.parent))
     yield Decoder("manifest", [MANIFEST_TEXT], app, constant=TOML)
-    name = _file(folder / MANIFEST, lambda path: run_name({}, [str(path.parent)]))
+    name = _file(folder / MANIFEST, lambda path: submitted_name("run", {}, [str(path.parent)]))
     yield Decoder("name of a run", [MANIFEST_TEXT], name, 3, TOML)
     home = {"FLWR_HOME": str(folder)}
     here = _file(folder / CONFIG, lambda _: connection("here", home))
