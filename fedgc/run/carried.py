@@ -37,8 +37,12 @@ class Carried:
 
     @classmethod
     def left_by(cls, over: Round, summary: WorkSummary, present: AbstractSet[str]) -> "Carried":
-        """Return what a round without an exchange leaves: after a skipped one all clients get Continue."""
-        left = cls(frozenset(over.plan.held.keys() & present), over.loading, summary.reached)
+        """Return what a round without an exchange leaves: after a skipped one its clients get Continue.
+
+        A client whose late update has just come has no work of this round.
+        """
+        worked = {client for client, w in over.roster.w.items() if w in over.roster.live}
+        left = cls(frozenset(over.plan.held.keys() & present & worked), over.loading, summary.reached)
         return left if over.outcome == "skipped" else left.anew()
 
     def in_plan(self, before: Plan | None, plan: Plan, *, masked: bool) -> "Carried":

@@ -10,6 +10,7 @@ from fedgc.messages import (
     Add,
     Close,
     Codeword,
+    Continue,
     Failed,
     Held,
     Joined,
@@ -337,6 +338,20 @@ def test_update_that_comes_in_skipped_round_counts_in_next():
     assert fleet.outcomes[-1] == "synced"
     assert fleet.rows[3][LATE] == 10
     assert fleet.of(Apply)[1].weight == pytest.approx(3 * SAMPLES + SAMPLES * math.sqrt(2))
+
+
+def test_client_whose_update_completes_skipped_round_gets_work():
+    fleet = Late(gate_period=2)
+    fleet.work(*CLIENTS)
+    fleet.do_round()
+    fleet.report("a")
+    fleet.say(Lost(fleet.now, "c"))
+    fleet.report("b")
+    assert fleet.outcomes == ["skipped", "approximate"]
+    fleet.send(LATE)
+    assert fleet.outcomes == ["skipped", "approximate", "skipped"]
+    assert fleet.told(Work, LATE)[-1].round == 4
+    assert {each.client for each in fleet.of(Continue) if each.round == 4} == {"a", "b"}
 
 
 def test_client_that_answers_messages_is_left_out_and_not_behind():
