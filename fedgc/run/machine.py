@@ -399,7 +399,7 @@ class Run:
         outcome, summary = over.outcome or "stopped", over.summary
         synced = outcome in SUMMED
         row = self._learn(over, summary)
-        is_left = outcome == "empty" and not self._clients.staying and have_left(row)
+        is_left = self._is_left(row) and not self._clients.staying
         row = replace(row, outcome="stopped", reason=ALL_LEFT) if is_left else row
         self.round = None
         outputs += self._late.ended(over, synced=synced)
@@ -431,11 +431,16 @@ class Run:
         self._plans.learn(over, summary, row)
         clients.departures.closed(over.closed_at, forced=over.forced)
         site = self._site
-        excused = limit.is_longer or (site is not None and not site.limit)
+        excused = limit.is_longer or self._is_left(row) or (site is not None and not site.limit)
         self._fruitless.closed(over, excused=excused, limit=limit.words)
         if site is not None and over.outcome in SUMMED:
             site.count(over, summary.losses)
         return row
+
+    def _is_left(self, row: RoundRow) -> bool:
+        """Whether a round gave nothing because all its clients have left."""
+        its_own = {each.client for each in row.clients}
+        return row.outcome == "empty" and have_left(row) and self._clients.staying.isdisjoint(its_own)
 
     def _summed(self, over: Round, result: Result, now: float) -> None:
         """Count the version that a round's sum makes, and its steps."""

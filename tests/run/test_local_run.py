@@ -441,6 +441,21 @@ def test_round_that_all_clients_leave_begins_again(steps: int):
     assert fleet.of(Finished) == [Finished("2 rounds are done", complete=True)]
 
 
+def test_clients_that_come_and_leave_again_end_no_run():
+    fleet = Fleet(gate="every", rounds=12)
+    fleet.do_a_round()
+    for _ in range(4):
+        for client in CLIENTS:
+            fleet.say(Leaving(fleet.now, client, 20.0))
+        for client in reversed(CLIENTS):
+            fleet.say(Lost(fleet.now, client))
+        for client in CLIENTS:
+            fleet.clients[client].restart(keeps=False)
+            fleet.say(Joined(fleet.now, client, True, (Held(f"chunk {client}", SAMPLES),)))
+    assert fleet.outcomes == ["synced", "stopped", *["empty", "stopped"] * 3]
+    assert not fleet.of(Finished)
+
+
 def test_last_round_whose_clients_are_killed_is_over():
     fleet = Fleet(gate="every", lockstep="on", rounds=1)
     for client in CLIENTS:
