@@ -56,6 +56,8 @@ from fedgc.training import ServerOptimizer
 NODES_S: Final = 1.0  # between queries of the connected nodes
 POLL_S: Final = 0.04
 PRESENT_S: Final = 0.25
+OLD_RECORD: Final = "fitins.parameters"  # what a ClientApp with a `client_fn` looks for in a train message
+OF_CLIENT_FN: Final = "; needed a ClientApp with @app.train, saw one with a client_fn"
 EXAMPLES: Final = "num-examples"
 LOSSES: Final = ("train_loss", "train-loss", "loss")
 
@@ -223,7 +225,9 @@ class StockDriver:
             if about is None:
                 continue
             if reply.has_error():
-                self._failed(*about, f"code {reply.error.code}, {printable(reply.error.reason)}")
+                reason = printable(reply.error.reason)
+                hint = OF_CLIENT_FN if OLD_RECORD in reason else ""
+                self._failed(*about, f"code {reply.error.code}, {reason}{hint}")
             elif about[0] == "train":
                 self._trained(about[1], about[2], reply.content)
             else:

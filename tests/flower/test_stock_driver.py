@@ -33,6 +33,7 @@ class PlayedGrid:
 
     def __init__(self, client: Client, nodes: int = 2) -> None:
         self.client, self.nodes = client, list(range(1, nodes + 1))
+        self.reason = "it raised\nat length"
         self.sent: list[Message] = []
         self.replies: dict[str, Message] = {}
 
@@ -46,7 +47,7 @@ class PlayedGrid:
             self.sent.append(message)
             message.metadata.__dict__["_message_id"] = ids[-1]
             content = self.client(message.metadata.dst_node_id, message)
-            error = Error(code=2, reason="it raised\nat length")
+            error = Error(code=2, reason=self.reason)
             said = {"content": content} if content is not None else {"error": error}
             self.replies[ids[-1]] = Message(**said, reply_to=message)
         return ids
@@ -341,6 +342,15 @@ def test_checkpoint_of_other_run_kind_or_model_is_refused() -> None:
     ):
         with pytest.raises(BadSetting, match=reason):
             run(adds(1.0), off)
+
+
+def test_client_fn_is_named_as_cause_of_its_error() -> None:
+    grid, sink = PlayedGrid(raises), Kept()
+    grid.reason = "<class 'KeyError'>:<'fitins.parameters'>"
+    config = config_of({"work": "coded", "rounds": 1, "min_clients": 2})
+    job = StockJob(config, sink, ArrayRecord(FIRST), ConfigRecord(), ConfigRecord())
+    assert StockDriver(grid, job, time.monotonic, logging.getLogger("test")).drive().complete
+    assert "needed a ClientApp with @app.train, saw one with a client_fn" in sink.rows[0].clients[0].failure
 
 
 class StoppedGrid(PlayedGrid):
