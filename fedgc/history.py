@@ -55,6 +55,7 @@ class RoundRow:
     `known_samples` counts all data that clients announced to the run and did not withdraw, including lost
     clients and refused data; of a sample of clients, only theirs; 0: unknown.
     `counted_samples` of them are in the sum. `left_out` describes whose data was refused, and why.
+    With stock clients `replicas` and `blocks` are 0, and `chunks` are the clients that were asked.
     """
 
     round: int
