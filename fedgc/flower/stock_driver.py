@@ -8,7 +8,7 @@ their message.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING, Logger
 from typing import Any, Final
@@ -165,9 +165,10 @@ class StockDriver:
 
     def _collect_evaluations(self) -> None:
         end = self._clock() + self._job.config.start_timeout_s
-        while self._evaluations and self._clock() < end:
-            self._turn()
-            time.sleep(POLL_S)
+        with suppress(_GridFailed):  # the run is over, and has its model
+            while self._evaluations and self._clock() < end:
+                self._turn()
+                time.sleep(POLL_S)
         for round_ in sorted(self._evaluations):
             self._report(round_)
 

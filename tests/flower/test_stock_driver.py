@@ -365,6 +365,23 @@ def test_unreachable_grid_ends_run() -> None:
     assert over.reason == "Flower's grid: RuntimeError: the run was stopped"
 
 
+class LostGrid(PlayedGrid):
+    """A grid that is lost once it has taken evaluate messages."""
+
+    def pull_messages(self, ids) -> list[Message]:
+        if self.sent[-1].metadata.message_type == "evaluate":
+            raise ConnectionError("the SuperLink is gone")
+        return super().pull_messages(ids)
+
+
+def test_run_is_complete_without_figures_of_last_model() -> None:
+    config = config_of({"work": "coded", "rounds": 1, "min_clients": 2})
+    job = StockJob(config, Kept(), ArrayRecord(FIRST), ConfigRecord(), ConfigRecord())
+    driver = StockDriver(LostGrid(adds(1.0)), job, time.monotonic, logging.getLogger("test"))
+    assert driver.drive().complete
+    assert driver.result.arrays
+
+
 class FullDisk(Kept):
     def append(self, row) -> None:
         raise OSError("no space left")
