@@ -161,12 +161,12 @@ def run(  # noqa: PLR0913, PLR0917  one for each option
     with after_ctrl_c(lambda: NOTHING_STARTED):
         from fedgc.cli import run as running
         from fedgc.cli.clients import parse_clients
-        from fedgc.cli.settings import parse
+        from fedgc.cli.settings import parse, trained
 
     if attach is not None:
         running.attach(attach, alone=not any((task, script, clients, client, superlink, settings, resume)))
         return
-    table = {**parse(settings or []), **running.trained(task, script)}
+    table = {**parse(settings or []), **trained(task, script)}
     running.run(running.Wanted(clients, table, superlink, resume, parse_clients(client or [])))
 
 
@@ -206,7 +206,7 @@ def serve(  # noqa: PLR0913, PLR0917  one for each option
     from fedgc.cli.clients import parse_clients
     from fedgc.cli.serve import serve as keep
     from fedgc.cli.serve_queue import serve_queue
-    from fedgc.cli.settings import parse
+    from fedgc.cli.settings import parse, trained
 
     own, superlink = parse_clients(client or []), unless_replaced(context, superlink)
     if of_queue:
@@ -217,7 +217,7 @@ def serve(  # noqa: PLR0913, PLR0917  one for each option
             )
         serve_queue(running.Wanted(clients, {}, superlink, own=own), restarts)
         return
-    table = {**parse(with_variable(settings)), **running.trained(task, script)}
+    table = {**parse(with_variable(settings)), **trained(task, script)}
     rest = threading.Event().wait if stay else None
     keep(running.Wanted(clients, table, superlink, resume, own), restarts, rest)
 

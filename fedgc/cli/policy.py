@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from fedgc.cli.run import app_with, trained
+from fedgc.cli.run import app_with
 from fedgc.cli.script import placed_script
-from fedgc.cli.settings import GIVEN, settle
+from fedgc.cli.settings import GIVEN, settle, trained
 from fedgc.config import RunConfig, known
 from fedgc.deploy.app_folder import MANIFEST, Setting, app_in
 from fedgc.errors import FedgcError, Unusable

@@ -32,9 +32,9 @@ def add(
 
     Example: fedgc queue add ward --priority 5 --set rounds=50
     """
-    from fedgc.cli.run import Wanted, settings_of, trained  # here, since help must not wait for numpy
+    from fedgc.cli.run import Wanted, settings_of  # here, since help must not wait for numpy
     from fedgc.cli.script import placed_script
-    from fedgc.cli.settings import parse
+    from fedgc.cli.settings import parse, trained
     from fedgc.deploy.app_folder import app_in
     from fedgc.store.database import Store
 

@@ -110,15 +110,6 @@ class Wanted:
         return replace(self, clients=had.clients, superlink=had.superlink, own=had.own, keys=had.keys)
 
 
-def trained(task: str | None, script: str | None) -> dict[str, Setting]:
-    """Return the settings of the options --task and --script, of which one may be given."""
-    if task and script:
-        raise Unusable("--task and --script: saw both, needed one: a script is trained in place of a task")
-    if task:
-        return {"task": task, "script": ""}
-    return {"script": script} if script else {}
-
-
 @dataclass(frozen=True, slots=True)
 class Host:
     """A SuperLink and, if its federation is of this machine, how to look after its processes."""
@@ -166,6 +157,7 @@ def run(wanted: Wanted) -> None:
     app = app_in(wanted.folder)
     with like_ctrl_c(), Store.open() as store:
         with after_ctrl_c(lambda: NOTHING_STARTED):
+            wanted = resumed(store, wanted, app)
             if wanted.resume is not None:
                 wanted = wanted.where_it_was(store.run(wanted.resume).run)
             must_be_known(wanted)
@@ -422,6 +414,17 @@ def app_with(app: App | None, folder: Path, config: RunConfig, here: Path) -> Pa
 def new_name() -> str:
     """Return the name of a run to which none is given."""
     return f"run-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
+
+
+def resumed(store: Store, wanted: Wanted, app: App | None) -> Wanted:
+    """Return a run whose setting `resume` is the option --resume, unless another store has its records."""
+    given = str(wanted.settings.get("resume", app.settings.get("resume", "") if app is not None else ""))
+    if wanted.resume is not None and wanted.settings.get("resume", wanted.resume) != wanted.resume:
+        raise Unusable(f"--resume and --set resume: saw {wanted.resume} and {given}, needed one run")
+    if wanted.resume is not None or not given or (wanted.elsewhere and not Follower(store, given).run()):
+        return wanted
+    own = {name: value for name, value in wanted.settings.items() if name not in {"resume", "run"}}
+    return replace(wanted, resume=given, settings=own)
 
 
 def settings_of(store: Store, wanted: Wanted, app: App | None) -> RunConfig:

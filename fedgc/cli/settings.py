@@ -12,7 +12,7 @@ from typing import Final
 
 from fedgc.config import TASK, RunConfig, check_each, dashed, flat
 from fedgc.deploy.app_folder import Setting
-from fedgc.errors import BadSetting
+from fedgc.errors import BadSetting, Unusable
 
 DEFAULT: Final = "default"
 GIVEN: Final = "--set"
@@ -86,6 +86,15 @@ def parse(words: Iterable[str]) -> dict[str, Setting]:
         table[key] = value_of(value.strip(), truth=key.startswith(TASK))
     check_each(table)
     return table
+
+
+def trained(task: str | None, script: str | None) -> dict[str, Setting]:
+    """Return the settings of the options --task and --script, of which one may be given."""
+    if task and script:
+        raise Unusable("--task and --script: saw both, needed one: a script is trained in place of a task")
+    if task:
+        return {"task": task, "script": ""}
+    return {"script": script} if script else {}
 
 
 def value_of(text: str, *, truth: bool = False) -> Setting:

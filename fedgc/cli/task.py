@@ -8,8 +8,7 @@ from pathlib import Path
 
 from fedgc.cli.federation import Opener
 from fedgc.cli.policy import asked_in
-from fedgc.cli.run import trained
-from fedgc.cli.settings import parse
+from fedgc.cli.settings import parse, trained
 from fedgc.errors import EdgeFailed, NotAllowed, Unusable
 from fedgc.flower.pinned_task import pinned_statement, signed_by, statement_of
 from fedgc.policy import SentApp, Statement, read_statement

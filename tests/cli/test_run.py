@@ -346,13 +346,14 @@ def test_second_ctrl_c_names_state_of_run(stand, capsys, left, said):
     assert capsys.readouterr().err == f"fedgc: interrupted; {said}\n"
 
 
-def test_settings_merge_app_then_resumed_run_then_command_line(stand, apart, monkeypatch):
+@pytest.mark.parametrize("resume", [{"resume": "old"}, {"settings": {"rounds": 9, "resume": "old"}}])
+def test_settings_merge_app_then_resumed_run_then_command_line(stand, apart, monkeypatch, resume):
     write_new(apart / "ward")
     monkeypatch.chdir(apart / "ward")
     with Store.open() as store:
         store.write(Begun(1.0, "old", {**RunConfig(rounds=5, seed=3, chunks=6).table(), "gone": 1}))
     made = stand(lambda store, name: complete(store, name))
-    running.run(Wanted(None, {"rounds": 9}, superlink="ward", resume="old"))
+    running.run(Wanted(None, **{"settings": {"rounds": 9}, "superlink": "ward", **resume}))
     assert (made.settings["rounds"], made.settings["seed"], made.settings["data.chunks"]) == (9, 3, 6)
     assert made.settings["resume"] == "old"
     made = stand(complete)

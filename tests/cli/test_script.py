@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from fedgc.cli.new_app import write_new
-from fedgc.cli.run import trained
 from fedgc.cli.script import placed_script
+from fedgc.cli.settings import trained
 from fedgc.deploy.app_folder import app_in
 from fedgc.errors import BadSetting, Unusable
 from fedgc.flower.app_bundle import bundle_of

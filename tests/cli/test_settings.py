@@ -1,16 +1,19 @@
 """Test how the settings of a run are merged: those of the app, of a resumed run and of the command line."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 import tomli_w
 
-from fedgc.cli.run import Wanted, settings_of
+from fedgc.cli.run import Wanted, resumed, settings_of
 from fedgc.cli.settings import parse
+from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import App, Setting, app_in
-from fedgc.errors import BadSetting
+from fedgc.errors import BadSetting, Unusable
 from fedgc.store.database import Store
+from fedgc.store.records import Begun, Ended
 
 MakeApp = Callable[[Mapping[str, Setting]], App]
 
@@ -53,6 +56,29 @@ def test_settings_need_not_fit_before_they_are_merged(store, app_with, of_app, g
     words = [f"{name}={value}" for name, value in given.items()]
     settings = settings_of(store, Wanted(4, parse(words)), app_with(of_app)).table()
     assert {name: settings[name] for name in of_app | given} == of_app | given
+
+
+@pytest.mark.parametrize(("of_app", "given"), [({}, {"resume": "old"}), ({"resume": "old"}, {})])
+def test_setting_resume_is_option_resume(store, app_with, of_app, given):
+    store.write(Begun(time.time(), "old", RunConfig(seed=3, learning_rate=0.5).table()))
+    app = app_with({**of_app, "learning-rate": 0.1})
+    with pytest.raises(Unusable, match="run old: saw it running, needed it to be over"):
+        settings_of(store, resumed(store, Wanted(4, given), app), app)
+    store.write(Ended(time.time(), "old", "stopped"))
+    wanted = resumed(store, Wanted(4, {**given, "rounds": 7}), app)
+    assert (wanted.resume, wanted.settings) == ("old", {"rounds": 7})
+    config = settings_of(store, wanted, app)
+    assert (config.resume, config.seed, config.learning_rate, config.rounds) == ("old", 3, 0.5, 7)
+
+
+def test_setting_resume_of_unknown_run_is_for_other_stores(store):
+    elsewhere = Wanted(None, {"resume": "there"}, superlink="ward")
+    assert resumed(store, elsewhere, None) == elsewhere
+    here = resumed(store, Wanted(4, {"resume": "there"}), None)
+    with pytest.raises(Unusable, match="store: saw no run yet, needed one"):
+        settings_of(store, here, None)
+    with pytest.raises(Unusable, match="--resume and --set resume: saw one and other, needed one run"):
+        resumed(store, Wanted(4, {"resume": "other"}, resume="one"), None)
 
 
 def test_name_of_run_in_manifest_is_used_unless_given(store, app_with):
