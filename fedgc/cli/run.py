@@ -35,7 +35,7 @@ from fedgc.cli.follow import (
 from fedgc.cli.history import must_be_over
 from fedgc.cli.run_place import RunPlace, claimed, keep_place, keys_of, place_of
 from fedgc.cli.script import placed_script, travels
-from fedgc.cli.settings import GIVEN, Layer, settle
+from fedgc.cli.settings import GIVEN, Layer, must_be_private, settle
 from fedgc.cli.signals import NOTHING_STARTED, Terminated, after_ctrl_c, like_ctrl_c
 from fedgc.cli.task_import import must_import
 from fedgc.config import RunConfig, known
@@ -43,7 +43,7 @@ from fedgc.deploy import local_federation as local
 from fedgc.deploy.app_folder import MANIFEST, App, Setting, app_in
 from fedgc.deploy.local_federation import Node
 from fedgc.deploy.superlink import Superlink, connection
-from fedgc.errors import BadSetting, EdgeFailed, Unusable
+from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower import preconditions as beginning
 from fedgc.flower.preconditions import rounds_done
 from fedgc.policy.digests import STATEMENT
@@ -438,25 +438,15 @@ def settings_of(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
         found = store.run(wanted.resume)
         must_be_over(found)
         layers.append((f"run {found.run}", known(found.settings) | {"resume": found.run}))
-    config = settle([*layers, (GIVEN, wanted.settings)]).config
+    settled = settle([*layers, (GIVEN, wanted.settings)])
+    must_be_private(settled)
+    config = settled.config
     if not (config.run or config.resume):
         config = replace(config, run=new_name())
     check_name(config.task)
-    _must_be_private(wanted.settings, config)
     if wanted.here and config.min_clients > wanted.here:
         raise Unusable(f"--clients: saw {wanted.here}, needed min-clients, {config.min_clients}")
     return config
-
-
-def _must_be_private(given: Mapping[str, Setting], config: RunConfig) -> None:
-    """Refuse settings of differential privacy for a run that has none."""
-    if config.is_private or config.protects_records:
-        return
-    for key in ("privacy.clip", "privacy.clip-quantile", "privacy.delta"):
-        if key in given:
-            raise BadSetting(
-                f"setting {key}: saw it without noise, needed privacy.epsilon or privacy.noise with it"
-            )
 
 
 def ready(store: Store, wanted: Wanted, app: App | None) -> RunConfig:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fedgc.config import TASK, RunConfig, check_each, dashed, flat
-from fedgc.deploy.app_folder import Setting
+from fedgc.deploy.app_folder import MANIFEST, Setting
 from fedgc.errors import BadSetting, Unusable
 
 DEFAULT: Final = "default"
@@ -36,6 +36,8 @@ class Settled:
 def settle(layers: Sequence[Layer]) -> Settled:
     """Merge these tables over the defaults, later ones first.
 
+    A script is trained in place of a task, so a later task takes the place of an earlier script.
+
     >>> settled = settle([("the app", {"rounds": 3, "seed": 4}), ("--set", {"rounds": 5})])
     >>> settled.config.rounds, settled.origins["rounds"], settled.origins["seed"], settled.origins["work"]
     (5, '--set', 'the app', 'default')
@@ -47,6 +49,8 @@ def settle(layers: Sequence[Layer]) -> Settled:
     table: dict[str, Setting] = dict(defaults)
     origins = dict.fromkeys(defaults, DEFAULT)
     for origin, values in layers:
+        if "task" in values and "script" not in values and table["script"]:
+            table["script"], origins["script"] = "", origin
         for key, value in flat(values):
             name = dashed(key)
             if origin == GIVEN or value != table.get(name):
@@ -56,6 +60,21 @@ def settle(layers: Sequence[Layer]) -> Settled:
         return Settled(RunConfig.read(table), origins)
     except BadSetting as error:
         raise BadSetting(f"{error}{_sources(str(error), origins)}") from error
+
+
+def must_be_private(settled: Settled) -> None:
+    """Refuse settings of differential privacy for a run that has none.
+
+    Those of the app may stay where the command line turns its noise off.
+    """
+    if settled.config.is_private or settled.config.protects_records:
+        return
+    noise = (settled.origins["privacy.epsilon"], settled.origins["privacy.noise"])
+    refused = (GIVEN,) if GIVEN in noise else (GIVEN, MANIFEST)
+    for key in ("privacy.clip", "privacy.clip-quantile", "privacy.delta"):
+        if settled.origins[key] in refused:
+            error = f"setting {key}: saw it without noise, needed privacy.epsilon or privacy.noise with it"
+            raise BadSetting(f"{error}{_sources(error, settled.origins)}")
 
 
 def _sources(message: str, origins: Mapping[str, str]) -> str:

@@ -439,12 +439,6 @@ def test_run_without_model_is_not_resumed(stand, apart, monkeypatch):
     assert not made.settings, "nothing was submitted"
 
 
-@pytest.mark.parametrize("key", ["privacy.clip", "privacy.delta"])
-def test_settings_of_privacy_need_noise(apart, key):
-    with pytest.raises(BadSetting, match=f"setting {key}: saw it without noise, needed privacy.epsilon or"):
-        running.run(Wanted(2, {key: 1e-6}))
-
-
 def test_stopped_last_round_is_not_counted_as_done():
     with Store.open() as store:
         store.write(Begun(1000.0, "over", RunConfig(rounds=2).table()))

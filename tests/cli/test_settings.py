@@ -81,6 +81,32 @@ def test_setting_resume_of_unknown_run_is_for_other_stores(store):
         resumed(store, Wanted(4, {"resume": "other"}, resume="one"), None)
 
 
+def test_task_takes_place_of_script_of_app_or_resumed_run(store, app_with):
+    app = app_with({"script": "train.py", "task.rank": 8})
+    trains = settings_of(store, Wanted(4, parse(["task=digits"])), app)
+    assert (trains.workload, trains.table()["task.rank"]) == ("digits", 8)
+    assert settings_of(store, Wanted(4, {"script": "train.py"}), app_with({"task": "digits"})).script
+    assert settings_of(store, Wanted(4, parse(["task=digits", "script=a.py"])), app).script == "a.py"
+    store.write(Begun(time.time(), "old", RunConfig(script="train.py").table()))
+    store.write(Ended(time.time(), "old", "stopped"))
+    resumed_with = Wanted(4, parse(["task=breast-cancer"]), resume="old")
+    assert settings_of(store, resumed_with, None).workload == "breast-cancer"
+
+
+@pytest.mark.parametrize("key", ["privacy.clip", "privacy.clip-quantile", "privacy.delta"])
+def test_settings_of_privacy_need_noise(store, app_with, key):
+    needed = f"setting {key}: saw it without noise, needed privacy.epsilon or privacy.noise with it"
+    with pytest.raises(BadSetting, match=f"{needed}$"):
+        settings_of(store, Wanted(4, {key: 0.5}), None)
+    with pytest.raises(BadSetting, match=rf"{needed} \({key}: pyproject\.toml\)"):
+        settings_of(store, Wanted(4, {}), app_with({key: 0.5}))
+    noised = app_with({key: 0.5, "privacy.noise": 1.0, "data.placement": "private"})
+    assert settings_of(store, Wanted(4, {}), noised).is_private
+    assert not settings_of(store, Wanted(4, {"privacy.noise": "auto"}), noised).is_private
+    with pytest.raises(BadSetting, match=needed):
+        settings_of(store, Wanted(4, {"privacy.noise": "auto", key: 0.25}), noised)
+
+
 def test_name_of_run_in_manifest_is_used_unless_given(store, app_with):
     app = app_with({"run": "demo"})
     assert settings_of(store, Wanted(4, {}), app).run == "demo"
