@@ -178,7 +178,8 @@ def run(wanted: Wanted) -> None:
     goes_on = f"; `fedgc run --resume {name}` goes on" if resumable else without
     if over.stopped and over.reason is not None:
         done = rounds_done(over.seen.rounds)
-        console.print(f"stopped after round {done}{goes_on}", soft_wrap=True, markup=False)
+        _, *lost = over.reason.partition(f"; {beginning.NOT_KEPT}")
+        console.print(f"stopped after round {done}{goes_on}{''.join(lost)}", soft_wrap=True, markup=False)
         raise click.Abort
     if over.reason is not None:
         raise EdgeFailed(f"the run did not complete: {over.reason}{goes_on}")

@@ -271,7 +271,7 @@ class _Server:
             self._restart()
             if self._by_user(over):
                 return over
-            reason = NOT_BY_USER if over.reason == BY_USER else over.reason
+            reason = NOT_BY_USER if over.reason.startswith(BY_USER) else over.reason
             restarts = restarts.after(_reached(over), reason)
             config = self._next(config, name)
             how = "it is resumed from its last checkpoint" if config.resume else "it begins again"
@@ -311,7 +311,7 @@ class _Server:
         run = over.seen.run
         if run is None:
             return over.status == STOPPED
-        if run.state != "stopped" or run.reason != BY_USER:
+        if run.state != "stopped" or not run.reason.startswith(BY_USER):
             return False
         with suppress(EdgeFailed):
             return self._place.host.superlink.status(over.flower_run) == STOPPED

@@ -17,6 +17,7 @@ from fedgc.store.database import Store
 from fedgc.store.views import Round
 
 OF_A_RESUME: Final = ("resume", "run")
+NOT_KEPT: Final = "the other settings of this resume are not kept"  # in the reason for the end of one
 
 
 def must_be_new(run: str, store: Store, runs: Path) -> None:

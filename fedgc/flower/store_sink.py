@@ -15,6 +15,7 @@ from fedgc.config import RunConfig
 from fedgc.datastore.manifest import CHUNK_NAME
 from fedgc.errors import FedgcError, words_of
 from fedgc.flower.json_lines import Lines
+from fedgc.flower.preconditions import NOT_KEPT
 from fedgc.flower.sink import Data, Live, LiveClient, Sink, Windows
 from fedgc.history import BestModel, RoundRow
 from fedgc.store.liveness import SERVER, SUPERLINK, this_process
@@ -78,7 +79,8 @@ class StoreSink(Sink):
     def recorded(self, config: RunConfig, past: Past | None = None) -> Iterator[None]:
         """Record the begin and the end of the run.
 
-        A resume that fails before its first round is over leaves the settings of the `past` to the next one.
+        A resume that fails or is stopped before its first round is over leaves the settings of the `past` to
+        the next one.
         """
         self._past = past or Past()
         self._put(Begun(self._wall(), self._run, config.table(), self._past.changes))
@@ -110,9 +112,9 @@ class StoreSink(Sink):
             self._ended = True
             self._sum_up()
             settings: Mapping[str, Plain] = {}
-            if state == "failed" and self._past.changes and not self._has_rounds:
+            if state != "completed" and self._past.changes and not self._has_rounds:
                 settings = self._past.settings
-                reason = f"{reason}; the other settings of this resume are not kept: {self._past.changes}"
+                reason = f"{reason}; {NOT_KEPT}: {self._past.changes}"
             self._put(Ended(self._wall(), self._run, state, reason, settings))
 
     def stopped(self, reason: str) -> None:

@@ -277,7 +277,7 @@ def test_warnings_of_stopping_run_are_printed_once(stand, capsys):
 def again(store: Store, name: str) -> None:
     """Ctrl-C before a resumed run has a new round."""
     store.write(Begun(2000.0, name, RunConfig(work="coded").table()))
-    store.write(Ended(2001.0, name, "stopped", "stopped by the user"))
+    store.write(Ended(2001.0, name, "stopped", f"stopped by the user; {beginning.NOT_KEPT}: seed was 3"))
     os.kill(os.getpid(), signal.SIGINT)
 
 
@@ -288,7 +288,8 @@ def test_resumed_run_stopped_at_once_says_how_to_resume(stand, capsys):
     stand(again)
     with pytest.raises(click.Abort):
         running.run(Wanted(None, {"rounds": 9}, superlink="ward", resume="same"))
-    assert "stopped after round 1; `fedgc run --resume same` goes on" in capsys.readouterr().out
+    goes_on = f"`fedgc run --resume same` goes on; {beginning.NOT_KEPT}: seed was 3"
+    assert f"stopped after round 1; {goes_on}" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("signals")

@@ -147,8 +147,9 @@ def test_new_round_resets_count_of_restarts(starts):
 
 
 @pytest.mark.usefixtures("signals")
-def test_run_stopped_by_user_is_not_restarted(starts, capsys):
-    made = starts(does(3, state="stopped", reason="stopped by the user"))
+@pytest.mark.parametrize("more", ["", "; the other settings of this resume are not kept: seed was 3, is 4"])
+def test_run_stopped_by_user_is_not_restarted(starts, capsys, more):
+    made = starts(does(3, state="stopped", reason=f"stopped by the user{more}"))
     made.ended = "finished:stopped"
     serve()
     assert len(made.given) == 1

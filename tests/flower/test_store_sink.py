@@ -162,9 +162,15 @@ def fail(sink: StoreSink, outcomes: list[Outcome], state: str) -> None:
 
 @pytest.mark.parametrize(
     ("outcomes", "state", "rounds"),
-    [([], "failed", 3), (["stopped"], "failed", 3), (["empty"], "failed", 9), ([], "stopped", 9)],
+    [
+        ([], "failed", 3),
+        (["stopped"], "failed", 3),
+        (["empty"], "failed", 9),
+        ([], "stopped", 3),
+        (["empty"], "stopped", 9),
+    ],
 )
-def test_settings_of_resume_that_fails_at_once_are_not_kept(
+def test_settings_of_resume_that_ends_at_once_are_not_kept(
     sink: StoreSink, path: str, outcomes: list[Outcome], state: str, rounds: int
 ):
     tables = {number: RunConfig(rounds=number, task=f"task-{number}", work="coded") for number in (3, 9)}
