@@ -71,12 +71,16 @@ class ClientFigures:
         return {name: total / weights[name] for name, total in sums.items()}
 
     def median(self, version: int) -> Mapping[str, float]:
-        """Return the medians over the clients that report a figure, each counting once."""
+        """Return the medians of the figures that most clients report, of those that report any.
+
+        So no minority chooses a figure by a name of its own.
+        """
         values: dict[str, list[float]] = {}
         for each in self._of(version):
             for name, value in each.figures:
                 values.setdefault(name, []).append(value)
-        return {name: median(each) for name, each in values.items()}
+        clients = sum(bool(each.figures) for each in self._of(version))
+        return {name: median(each) for name, each in values.items() if 2 * len(each) > clients}
 
     def _of(self, version: int) -> Collection[Scored]:
         return (self._before.get(version, {}) | self._scores.get(version, {})).values()

@@ -31,6 +31,7 @@ ASIDE: Final = frozenset(  # may follow the word that counts
         "value", "weighted", "index", "coefficient",
     }
 )  # fmt: skip
+SPREAD: Final = frozenset({"std", "stdev", "stddev", "sd", "stderr", "sem", "deviation"})
 TURNED: Final = frozenset({"neg", "negative", "minus", "inverse", "inverted", "one", "without"})
 WORDS: Final = re.compile(r"IoU|[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
 
@@ -65,15 +66,15 @@ def direction_of(figure: str) -> Direction | None:
     [None, None, None, None]
     """
     words = [each.lower() for each in WORDS.findall(figure)]
-    if TURNED.intersection(words) or words[:1] == ["1"]:
+    if (TURNED | SPREAD).intersection(words) or words[:1] == ["1"]:
         return None
     while words and (words[-1] in ASIDE or words[-1].isdigit() or words[-1].rstrip("0123456789") in ASIDE):
         words.pop()
     if not words:
         return None
     *before, last = words
-    if last in ("score", "scores"):  # a Brier score is an error, other scores are not
-        return direction_of(" ".join(before)) or "highest"
+    if last in ("score", "scores"):  # a Brier score is an error, an F1 score is not
+        return "highest" if ASIDE.issuperset(before) else direction_of(" ".join(before))
     found = _of_word("".join(words[-2:])) or _of_word(last)
     contradicts = found == "highest" and any(_of_word(each) == "lowest" for each in before)
     return None if contradicts else found

@@ -244,3 +244,17 @@ def test_wait_for_last_figures_grows_with_longest_answer() -> None:
     run.validation.work_sent("a", 100.0)
     run.validation.scored(Scored(104.0, "a", 0, 10, (("accuracy", 0.5),)), "a", ALL)
     assert run.validation.wait_s == 20.0
+
+
+def test_figure_of_few_clients_is_not_judged() -> None:
+    """A client could else choose by a name of its own which figure the run goes back for."""
+    judged: list[dict[str, float]] = []
+    validation = Validation(
+        config_of({}), Sink(), logging.getLogger("test"), judge=lambda _, found: judged.append(dict(found))
+    )
+    validation.begin(0, 0, checkpoint(0))
+    clients = ("a", "b", "c", "d")
+    for number, client in enumerate(clients):
+        own = {"a": [("a_loss", 0.0)], "d": []}.get(client, [("loss", float(number))])
+        validation.scored(Scored(1.0, client, 0, 10, tuple(own)), client, clients)
+    assert judged == [{"loss": 1.5}]

@@ -1,6 +1,7 @@
 """Test when a model counts as collapsed, and which one the run goes back to."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 
@@ -49,4 +50,42 @@ def test_figure_of_unknown_direction_is_not_followed() -> None:
 def test_figure_of_settings_has_their_direction() -> None:
     watch = CollapseWatch("nll", "lowest")
     found = [watch.enter(version, {"nll": 2.4 - value}) for version, value in enumerate((*RISING, 0.1))]
+    assert found == [None] * 5 + [4]
+
+
+FIDS = (300.0, 250.0, 200.0, 150.0, 100.0, 80.0, 60.0, 50.0)
+GAN_LOSSES = (1.4, 0.9, 0.5, 0.3, 0.6, 0.8, 1.0, 1.1)
+STEADY = (0.1, 0.5, 0.7, 0.8, 0.9, 0.9, 0.9, 0.9)
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"d_loss": GAN_LOSSES, "fid": FIDS},
+        {"d_loss": GAN_LOSSES, "g_loss": [-each for each in GAN_LOSSES]},
+        {"packet_loss": (9.0, 5.0, 3.0, 2.0, 1.0, 6.0, 7.0, 8.0), "accuracy": STEADY},
+        {"val_loss": (2.3, 1.0, 0.5, 0.4, 0.6, 1.4, 1.6, 1.8), "accuracy": STEADY},
+    ],
+)
+def test_figure_alone_is_no_collapse_while_others_are_good(figures: dict[str, Sequence[float]]) -> None:
+    watch = CollapseWatch()
+    rounds = [dict(zip(figures, values, strict=True)) for values in zip(*figures.values(), strict=True)]
+    assert [watch.enter(version, each) for version, each in enumerate(rounds)] == [None] * 8
+
+
+@pytest.mark.parametrize("other", ["f1", "own", "l2_loss", "seconds"])
+def test_collapse_is_loss_of_all_figures_that_had_gained(other: str) -> None:
+    watch, others = CollapseWatch(), {"f1": 0.9, "own": 3.0, "l2_loss": -0.1, "seconds": 1.0}
+    for version, accuracy in enumerate(RISING):
+        figures = {"loss": 2.0 - accuracy, "accuracy": accuracy, other: accuracy * others[other]}
+        assert watch.enter(version, figures) is None
+    assert watch.enter(5, {"loss": 1.8, "accuracy": 0.15, other: 0.2 * others[other]}) == 4
+
+
+def test_figure_of_settings_is_followed_alone() -> None:
+    watch = CollapseWatch("val_loss")
+    losses = (2.3, 2.0, 1.0, 0.5, 0.3, 1.4)
+    found = [
+        watch.enter(version, {"val_loss": each, "accuracy": version}) for version, each in enumerate(losses)
+    ]
     assert found == [None] * 5 + [4]

@@ -13,11 +13,12 @@ ERRORS = """
 SCORES = """
     accuracy balanced_accuracy accuracy_macro accuracy@5 acc f1 f1_weighted F1-score BinaryF1Score roc_auc auc
     BinaryAUROC dice mean_dice iou mIoU JaccardIndex mAP map50 r2 r2_score R2Score precision recall@10 bleu
-    bleu-4 rougeL score explained_variance log_likelihood class_1_f1
+    bleu-4 rougeL score val_score mean_test_score explained_variance log_likelihood class_1_f1
 """
 UNKNOWN = """
     distance size seconds norm own best epsilon learning_rate loss_scale accuracy_std loss_of_accuracy
-    neg_mean_squared_error negative_loss one_minus_dice 1-accuracy inaccuracy imprecision policy_entropy 7
+    neg_mean_squared_error negative_loss one_minus_dice 1-accuracy std_accuracy davies_bouldin_score
+    risk_score class_1_score neg_score inaccuracy imprecision policy_entropy 7
 """
 
 
