@@ -38,3 +38,7 @@ class Job:
     gateway: GatewayLine | None = None  # of a site
     scratch: Scratch | None = None  # where a masked sum is, and models to go back to
     fleet: int | None = None  # clients that there are in all, if that is known
+
+    def __post_init__(self) -> None:
+        if self.resume is not None:
+            self.resume.must_fit(self.model.layout.shapes)

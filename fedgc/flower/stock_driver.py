@@ -120,10 +120,7 @@ class StockDriver:
             raise BadSetting(
                 f"setting resume: needed a checkpoint of a run with stock clients ({error})"
             ) from error
-        if checkpoint.model.size != self._model.size:
-            raise BadSetting(
-                f"setting resume: saw a model of {checkpoint.model.size} numbers, needed {self._model.size}"
-            )
+        checkpoint.must_fit(self._layout.shapes)
         self._model = checkpoint.model
         self._optimizer.restore(checkpoint.optimizer)
         return state

@@ -26,7 +26,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from fedgc.errors import EdgeFailed, FedgcError, Unusable, text_of
+from fedgc.errors import BadSetting, EdgeFailed, FedgcError, Unusable, text_of
 from fedgc.guards import guarded
 from fedgc.store import owned, shards
 from fedgc.store.shards import NUMBERS, Shard
@@ -36,6 +36,7 @@ _LENGTH: Final = struct.Struct("<Q")
 _DIGEST_BYTES: Final = hashlib.sha256().digest_size
 _LONGEST_HEADER: Final = 1 << 28  # a larger length means a damaged file
 _ASIDE: Final = "aside-"
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 _BEST: Final = "best"  # the folder of the pinned version
 INLINE_BYTES: Final = 64 * 2**20  # a larger model is in shards
 
@@ -47,7 +48,7 @@ class Checkpoint:
     `layout` names the tensors of the model (`messages.Layout` as text) if no task does. `site` holds the
     granted steps (`run.site_steps` as text), if the run is that of a site. `privacy` says what is
     spent (`training.private_mean` as text), with client-level privacy. `shapes` are the names and shapes
-    under which a large model is written; a checkpoint that was read has none.
+    of the tensors, in the model's order; earlier versions of fedgc wrote none.
     """
 
     round: int
@@ -58,7 +59,7 @@ class Checkpoint:
     layout: str = ""
     site: str = ""
     privacy: str = ""
-    shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    shapes: Shapes = ()
 
     def __post_init__(self) -> None:
         if self.round < 0 or self.version < 0:
@@ -75,6 +76,24 @@ class Checkpoint:
             json.loads(self.state)
         except (ValueError, RecursionError) as error:
             raise Unusable(f"checkpoint: saw a state that is not JSON ({error}), needed JSON text") from error
+
+    def must_fit(self, shapes: Shapes) -> None:
+        """Raise BadSetting unless a run whose model has these tensors can go on from this checkpoint."""
+        if self.model.size != (size := sum(prod(shape) for _, shape in shapes)):
+            raise BadSetting(
+                f"setting resume: saw a model of {self.model.size} numbers, needed {size}, as this task's"
+            )
+        for seen, needed in zip(self.shapes, shapes, strict=False):
+            if seen != needed:
+                raise BadSetting(
+                    f"setting resume: saw a model with {_named(seen)}, needed {_named(needed)} in its place, "
+                    "as this task's"
+                )
+
+
+def _named(tensor: tuple[str, tuple[int, ...]]) -> str:
+    name, shape = tensor
+    return f"{name} of shape {list(shape)}"
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
@@ -325,6 +344,7 @@ def _write(path: Path, checkpoint: Checkpoint) -> None:
             "layout": checkpoint.layout,
             "site": checkpoint.site,
             "privacy": checkpoint.privacy,
+            "shapes": checkpoint.shapes,
             "shards": shards.fields_of(files),
         }
         _write_file(temporary, header, [model.data] if inline else [], checkpoint.optimizer)
@@ -406,8 +426,12 @@ def _read_whole(path: Path) -> Checkpoint:
     return Checkpoint(
         int(header["round"]), int(header["version"]), model.astype(np.float32, copy=False), optimizer,
         str(header["state"]), str(header.get("layout", "")), str(header.get("site", "")),
-        str(header.get("privacy", "")),
+        str(header.get("privacy", "")), _shapes(header),
     )  # fmt: skip
+
+
+def _shapes(header: Mapping[str, Any]) -> Shapes:
+    return tuple((str(name), tuple(map(int, shape))) for name, shape in header.get("shapes", []))
 
 
 def _shards(header: Mapping[str, Any]) -> tuple[Shard, ...]:

@@ -291,6 +291,21 @@ def test_run_resumes_from_checkpoint_of_earlier_version(tmp_path: Path, known: i
     np.testing.assert_allclose(second.model, whole.model, atol=2e-5)
 
 
+def test_checkpoint_of_model_with_other_tensors_is_refused() -> None:
+    config = config_of({})
+    model = CommonModel(named("digits", config), config)
+    made = Checkpoint(1, 1, model.first(), b"", "[]", shapes=model.layout.shapes)
+    for kept in (made, replace(made, shapes=())):  # earlier versions of fedgc wrote none
+        assert Job(model, config, Sink(), Speeds(), resume=kept).resume is kept
+    first, second, *rest = model.layout.shapes
+    for other in ((second, first, *rest), (("renamed", first[1]), second, *rest)):
+        with pytest.raises(BadSetting, match=rf"setting resume: saw a model with {other[0][0]} of shape .*"):
+            Job(model, config, Sink(), Speeds(), resume=replace(made, shapes=other))
+    smaller = Checkpoint(1, 1, made.model[:-1], b"", "[]")
+    with pytest.raises(BadSetting, match=f"saw a model of {model.size - 1} numbers, needed {model.size}"):
+        Job(model, config, Sink(), Speeds(), resume=smaller)
+
+
 PRIVATE = {"work": "local", "local_steps": 4, "replicas": "auto", "privacy_noise": 1.0, "privacy_clip": 0.5}
 
 

@@ -4,6 +4,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -339,6 +340,7 @@ def test_checkpoint_of_other_run_kind_or_model_is_refused() -> None:
     for off, reason in (
         (Checkpoint(1, 1, made.model, made.optimizer, '["other"]'), "stock clients"),
         (Checkpoint(1, 1, made.model[:-1], made.optimizer, made.state), "numbers"),
+        (replace(made, shapes=made.shapes[::-1]), r"saw a model with 1 of shape \[1\], needed 0 of shape"),
     ):
         with pytest.raises(BadSetting, match=reason):
             run(adds(1.0), off)

@@ -52,8 +52,8 @@ def few(monkeypatch):
 
 
 def same(one, two):
-    return (one.round, one.version, one.optimizer, one.state, one.model.tobytes()) == (
-        two.round, two.version, two.optimizer, two.state, two.model.tobytes()
+    return (one.round, one.version, one.optimizer, one.state, one.model.tobytes(), one.shapes) == (
+        two.round, two.version, two.optimizer, two.state, two.model.tobytes(), two.shapes
     )  # fmt: skip
 
 
@@ -69,6 +69,19 @@ def test_saved_checkpoint_is_loaded_equal(tmp_path_factory, model, optimizer, st
     save(folder, saved, keep=1)
     assert same(load(folder), saved)
     assert load(folder).model.flags.writeable
+
+
+def test_checkpoint_without_names_of_tensors_is_read(tmp_path):
+    """Earlier versions of fedgc wrote none."""
+    path = save(tmp_path, large(), keep=1)
+    begins, content = len(MAGIC) + 8, path.read_bytes()
+    ends = begins + int.from_bytes(content[len(MAGIC) : begins], "little")
+    header = json.loads(content[begins:ends])
+    del header["shapes"]
+    text = json.dumps(header).encode()
+    earlier = MAGIC + len(text).to_bytes(8, "little") + text + content[ends:-32]
+    path.write_bytes(earlier + hashlib.sha256(earlier).digest())
+    assert same(load(tmp_path), replace(large(), shapes=()))
 
 
 def test_newest_checkpoints_are_kept_and_newest_is_loaded(tmp_path):
