@@ -31,7 +31,7 @@ from fedgc.training.tasks import Task
 from fedgc.training.trainer import Trainer
 
 STATES: Final = "clients"  # the file in the folder of a simulation
-LOADED: Final = 16  # clients whose samples stay in memory
+LOADED: Final = 16  # other clients whose samples stay in memory
 STILL: Final = Pace(float, lambda _: None)  # a virtual clock measures the time
 
 
@@ -113,7 +113,7 @@ class ClientTrainer:
 
     def __init__(self, task: Task, config: RunConfig, folder: Path) -> None:
         self._trainer = Trainer(task, config)
-        self._loop = TaskLoop(self._trainer, STILL)
+        self._loop = TaskLoop(self._trainer, STILL, keeps=LOADED)
         self._states = ClientStates(config, self._trainer.flat, folder)
 
     def train(self, stretch: Stretch) -> Trained:
@@ -128,7 +128,6 @@ class ClientTrainer:
         if flat.private:
             flat.write_private(own)
         chunks = chunks_of(work)
-        self._trainer.unload(LOADED)
         self._loop.begin(Begin(work, chunks, model, lead, saved, reached))
         with restored():  # not around `begin`: a task may draw the data of each client
             while reached < stretch.last:

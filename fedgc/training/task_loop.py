@@ -28,6 +28,8 @@ class TaskLoop(LocalLoop):
         pace: Pace,
         files: CacheFiles | None = None,
         leave: Callable[[str], None] = lambda _: None,
+        *,
+        keeps: int = 0,
     ) -> None:
         """Make the loop.
 
@@ -36,8 +38,10 @@ class TaskLoop(LocalLoop):
             pace: Enforces the least time of a step.
             files: Keep private tensors.
             leave: Called, with the reason, once the privacy of records allows no further step.
+            keeps: How many sets of chunks besides the present one stay in memory.
         """
         self._trainer, self._pace, self._files, self._leave = trainer, pace, files, leave
+        self._keeps = keeps
         self.records = trainer.records
         if files is not None and trainer.flat.private:
             trainer.flat.write_private(files.private())
@@ -68,6 +72,7 @@ class TaskLoop(LocalLoop):
         work = begin.work
         chunks = begin.chunks if work.pool is None else pool_chunks(work.pool)
         self._trainer.hold(chunks)
+        self._trainer.unload(self._keeps, chunks)
         self._trainer.load(chunks)
         self._began = self._pace.clock()
         self._trainer.follow(begin.lead)

@@ -137,9 +137,10 @@ class Trainer:
         """Return the chunks, bytes and seconds of what the source has fetched since the last call."""
         return self._task.source.fetched() if self._task.source is not None else (0, 0, 0.0)
 
-    def unload(self, keep: int) -> None:
-        """Unload the samples that were loaded first, except for those of `keep` sets of chunks."""
-        for names in list(self._loaded)[:-keep]:
+    def unload(self, keep: int, needed: tuple[str, ...]) -> None:
+        """Unload the samples that were loaded first, except for this set of chunks and `keep` others."""
+        others = [names for names in self._loaded if names != needed]
+        for names in others[: max(0, len(others) - keep)]:
             del self._loaded[names]
 
     def unload_others(self, needed: Collection[tuple[str, ...]]) -> None:

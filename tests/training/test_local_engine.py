@@ -274,6 +274,15 @@ def test_common_step_is_followed_as_long_as_it_was_measured(bench, small):
     assert report.squared_norm < 1e-6, "what all have in common is no drift"
 
 
+def test_samples_of_earlier_shares_are_unloaded(bench, small):
+    engine = bench.engine(small, PLAIN)
+    for round_, share in enumerate([(0, 1), (1, 2), (0, 2), (1, 2)], start=1):
+        names = tuple((chunk, f"c{chunk}") for chunk in share)
+        engine.handle(replace(bench.work(share, round=round_, names=names), kind="local"))
+        assert [type(each) for each in bench.drain(engine)] == [Report]
+        assert list(engine._loop._trainer._loaded) == [tuple(name for _, name in names)]
+
+
 def test_first_model_steps_alone_at_alpha_of_rate(bench, small):
     task = replace(small, optimizer=None)
     _, alone = led(bench, task, replace(PLAIN, shared_momentum=0.5), before=False)
