@@ -15,8 +15,9 @@ all its chunks. It counts from when clients have the model. The model transfer h
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import chain
 from statistics import median
 from typing import Final, Literal
 
@@ -45,6 +46,7 @@ QUORUM: Final = 0.75  # of the clients, by default: one in four may be slow or g
 UNKNOWN_REPLICAS: Final = 3  # by default: one client may fail while another is slow
 GROUPS_EACH: Final = 0.4  # groups of chunks for each client, if an upload takes as long as the work of all
 MOST_GROUPS_EACH: Final = 4
+LIES: Final = "placed where the data lies"
 UNKNOWN_LINE: Final = 125_000.0  # bytes a second: one megabit, the slowest link still worth waiting for
 
 
@@ -120,8 +122,15 @@ class Plan:
         names_c = [(chunk.number, chunk.name) for chunk in self.chunks]
         names_w = tuple(tuple(names_c[c] for c in sorted(order)) for order in self.placement.orders)
         object.__setattr__(self, "names_w", names_w)
+        object.__setattr__(self, "alone_c", self._alone())
+
+    def _alone(self) -> NDArray[np.bool_]:
         lies = len(self.clients) == 1 or any(len(held) < len(self.chunks) for held in self.held.values())
-        object.__setattr__(self, "alone_c", (self.placement.replicas_n == 1) & lies)
+        alone_c: NDArray[np.bool_] = (self.placement.replicas_n == 1) & lies
+        if alone_c.any():
+            holders = Counter(chain.from_iterable(self.held[client] for client in self.clients))
+            alone_c &= np.asarray([holders[chunk.number] == 1 for chunk in self.chunks])
+        return alone_c
 
     @property
     def shares(self) -> Mapping[str, tuple[int, ...]]:
@@ -159,6 +168,11 @@ class Fleet:
         """The chunks that a present client can load; the table may hold others, of lost clients."""
         held = frozenset().union(*set(self.holds.values()))
         return tuple(chunk for chunk in self.chunks if chunk.number in held)
+
+    @property
+    def common(self) -> frozenset[int]:
+        """The chunks that all clients can load, if these are at least half: then they are dealt out."""
+        return _common({held for held in self.holds.values() if held})
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,24 +314,61 @@ def _placed(
     costs: _Costs,
     config: RunConfig,
 ) -> tuple[Placement, str]:
-    every = frozenset(chunk.number for chunk in chunks)
     index = {chunk.number: at for at, chunk in enumerate(chunks)}
-    movable = all(fleet.holds[client] >= every for client in clients)
-    if config.work == "local" and movable:
-        return _dealt(len(clients), len(chunks), config)
-    if not movable:
-        held = [[index[number] for number in fleet.holds[client]] for client in clients]
-        return adopt(held, len(chunks)), "placed where the data lies"
+    among = {held: held & frozenset(index) for held in set(fleet.holds.values())}
+    held_w = [among[fleet.holds[client]] for client in clients]
+    common = _common(set(held_w))
+    if len(common) == len(chunks):
+        return _shared_out(len(clients), len(chunks), costs, config)
+    if len(common) < len(clients) or config.secrecy == "masked":  # too few to deal out
+        return adopt([[index[number] for number in held] for held in held_w], len(chunks)), LIES
+    placement, how = _shared_out(len(clients), len(common), costs, config)
+    numbers = sorted(common)
+    given = [{numbers[at] for at in order} for order in placement.orders]
+    _give_rest(given, held_w, costs.step_s, placement.replicas)
+    placement = adopt([[index[number] for number in each] for each in given], len(chunks))
+    return placement, f"{how}; {len(chunks) - len(common)} chunks {LIES}"
+
+
+def _common(held: Set[frozenset[int]]) -> frozenset[int]:
+    """Return the chunks that are in all of these sets, if they are at least half of all chunks.
+
+    >>> sorted(_common({frozenset({1, 2, 3}), frozenset({1, 2})})), _common({frozenset({1}), frozenset({2})})
+    ([1, 2], frozenset())
+    """
+    common = frozenset.intersection(*held)
+    return common if 2 * len(common) >= len(frozenset().union(*held)) else frozenset()
+
+
+def _give_rest(
+    given: Sequence[set[int]], held_w: Sequence[frozenset[int]], step_s: Sequence[float], replicas: int
+) -> None:
+    """Give each chunk that some clients lack to those of the others that are done first."""
+    holders: dict[int, list[int]] = {}
+    for w, held in enumerate(held_w):
+        for number in held:
+            holders.setdefault(number, []).append(w)
+    lacked = [number for number, able in holders.items() if len(able) < len(held_w)]
+    for number in sorted(lacked, key=lambda each: (len(holders[each]), each)):
+        soonest = sorted(holders[number], key=lambda w: (len(given[w]) + 1) * step_s[w])
+        for w in soonest[:replicas]:
+            given[w].add(number)
+
+
+def _shared_out(clients: int, chunks: int, costs: _Costs, config: RunConfig) -> tuple[Placement, str]:
+    """Share out chunks that all clients can load."""
+    if config.work == "local":
+        return _dealt(clients, chunks, config)
     speeds = [1 / seconds for seconds in costs.step_s]
     if config.secrecy == "masked":  # a replica would count twice in the sum
-        placement = place(len(chunks), _none_without(len(chunks), speeds), 1, seed=config.seed)
+        placement = place(chunks, _none_without(chunks, speeds), 1, seed=config.seed)
         return placement, "1 replica each, shared out by speed, one chunk to each site at least"
     asked = UNKNOWN_REPLICAS if config.replicas == AUTO else int(config.replicas)
-    replicas = min(asked, len(clients))
+    replicas = min(asked, clients)
     fewer = f" ({asked} asked for)" if replicas < asked else ""
-    groups = _groups(len(chunks), costs, config) if replicas > 1 else len(chunks)
-    placement = place(len(chunks), speeds, replicas, groups=groups, seed=config.seed)
-    grouped = f" in {groups} groups, as uplinks are uneven" if groups < len(chunks) else ""
+    groups = _groups(chunks, costs, config) if replicas > 1 else chunks
+    placement = place(chunks, speeds, replicas, groups=groups, seed=config.seed)
+    grouped = f" in {groups} groups, as uplinks are uneven" if groups < chunks else ""
     return placement, f"{replicas} replicas each{fewer}, shared out by speed{grouped}"
 
 

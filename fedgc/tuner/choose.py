@@ -177,7 +177,7 @@ def settings(question: Question, speeds: Speeds) -> tuple[Setting, ...]:
         wanted = sorted({*COPIES, min(int(config.blocks), clients)})
     if config.replicas != AUTO:
         wanted = (min(int(config.replicas), clients),)
-    elif not question.free:
+    elif not question.deals:
         wanted = (_least_copies(question),)
     found = [
         Setting(replicas, blocks)
@@ -200,7 +200,7 @@ def _cuts(question: Question, replicas: int, *, uploads: bool) -> tuple[int | No
 
 def _most_copies(question: Question) -> int:
     """Return the largest number of replicas that the data and the settings allow."""
-    most = len(question.clients) if question.free else _least_copies(question)
+    most = len(question.clients) if question.deals else _least_copies(question)
     return most if question.config.replicas == AUTO else min(most, int(question.config.replicas))
 
 
@@ -213,7 +213,7 @@ def _blind(question: Question, belief: Belief, speeds: Speeds) -> Choice:
     """Choose without history: replicas for one failure and one slow client, and a wide band."""
     clients, most = len(question.clients), _most_copies(question)
     blocks = None if question.config.blocks == AUTO else min(int(question.config.blocks), most)
-    wanted = UNKNOWN_REPLICAS if question.config.replicas == AUTO and question.free else most
+    wanted = UNKNOWN_REPLICAS if question.config.replicas == AUTO and question.deals else most
     setting = Setting(min(most, max(wanted, blocks or 1)), 1 if blocks is None and clients == 1 else blocks)
     certain = Futures(belief.step_w[None], np.full((1, clients), np.inf))
     uploads = upload_s(question, speeds)

@@ -85,6 +85,11 @@ class Question:
         every = frozenset(chunk.number for chunk in self.fleet.chunks)
         return all(self.fleet.holds[client] == every for client in self.clients)
 
+    @property
+    def deals(self) -> bool:
+        """Return whether most chunks are dealt out, so that their number of replicas is free."""
+        return bool(self.fleet.common)
+
     def planned(self, setting: Setting, speeds: Speeds) -> Plan:
         """Return the plan of this setting."""
         config = replace(

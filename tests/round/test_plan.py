@@ -81,11 +81,12 @@ def test_chunks_are_placed_in_groups_if_uplinks_are_uneven(upload_s, groups):
 
 @st.composite
 def partial_fleets(draw: st.DrawFn) -> Fleet:
-    """Draw a fleet in which some client lacks a chunk of another."""
-    chunks = draw(st.integers(2, 8))
+    """Draw a fleet in which some client lacks most chunks of another."""
+    chunks = draw(st.integers(4, 8))
     held = draw(st.lists(st.sets(st.integers(0, chunks - 1)), min_size=1, max_size=5))
     first = draw(st.integers(0, chunks - 1))
-    return fleet({first}, {first, (first + 1) % chunks}, *held, chunks=chunks)
+    others = {(first + further) % chunks for further in range(3)}
+    return fleet({first}, others, *held, chunks=chunks)
 
 
 @given(partial_fleets())
@@ -98,6 +99,27 @@ def test_fixed_data_layout_is_adopted(of):
     index = {number: c for c, number in enumerate(numbers)}
     twin = adopt([[index[number] for number in of.holds[d]] for d in made.clients], len(numbers))
     assert made.placement.holds.tolist() == twin.holds.tolist()
+
+
+@pytest.mark.parametrize(("settings", "replicas"), [({"work": "local"}, 1), ({"replicas": 3}, 3)])
+def test_one_client_without_one_chunk_changes_only_its_holders(settings, replicas):
+    every = set(range(64))
+    made = plan(fleet(every - {7}, *[every] * 7), **settings)
+    assert made.placement.holds.sum(axis=0).tolist() == [replicas] * 64
+    assert max(made.placement.loads) <= max(plan(everyone(8, 64), **settings).placement.loads) + 1
+    assert not made.placement.holds[0, 7]
+    assert made.reason.endswith("; 1 chunks placed where the data lies")
+    assert not made.alone_c.any()
+
+
+@given(chunks=st.integers(4, 12), lacks=st.lists(st.sets(st.integers(0, 11), max_size=2), max_size=4))
+def test_chunks_are_given_only_to_clients_that_hold_them(chunks, lacks):
+    of = fleet(set(range(chunks)), *[set(range(chunks)) - each for each in lacks])
+    for settings in ({"work": "local"}, {"replicas": 2}):
+        made = plan(of, **settings)
+        assert len(made.chunks) == chunks
+        assert all(set(made.shares[client]) <= of.holds[client] for client in made.clients)
+        assert made.placement.holds.any(axis=0).all()
 
 
 @given(partial_fleets())
