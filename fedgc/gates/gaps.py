@@ -31,9 +31,14 @@ class Gaps:
             )
 
     def hold(self, passed: int, wanted: Decision, reports: Reports) -> Decision:
-        """Apply the bounds `passed` checks after the last sync; the decision names omitted reports."""
+        """Apply the bounds `passed` checks after the last sync; the decision names omitted reports.
+
+        A sync that is forced for another reason is made within any bounds.
+        """
         decided = wanted
-        if wanted.sync and passed < self.least:
+        if reports.forced:
+            decided = Decision(sync=True, reason=reports.forced)
+        elif wanted.sync and passed < self.least:
             decided = Decision(
                 sync=False, reason=f"{_checks(passed)} since the last sync, needed {self.least}"
             )

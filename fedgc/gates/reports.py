@@ -30,7 +30,8 @@ class Reports:
     """The whole input of a gate at one check.
 
     Costs count all traffic: `sync` is an exchange (models down, vectors up), `check` is the cost of asking
-    the gate. `rounds_left` counts the checks after this one (None: unknown).
+    the gate. `rounds_left` counts the checks after this one (None: unknown). `forced` says why there is an
+    exchange whatever the gate decides, if so: its state is then that after an exchange.
     """
 
     items: tuple[Report, ...]
@@ -39,6 +40,7 @@ class Reports:
     rounds_left: int | None = None
     check_bytes: int = 0
     learning_rate: float | None = None
+    forced: str = ""
 
     def working(self) -> tuple[Report, ...]:
         """Return the reports that a gate may use: of sources that moved, with a usable norm."""

@@ -11,10 +11,11 @@ forced at least some seconds apart, and a client whose round is skipped meanwhil
 seconds.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from fedgc.gates import Decision
+from fedgc.gates import Decision, Reports
 from fedgc.messages import Leaving
 from fedgc.round.deadline import WorkingDeadline, upload_margin_s
 from fedgc.round.roster import Roster
@@ -54,13 +55,13 @@ class Departures:
         if at <= latest:
             self._deadline.leaving(event.client, at)
 
-    def decided(self, decision: Decision, now: float) -> Decision:
+    def decided(self, decide: Callable[[Reports], Decision], reports: Reports, now: float) -> Decision:
         """Return the gate's decision; a round in which a client leaves is exchanged, if that may be now."""
-        too_soon = now < self._roster.assignment.forced_from
+        decision, too_soon = decide(reports), now < self._roster.assignment.forced_from
         if decision.sync or too_soon or not self._deadline.hurried:
             return decision
         self.forced = True
-        return replace(decision, sync=True, reason=self.reason)
+        return decide(replace(reports, forced=self.reason))
 
     @property
     def reason(self) -> str:

@@ -261,7 +261,7 @@ class Round:
         return [*stalled.commands, *wait.commands]
 
     def _pass_gate(self, now: float) -> bool:
-        decision = self._departures.decided(self._decide(self.scheduler.reports()), now)
+        decision = self._departures.decided(self._decide, self.scheduler.reports(), now)
         self.reason = decision.reason
         self._worth_it = decision.sync
         return decision.sync

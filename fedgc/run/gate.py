@@ -30,7 +30,12 @@ class RunGate:
         self._state = self._next = self._gate.init()
 
     def decide(self, reports: Reports, plan: Plan | None, round_: int, step: int) -> Decision:
-        """Decide whether a round is exchanged, at this local step of the run; the last round always is."""
+        """Decide whether a round is exchanged, at this local step of the run; the last round always is.
+
+        A later decision about the same round takes the place of an earlier one.
+        """
+        if round_ == self._config.rounds:
+            reports = replace(reports, forced="the last round")
         if self._config.is_private:  # a decision would tell what it is made from
             reports = replace(reports, items=())
         where = f"gate.name {self._config.chosen_gate}, round {round_}"
@@ -42,7 +47,7 @@ class RunGate:
                 self._next = state
             case _:
                 raise ExtensionFailed(f"{where}: step returned {returned(answer)}, needed (state, Decision)")
-        return Decision(sync=True, reason="the last round") if round_ == self._config.rounds else decision
+        return Decision(sync=True, reason=reports.forced) if reports.forced else decision
 
     def keep(self) -> None:
         """Commit the state after the last decision."""

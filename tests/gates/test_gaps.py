@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -121,3 +122,19 @@ def test_forced_and_held_sync_have_reason():
 def test_impossible_bounds_are_refused(make, gap, says):
     with pytest.raises(BadSetting, match=says):
         make(**gap)
+
+
+@given(makers, gaps, st.data())
+def test_forced_sync_begins_new_gap(maker, bounds, data):
+    least, most = bounds
+    gate = maker(least, most)
+    state, report = gate.init(), Report("a", 4, 10, 1.0, 1.0)
+    check = Reports((report,), rounds_left=100, learning_rate=0.1)
+    for _ in range(data.draw(st.integers(0, 9))):
+        state, _ = gate.step(state, check)
+    state, decision = gate.step(state, replace(check, forced="client a is leaving"))
+    assert (decision.sync, decision.reason) == (True, "client a is leaving")
+    assert (state if isinstance(state, int) else state[0]) == 0
+    for _ in range(least - 1):
+        state, decision = gate.step(state, check)
+        assert not decision.sync

@@ -20,3 +20,24 @@ def test_gate_of_private_run_decides_without_reports(name):
             found.append(gate.decide(Reports((report,), rounds_left=left), None, number, number))
             gate.keep()
         assert found[0] == found[1]
+
+
+def test_exchange_that_is_forced_counts_for_next_gap():
+    gate = RunGate(RunConfig(gate="every", gate_period=5, rounds=30), 10)
+    synced = []
+    for number in range(1, 15):
+        decision = gate.decide(Reports(()), None, number, number)
+        if number == 3:
+            assert not decision.sync
+            decision = gate.decide(Reports((), forced="client a is leaving"), None, number, number)
+        gate.keep()
+        synced += [number] * decision.sync
+    assert synced == [3, 8, 13]
+
+
+def test_exchange_of_last_round_counts_if_run_goes_on():
+    gate = RunGate(RunConfig(gate="every", gate_period=5, rounds=2), 10)
+    for number, synced in ((1, False), (2, True)):
+        assert gate.decide(Reports(()), None, number, number).sync == synced
+        gate.keep()
+    assert gate.write() == '["every", 0]'
