@@ -49,7 +49,7 @@ CODED = st.fixed_dictionaries(
         "replicas": st.sampled_from([1, 2, 3]),
         "blocks": st.sampled_from([1, 2]),
         "wire": st.just("short"),
-        "gate": st.sampled_from(["every", "drift", "relative-change", "qsr"]),
+        "gate": st.sampled_from(["every", "drift", "loss-change", "qsr"]),
     },
 )
 LOCAL = st.fixed_dictionaries(

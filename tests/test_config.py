@@ -188,6 +188,12 @@ def test_local_setting_is_refused_with_coded_work(name, value):
     assert getattr(read({"work": "local", name: value, "min-clients": 8}), name) == value
 
 
+def test_gate_that_weighs_gradients_is_refused_with_coded_work():
+    said = refused({"gate": "relative-change", "work": "coded"})
+    needed = "needed a gate that weighs distances or nothing with work = coded"
+    assert said == f"setting gate.name: saw relative-change, {needed}"
+
+
 def test_coded_work_has_no_shared_momentum():
     said = refused({"shared_momentum": 0.1, "work": "coded"})
     assert said.startswith("setting optimizer.shared-momentum: saw 0.1, needed off or auto (optimizer.server")

@@ -176,8 +176,8 @@ def check_gate(config: Settings, budget: float | None) -> None:
         raise BadSetting(f"setting gate.budget: saw {config.gate_budget} of all rounds, needed at most 1")
 
 
-def check_local(config: Settings) -> None:
-    """Raise BadSetting if the settings of local work contradict each other."""
+def check_local(config: Settings, gate: str, measure: Measure) -> None:
+    """Raise BadSetting if settings of one kind of work contradict each other, or are of the other kind."""
     if config.work == "coded":
         for key, seen, needed in (
             ("data.placement", config.placement, "private"),
@@ -186,9 +186,10 @@ def check_local(config: Settings) -> None:
             if seen != needed:
                 raise BadSetting(f"setting {key}: saw {seen}, needed work = local with it")
         momentum = config.shared_momentum
-        _must_hold(  # replicas would be equal only if all clients had the model before
+        _must_hold(
             "work = coded",
-            (
+            ("gate.name", gate, measure != "gradient", "a gate that weighs distances or nothing"),
+            (  # replicas would be equal only if all clients had the model before
                 "optimizer.shared-momentum",
                 momentum,
                 momentum in (AUTO, "off"),

@@ -64,7 +64,7 @@ class RunConfig(Settings):
         checks.check_code(self)
         checks.check_gate(self, self._budget)
         self.new_gate()
-        checks.check_local(self)
+        checks.check_local(self, self.chosen_gate, self.measure)
         checks.check_choice(self)
         checks.check_late(self, self.chosen_gate, self.measure)
         checks.check_script(self, self.chosen_gate, self.measure)

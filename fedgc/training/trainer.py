@@ -81,7 +81,7 @@ class Trainer:
         self._optimizer = self.new_optimizer(self.flat.optimized)
         self.sizes = task.sizes()
         self.squared_gradient = 0.0  # of the last step, if the gate uses it
-        self.wants_gradient = config.work == "local" and config.measure == "gradient"
+        self.wants_gradient = config.measure == "gradient"
         self.rates = [config.alpha * float(group["lr"]) for group in self._optimizer.param_groups]
         self._lead: Sequence[Tensor] | None = None
         self._loaded: dict[tuple[str, ...], Samples] = {}

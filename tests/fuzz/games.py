@@ -118,7 +118,8 @@ def settings_of(chance: random.Random) -> dict[str, object]:
     elif kind == "private":
         common |= {"replicas": 1, "blocks": 1}
     if chance.random() < 0.6:
-        common |= {"gate": chance.choice(("every", "drift", "relative-change", "qsr"))}
+        other = "relative-change" if kind == "local" else "loss-change"
+        common |= {"gate": chance.choice(("every", "drift", other, "qsr"))}
     if kind == "local" and chance.random() < 0.4:
         common |= {"gate": "every", "late_updates": "count"}
     if chance.random() < 0.3:
