@@ -1,9 +1,9 @@
 """Review between rounds: decide whether the present choice still holds, and replace it if not.
 
 A choice is reviewed if it was made without history and there is some now, or without the speeds of clients
-that are measured now; if the history has doubled; if two consecutive rounds were clearly outside the band of
-its first round, on the same side; or if clients' speeds have changed since the loads were set. A
-review does not imply a change: the present plan is a candidate too, and has no moving cost.
+that are measured now; if as many rounds are over since as it was made from; if two consecutive rounds were
+clearly outside the band of its first round, on the same side; or if clients' speeds have changed since the
+loads were set. A review does not imply a change: the present plan is a candidate too, and has no moving cost.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from fedgc.history import Speeds
+from fedgc.history import WINDOW, Speeds
 from fedgc.tuner.belief import LEAST_ROUNDS, believe
 from fedgc.tuner.choose import Choice, choose
 from fedgc.tuner.history import ClientHistory, robust
@@ -36,8 +36,8 @@ def due(present: Choice, history: ClientHistory, before: Speeds, measured_s: Seq
     """
     if not present.known:
         return _measured(present, history, before)
-    if history.rounds >= 2 * max(present.rounds, 1) and len(measured_s) >= LEAST_ROUNDS:
-        return f"there are {history.rounds} rounds of history now, {present.rounds} when it was made"
+    if len(measured_s) >= max(LEAST_ROUNDS, min(present.rounds, WINDOW)):
+        return f"{len(measured_s)} rounds are over since it was made from {present.rounds}"
     last, low_s, high_s = measured_s[-OUT:], present.band.low_s / CLEARLY, present.band.high_s * CLEARLY
     if len(last) == OUT and min(last) > high_s:
         return f"{OUT} rounds took longer than {high_s:.3g} s"

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgc.history import Speed, Speeds
+from fedgc.history import WINDOW, Speed, Speeds
 from fedgc.messages import Fetched, Held
 from fedgc.round.plan import Plan
 from fedgc.run.machine import Append, Chose
@@ -60,6 +60,16 @@ def test_run_begins_without_history_and_replans_later() -> None:
     assert "no history" not in plans[-1].reason
     assert plans[-1].basis["replicas"] == 1
     assert plans[-1].basis["predicted_s"] > 0
+
+
+def test_slow_first_round_is_forgotten_after_window() -> None:
+    """All clients are 100 times slower in the first round, as with a cold cache."""
+    noise = np.random.default_rng(0).lognormal(0.0, 0.05, (2 * WINDOW, 6))
+    noise[0] *= 100.0
+    last = chosen(whole_run(tuple(working(0.4 * each[:, None]) for each in noise), grace_s=1e-6))[-1]
+    assert last.round > WINDOW
+    assert last.basis["predicted_s"] == pytest.approx(0.4, rel=0.1)
+    assert last.basis["deadline_s"] == 10.0
 
 
 @pytest.mark.parametrize("clients", [1, 6])
