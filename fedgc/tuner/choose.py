@@ -28,6 +28,7 @@ from fedgc.tuner.trial import (
     Futures,
     Question,
     Setting,
+    collected_s,
     cover_s,
     fluid_s,
     known_speeds,
@@ -269,7 +270,7 @@ def _bound_s(question: Question, plan: Plan, setting: Setting, speeds: Speeds, f
     fluid_kb = np.stack([fluid_s(question, futures, blocks + 1) for blocks in range(len(cover_kb))])
     cover_kb = np.where(np.isfinite(cover_kb), cover_kb, 2.0 * _longest(cover_kb))
     work_k = np.sqrt(cover_kb * np.where(np.isfinite(fluid_kb), fluid_kb, cover_kb)).mean(axis=1)
-    up_s = float(upload_s(question, speeds).max())
+    up_s = collected_s(question, speeds)
     blocks = setting.blocks or best_blocks(work_k.tolist(), up_s)
     return float(work_k[min(blocks, len(work_k)) - 1]) + up_s / blocks
 
@@ -297,7 +298,7 @@ def _confirmed(
     few, kept = thinned(question, held[0].step_w, trials[-1].speeds, 2 * max(COPIES))
     sample = _representative(trials[-1].plan, futures)
     part = Futures(sample.step_bw[:, list(kept)], sample.dies_bw[:, list(kept)])
-    up_s_w = upload_s(question, trials[-1].speeds)[list(kept)]
+    up_s_w = upload_s(few, trials[-1].speeds)
     played = []
     for trial in trials:
         seconds = replayed_s(few, few.planned(trial.setting, trial.speeds), part, up_s_w)

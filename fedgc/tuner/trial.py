@@ -7,12 +7,14 @@ lower bound is the fluid bound, all work over all speeds. Plans are ranked by th
 The replay runs the same `Round` that serves real clients. All plans use the same futures (common random
 numbers), so differences are due to the plans. A fleet too large to replay in time is thinned to clients of
 evenly spaced burden (a share of the work, and an upload), with as many chunks each: the result depends on the
-mix of speeds, hardly on the number of clients. If uploads may be late it does: the last of many uploads is
-later than that of few. Then chunks are merged first, to keep more clients.
+mix of speeds, hardly on the number of clients, as the server's slots for uploads are thinned too. If uploads
+may be late it does: the last of many uploads is later than that of few. Then chunks are merged first, to keep
+more clients.
 
 Shape letters: b futures, w clients, c chunks, k replicas.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -132,6 +134,13 @@ def upload_s(question: Question, speeds: Speeds) -> Float:
     return np.asarray([size_bytes / s.up_bytes_s if s and s.up_bytes_s else 0.0 for s in known])
 
 
+def collected_s(question: Question, speeds: Speeds) -> float:
+    """Return the least seconds until whole updates of all clients are there: they queue for slots."""
+    upload_s_w = upload_s(question, speeds)
+    slots = question.line.slots or len(upload_s_w)
+    return max(float(upload_s_w.max()), float(upload_s_w.sum()) / slots)
+
+
 def fluid_s(question: Question, futures: Futures, blocks: int = 1) -> Float:
     """Return the fluid bound, all work over all speeds, for each future."""
     work = len(question.fleet.chunks) * question.steps * blocks
@@ -221,8 +230,23 @@ def thinned(
     few = _renumbered(chunks[: max(1, round(len(chunks) * count / len(clients)))])
     every = frozenset(chunk.number for chunk in few)
     holds = {clients[w]: every for w in kept}
-    fleet = Fleet(holds, few, question.fleet.size, question.fleet.deaf)
-    return replace(question, fleet=fleet), kept
+    line, longer = _narrowed(question.line, count / len(clients))
+    fleet = Fleet(holds, few, math.ceil(longer * question.fleet.size), question.fleet.deaf)
+    return replace(question, fleet=fleet, line=line), kept
+
+
+def _narrowed(line: Line, share: float) -> tuple[Line, float]:
+    """Return a line on which the uploads of this share of the clients queue for as long as those of all.
+
+    If it would have less than one slot, it has one, and an upload takes so many times as long.
+
+    >>> _narrowed(Line(slots=8), 0.5), _narrowed(Line(slots=2), 0.1)
+    ((Line(update_s=0.0, slots=4), 1.0), (Line(update_s=0.0, slots=1), 5.0))
+    """
+    if line.slots is None:
+        return line, 1.0
+    slots = max(1, round(share * line.slots))
+    return replace(line, slots=slots), slots / (share * line.slots)
 
 
 def merged(question: Question, times: int) -> Question:

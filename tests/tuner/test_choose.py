@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedgc.errors import BadSetting
 from fedgc.history import Speed, Speeds
 from fedgc.round.plan import Chunk, Fleet
-from fedgc.sim.clock import MODELS, working
+from fedgc.sim.clock import MODELS, Line, working
 from fedgc.tuner import (
     Choice,
     ClientHistory,
@@ -181,6 +181,22 @@ def test_replay_is_between_fluid_bound_and_unsteered_bound() -> None:
     seconds = replayed_s(asked, plan, STEADY, np.zeros(4))
     longest = 4.0  # orders turn every round, and the last chunk of the slowest may have been begun
     assert fluid_s(asked, STEADY)[0] <= seconds[0] <= cover_s(plan, STEADY)[0, 0] + longest
+
+
+@pytest.mark.parametrize("clients", [20, 44])
+def test_uploads_that_queue_for_slots_are_cut_into_blocks(clients: int) -> None:
+    """Equal uplinks of 2 s, of which two run at a time; with many clients not all are replayed."""
+    asked = replace(question(clients, 4), line=Line(slots=2))
+    step_rw = 0.1 * rng().lognormal(0.0, 0.1, (10, clients))
+    past = ClientHistory(asked.clients, step_rw, np.zeros(step_rw.shape, bool))
+    links = linked(asked, np.full(clients, 2.0))
+    choice = choose(asked, past, links, rng())
+    assert choice.setting.blocks == 4
+    typical = Futures(np.full((1, clients), 0.1), np.full((1, clients), np.inf))
+    plan = asked.planned(choice.setting, choice.speeds)
+    (played_s,) = replayed_s(asked, plan, typical, np.full(clients, 2.0))
+    assert choice.predicted_s == pytest.approx(played_s, rel=0.05)
+    assert played_s < 0.6 * clients * 2.0 / 2, "half of the queue without blocks, and the work"
 
 
 def test_large_fleet_is_thinned_to_same_mix_of_speeds() -> None:

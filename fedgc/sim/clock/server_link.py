@@ -9,7 +9,7 @@ the server's link, 0 for no limit.
 import heapq
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,8 +46,9 @@ class Pipe:
     (1.0, [8], 1.5)
     """
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, line: Line, admitted: Callable[[int, float], object] = lambda *_: None) -> None:
+        """`admitted` is told when a flow begins: once it has a slot."""
+        self._line, self._admitted = line, admitted
         self._waiting: deque[tuple[int, float, float]] = deque()
         self._late_waiting: deque[tuple[int, float, float]] = deque()
         self._late: set[int] = set()  # flows of earlier rounds
@@ -119,6 +120,7 @@ class Pipe:
         return (counted if late else len(self._free) + len(self._left) - counted) < self._line.slots
 
     def _admit(self, now: float, flow: int, size: float, own_s: float) -> None:
+        self._admitted(flow, now)
         if self._line.update_s == 0.0:
             self._free[flow] = end = now + size * own_s
             heapq.heappush(self._ends, (end, flow))

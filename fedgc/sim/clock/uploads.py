@@ -12,7 +12,7 @@ from fedgc.sim.clock.server_link import Line, Pipe
 
 @dataclass(slots=True)
 class Upload:
-    """A vector that is asked for: `size` in whole updates, and when it began to flow, or was asked for."""
+    """A vector that is asked for: `size` in whole updates, and when it got a slot, or was asked for."""
 
     w: int
     command: Reveal | Repair
@@ -25,7 +25,7 @@ class Uploads:
 
     def __init__(self, clients_w: int, line: Line, up_s: Callable[[int], float]) -> None:
         self.count, self.sent, self.longest = 0, 0.0, 0.0  # sent, longest: in whole updates
-        self.pipe: Final = Pipe(line)
+        self.pipe: Final = Pipe(line, self._admitted)
         self._newest = 0  # the last round of which a vector was asked for
         self._up_s = up_s
         self._known: dict[int, Upload] = {}
@@ -69,6 +69,8 @@ class Uploads:
         up_s = self._up_s(w)
         if self._to_send[w] and up_s < NEVER:
             flow = self._to_send[w][0]
-            upload = self._known[flow]
-            upload.began = now
-            self.pipe.begin(now, flow, upload.size, up_s)
+            self.pipe.begin(now, flow, self._known[flow].size, up_s)
+
+    def _admitted(self, flow: int, now: float) -> None:
+        """Measure an upload from its slot on, as the server does."""
+        self._known[flow].began = now

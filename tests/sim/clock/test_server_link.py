@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgc.errors import BadSetting
+from fedgc.messages import Reveal
 from fedgc.sim.clock import UNCONTENDED, Line, Pipe, arrivals_s
 from fedgc.sim.clock.conditions import NEVER
+from fedgc.sim.clock.uploads import Uploads
 
 sends = st.lists(st.tuples(st.floats(0.0, 5.0), st.floats(0.1, 3.0)), min_size=1, max_size=6)
 
@@ -107,3 +109,12 @@ def test_flows_of_earlier_rounds_have_slots_of_their_own(update_s):
     while (now := pipe.next_end) < NEVER:
         ends |= dict.fromkeys(pipe.ended(now), round(now))
     assert ends == {2: 2, 3: 3, 0: 100, 1: 150}
+
+
+@pytest.mark.parametrize("update_s", [0.0, 0.5])
+def test_upload_is_measured_from_its_slot_on_as_on_server(update_s):
+    uploads = Uploads(2, Line(update_s=update_s, slots=1), lambda _: 2.0)
+    for w in range(2):
+        uploads.ask(0.0, w, Reveal(f"client {w}", 1, 0, "local", None, "float32"))
+    first, second = (upload for now in (2.0, 4.0) for upload in uploads.ended(now))
+    assert (first.began, second.began) == (0.0, 2.0)
