@@ -15,6 +15,8 @@ OF_TRAINING = (
     "checkpoint",
 )  # fmt: skip
 
+WITHOUT_EFFECT = (("trace", "model"), ("links", "uplink_mb_s"), ("links", "downlink_mb_s"))
+
 
 def sim(  # noqa: PLR0913, PLR0917  one for each option
     context: typer.Context,
@@ -144,6 +146,7 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
     from fedgc.cli.sim import Wanted, run_sim, speeds
     from fedgc.sim import Request
 
+    _effective(context)
     request = Request(
         clients=clients,
         rounds=rounds,
@@ -187,14 +190,22 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
     begin_training(training, wanted, checkpoint)
 
 
+def _effective(context: typer.Context) -> None:
+    """Refuse options that have no effect beside others."""
+    for chosen, unused in WITHOUT_EFFECT:
+        if _is_given(context, chosen) and _is_given(context, unused):
+            flags = [f"--{name.replace('_', '-')}" for name in (chosen, unused)]
+            raise Unusable(f"{flags[0]}: saw {flags[1]} beside it, needed one of them")
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
 def _alone(context: typer.Context, *allowed: str) -> None:
     """Refuse options beside the first of the allowed ones that have no meaning there."""
     names = {each.name or "": each.opts[0] for each in context.command.params}
-    given = [
-        flag
-        for name, flag in names.items()
-        if name not in allowed and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    ]
+    given = [flag for name, flag in names.items() if name not in allowed and _is_given(context, name)]
     if given:
         others = ", ".join(names[each] for each in allowed[1:])
         raise Unusable(f"{names[allowed[0]]}: saw {given[0]} beside it, needed no option but {others}")

@@ -22,7 +22,7 @@ from fedgc.cli.sim import Wanted, finite
 from fedgc.cli.view import terminal
 from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import Setting
-from fedgc.errors import BadSetting, BadTask, Unusable
+from fedgc.errors import BadSetting, BadTask, EdgeFailed, Unusable
 from fedgc.messages import SUMMED
 from fedgc.processes.available import available_cores
 from fedgc.sim import Request
@@ -105,7 +105,12 @@ class Training:
         clients = self.request.scenario()[0].clients
         config = self.config(clients)
         make = partial(named, self.task, config)
-        task = make()
+        try:
+            task = make()
+        except BadTask as error:
+            if clients == 1 or "data.chunks" in self.settings or "data.chunks" not in str(error):
+                raise
+            raise BadTask(f"{error}; it is --clients unless --set gives it") from error
         owned = config.work == "local" and config.placement == "private"
         if owned and len(task.sizes()) < clients:
             raise BadTask(
@@ -194,6 +199,9 @@ def run_training(training: Training, wanted: Wanted, checkpoint: Checkpoint | No
         sys.stdout.write(json.dumps({"training": found}, allow_nan=False) + "\n")
     else:
         terminal().print(_table(summary, rounds))
+    if trained.ended:
+        seen = f"its simulation ended after {len(rounds)} of {job.config.rounds} rounds"
+        raise EdgeFailed(f"{seen}: {trained.ended}")
 
 
 def _goes_on(checkpoint: Checkpoint | None) -> str:

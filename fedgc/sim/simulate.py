@@ -106,8 +106,11 @@ class Request:
         mine = Fedgc(replicas, self.pieces, self.blocks)
         if not self.policies:
             return (mine, *baselines(replicas)) if self.beside else (mine,)
-        every = [mine, *baselines(replicas), *ours(replicas, 1)]
-        return find(self.policies, every)
+        found = find(self.policies, [mine, *baselines(replicas), *ours(replicas, 1)])
+        if mine not in found and (self.pieces > 1 or self.blocks):
+            seen = f"{self.pieces} chunks each and {self.blocks} blocks for {found[0].name}"
+            raise BadSetting(f"policies: saw {seen}, needed fedgc {mine.obeys.value}, or neither of both")
+        return found
 
     def _recorded(self, whole: Scenario) -> Scenario:
         clients = whole[0].clients if self.clients is None else self.clients

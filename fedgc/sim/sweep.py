@@ -21,6 +21,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from fedgc.config import RunConfig
+from fedgc.errors import Unusable
 from fedgc.history import RoundRow
 from fedgc.messages import SUMMED
 from fedgc.sim.clock import ArrayClientModel, Line, Scenario
@@ -181,6 +182,9 @@ class _Recorded:
 
 
 def _recorded(past: PastRun) -> _Recorded:
+    if not any(row.outcome in SUMMED for row in past.rounds):
+        seen = f"{len(past.rounds)} rounds, none of them with an exchange" if past.rounds else "no rounds"
+        raise Unusable(f"run {past.name}: saw {seen}, needed one exchange")
     return _Recorded(rebuilt(past.rounds, past.numbers, past.config.grace_s), past.numbers)
 
 

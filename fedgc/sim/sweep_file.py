@@ -50,6 +50,7 @@ TOP: Final = (
 OF_MODELS: Final = (
     "clients", "model", "trace", "links", "uplink-mb-s", "downlink-mb-s", "server-mb-s", "latency-s",
 )  # fmt: skip
+WITHOUT_EFFECT: Final = (("trace", "model"), ("links", "uplink-mb-s"), ("links", "downlink-mb-s"))
 TEXTS: Final = ("model", "trace", "links")
 OF_SCENARIOS: Final = (*OF_MODELS, "unit-steps", "returns-s", "like")
 Settings = Mapping[str, Value]
@@ -169,6 +170,9 @@ def _scenario(table: "_Table", name: str, scenarios: Mapping[str, Any]) -> Sweep
         raise BadSetting(
             f"{own.where}: saw like = {like!r} and {len(own.values) - 1} more, needed one run alone"
         )
+    for chosen, unused in WITHOUT_EFFECT:
+        if {chosen, unused} <= own.values.keys():
+            raise BadSetting(f"{own.where}: saw {chosen} and {unused}, needed one of them")
     given: dict[str, Any] = {}
     for key in set(OF_MODELS) & own.values.keys():
         given[key.replace("-", "_")] = own.text(key) if key in TEXTS else own.numbers(key)
@@ -181,7 +185,7 @@ def _scenario(table: "_Table", name: str, scenarios: Mapping[str, Any]) -> Sweep
         request = Request(**given, replicas=1)
     except BadSetting as error:
         raise BadSetting(f"{own.where}: {error}") from error
-    unit_steps = int(own.number("unit-steps", LOCAL_STEPS))
+    unit_steps = own.count("unit-steps", LOCAL_STEPS)
     return SweepScenario(name, request, unit_steps, own.number("returns-s", RETURNS_S, least=0), like)
 
 

@@ -46,7 +46,7 @@ from fedgc.messages import (
     Work,
 )
 from fedgc.processes.temporary_folder import temporary_folder
-from fedgc.run.machine import Append, Apply, Run, RunParts
+from fedgc.run.machine import Append, Apply, Finished, Run, RunParts
 from fedgc.run.outlier_gain import gain_of
 from fedgc.run.planner import Planner
 from fedgc.run.sample_pins import SamplePins
@@ -147,10 +147,11 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The result of training: points over time, and the model."""
+    """The result of training: points over time, the model, and why it ended if that was early."""
 
     points: tuple[Point, ...]
     model: Vector = field(repr=False)
+    ended: str = ""
 
 
 class Engines(Protocol):
@@ -333,6 +334,7 @@ class _Training:
         self._metrics: Mapping[str, float] = {}
         self._left_out = ""  # why the update of the present round is not used
         self.points: list[Point] = []
+        self.ended = ""  # why, if early
         if isinstance(self._fleet, Fleet):
             self._fleet.forecast, self._fleet.taken = self._clock.forecast, self._noted
         self._exclusion = Exclusion(self._clock.up_s, 4 * self._common.size)
@@ -399,6 +401,8 @@ class _Training:
             self._append(Point(self._clock.now, row, self._clock.uploads.sent, self._metrics))
             for client, pause_s in self._exclusion.after(output, self._clock.now):
                 self._clock.exclude(client, pause_s)
+        elif isinstance(output, Finished) and not output.complete:
+            self.ended = output.reason
 
     def _append(self, point: Point) -> None:
         self._heard(point)
@@ -469,4 +473,4 @@ def train(
     ):
         training = _Training(job, folder, heard, progressed, checkpoint)
         training.run(until)
-    return Trained(tuple(training.points), training.average)
+    return Trained(tuple(training.points), training.average, training.ended)

@@ -308,6 +308,14 @@ def test_help_of_simulation_names_models_and_policies():
         (("--links", "/no/such"), 2, "trace /no/such: saw no such file, needed a table of times or links"),
         (("--trace", "/no/such.csv"), 2, "trace /no/such.csv: saw no such file, needed a table of"),
         (("--trace", "."), 1, "trace .: Is a directory"),
+        (("--trace", "t.csv", "--model", "mild"), 2, "--trace: saw --model beside it, needed one of them"),
+        (("--links", "l.csv", "--uplink-mb-s", "9"), 2, "--links: saw --uplink-mb-s beside it, needed one"),
+        (
+            ("--policy", "fedgc static", "--chunks-each", "5"),
+            2,
+            "policies: saw 5 chunks each and 0 blocks for fedgc static, 4 replicas, 1 chunks each, needed "
+            "fedgc steer, or neither of both",
+        ),
     ],
 )
 def test_simulation_that_cannot_begin_is_reported_in_one_line(words, code: int, sentence: str):

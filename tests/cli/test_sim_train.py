@@ -235,6 +235,20 @@ def test_trace_with_fewer_clients_is_refused(tmp_path):
     assert (found["clients"], found["rounds"][0]["clients"]) == (2, 2)
 
 
+def test_simulation_that_ends_early_fails_and_says_why():
+    said = sim("--train", "digits", "--rounds", "3", "--clients", "1", "--model", "fail-stop", *LITTLE[2:])
+    assert said.stdout.count("empty") == 1
+    assert said.exit_code == 1
+    assert str(said.exception).startswith("its simulation ended after 1 of 3 rounds: ")
+
+
+def test_too_many_clients_for_data_are_named():
+    said = str(sim("--train", "digits", "--clients", "3000").exception)
+    assert said.startswith(
+        "setting data.chunks: saw 3000 for 1433 samples, needed 1 to 1433; it is --clients"
+    )
+
+
 def descriptor(tmp_path, members: int) -> str:
     identities = [Identity(bytes([number]) * 32) for number in range(1, members + 1)]
     listed = member_list([(f"site {at}", each.public) for at, each in enumerate(identities)])

@@ -7,12 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from fedgc.cli.commands import app
 from fedgc.config import RunConfig
-from fedgc.errors import BadSetting
+from fedgc.errors import BadSetting, Unusable
+from fedgc.sim.clock import ArrayClientModel, working
+from fedgc.sim.past_run import PastRun
+from fedgc.sim.play import TimedClients, play
 from fedgc.sim.sweep import Swept, Trial, run_sweep
 from fedgc.sim.sweep_file import Sweep, read_sweep
 
@@ -152,6 +156,18 @@ def test_sweep_with_task_gives_time_to_target(file: Path, stack: str):
 
 
 @pytest.mark.parametrize(
+    ("rounds", "seen"), [(0, "no rounds"), (2, "2 rounds, none of them with an exchange")]
+)
+def test_recorded_run_without_exchange_is_refused(file: Path, rounds: int, seen: str):
+    file.write_text('rounds = 5\n[grid]\n"timing.quorum" = [1.0]\n[scenarios.a]\nlike = "r"\n')
+    config = RunConfig(work="local", rounds=2, min_clients=1, deadline_s=1.0)
+    slow = ArrayClientModel(lambda _: working(np.full((1, 1), 1e6)), [1.0])
+    rows = play(config, TimedClients(("a",), slow, 1000, 0), 2).rows[:rounds]
+    with pytest.raises(Unusable, match=f"run r: saw {seen}, needed one exchange"):
+        run_sweep(read_sweep(file), lambda run: PastRun(run, config, 1000, 1, rows))
+
+
+@pytest.mark.parametrize(
     ("old", "new", "why"),
     [
         ("rounds = 6", "round = 6", "unknown key 'round'; did you mean rounds?"),
@@ -162,6 +178,9 @@ def test_sweep_with_task_gives_time_to_target(file: Path, stack: str):
         ('["float32", "int8"]', '["int9"]', "sweep sweep.toml: setting links.codec: saw 'int9'"),
         ("clients = 4", 'clients = "4"', "scenario even: saw clients = '4', needed a number"),
         ('"homogeneous"', '"equal"', "scenario even: model 'equal': unknown"),
+        ("clients = 4", "unit-steps = 1.5", "scenario even: saw unit-steps = 1.5, needed a whole number"),
+        ("clients = 4", 'trace = "t.csv"', "scenario even: saw trace and model, needed one of them"),
+        ("clients = 4", 'links = "l.csv"', "scenario even: saw links and uplink-mb-s, needed one of them"),
         ("clients = 4", 'like = "r"', "scenario even: saw like = 'r' and 3 more, needed one run alone"),
         ("local-steps = 16", "rounds = 3", "saw the setting rounds, needed rounds at the top of the file"),
         ("local-steps = 16", 'secrecy = "masked"\nfederation = "f"', "saw secrecy = masked, needed open"),
