@@ -20,7 +20,7 @@ from fedgc.errors import BadSetting
 from fedgc.history import Speed, Speeds
 from fedgc.round.plan import Fleet
 from fedgc.tuner.belief import Belief, believe
-from fedgc.tuner.choose import CONFIRMED, COPIES, Choice, choose
+from fedgc.tuner.choose import CONFIRMED, COPIES, Choice, certain, choose
 from fedgc.tuner.history import ClientHistory, Float, nothing
 from fedgc.tuner.trial import (
     Futures,
@@ -105,6 +105,7 @@ def advise(
     speeds = known_speeds(question.clients, belief.step_w, before)
     part, kept = thinned(question, belief.step_w, speeds, 2 * max(COPIES))
     futures = Futures(*belief.draw(CONFIRMED, rng))
+    beside = futures if choice.known else certain(belief)  # as the choice is guessed
     few = Futures(futures.step_bw[:, list(kept)], futures.dies_bw[:, list(kept)])
     paces = sorted(belief.step_w.tolist())
     tried = tuple(newcomers_s) or tuple(dict.fromkeys((paces[0], paces[len(paces) // 2])))
@@ -117,8 +118,8 @@ def advise(
         plan.placement.loads,
         ORDERS[bool(plan.alone_c.any())],
         _cuts(question, (belief, speeds), choice, futures),
-        choice.correction * float(uncoded_s(question, speeds, futures).mean()),
-        choice.correction * float(fluid_s(question, futures).mean()),
+        choice.correction * float(uncoded_s(question, speeds, beside).mean()),
+        choice.correction * float(fluid_s(question, beside).mean()),
         tuple((step_s, scale * _with(part, choice, few, step_s)) for step_s in tried),
         tuple(_costly(part, choice, few, with_all_s, scale)),
         _week(part, choice, few, scale, windows) if windows else None,

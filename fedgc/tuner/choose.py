@@ -216,9 +216,8 @@ def _blind(question: Question, belief: Belief, speeds: Speeds) -> Choice:
     blocks = None if question.config.blocks == AUTO else min(int(question.config.blocks), most)
     wanted = UNKNOWN_REPLICAS if question.config.replicas == AUTO and question.deals else most
     setting = Setting(min(most, max(wanted, blocks or 1)), 1 if blocks is None and clients == 1 else blocks)
-    certain = Futures(belief.step_w[None], np.full((1, clients), np.inf))
     uploads = upload_s(question, speeds)
-    guess_s = float(fluid_s(question, certain, blocks or 1)[0]) + float(uploads.max())
+    guess_s = float(fluid_s(question, certain(belief), blocks or 1)[0]) + float(uploads.max())
     alone = clients == 1 and any(belief.rounds_w)
     words = "no history of a fleet: one client does all the work" if alone else belief.words
     return Choice(
@@ -230,6 +229,11 @@ def _blind(question: Question, belief: Belief, speeds: Speeds) -> Choice:
         known=False,
         reason=f"{setting.words}; {words}",
     )
+
+
+def certain(belief: Belief) -> Futures:
+    """Return the one future in which all clients are as fast as expected, and live."""
+    return Futures(belief.step_w[None], np.full((1, len(belief.clients)), np.inf))
 
 
 def _screened(

@@ -183,6 +183,14 @@ def test_replay_is_between_fluid_bound_and_unsteered_bound() -> None:
     assert fluid_s(asked, STEADY)[0] <= seconds[0] <= cover_s(plan, STEADY)[0, 0] + longest
 
 
+@pytest.mark.parametrize(("clients", "known"), [(50, False), (1, False), (1, True)])
+def test_guess_without_history_is_compared_at_equal_speeds(clients: int, known: bool) -> None:
+    links = Speeds({"client 0": Speed("client 0", 1.0, 0.5, rounds=9)} if known else {})
+    advice = advise(question(clients, 4), links, rng())
+    assert advice.over_uncoded == pytest.approx(1.0)
+    assert advice.over_fluid == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("clients", [20, 44])
 def test_uploads_that_queue_for_slots_are_cut_into_blocks(clients: int) -> None:
     """Equal uplinks of 2 s, of which two run at a time; with many clients not all are replayed."""
