@@ -51,6 +51,7 @@ IDLE_S: Final = 0.25  # between checks of the lease, and of a request to leave, 
 CROSSING_S: Final = (
     1.0  # after a skipped round, for the next one to continue the work of a client that leaves
 )
+STAYS_S: Final = 7 * 86_400.0  # that a client stays whose script has left: no exchange is forced for it
 LEFT: Final = "it was asked to leave"
 ENDS_BYTES: Final = 4 * LARGEST_PACKET  # of the lines by which an exchange ends, at most
 OF_WORK: Final = (Skip, Take, Continue, Reveal, Repair)  # commands about work that was given before
@@ -113,6 +114,9 @@ class ClientLoop:
             else:
                 joined = joined or self._join(session, client)
             idle = self.engine.idle
+            if idle and joined and self.engine.has_left and not self._has_said_so:
+                self._has_said_so = True  # no round waits for it; it stays to hand in what it has
+                session.send(Leaving(0.0, client, STAYS_S))
             command = session.receive((IDLE_S if joined else START_S) if idle else 0.0)
             if command is not None:
                 self._carry_out(session, command)

@@ -112,6 +112,11 @@ class Engine(ABC):
         return self.layout.size if self.layout is not None else 0
 
     @property
+    def has_left(self) -> bool:
+        """Whether it trains no more in this session, as its script has left the run."""
+        return False
+
+    @property
     def start(self) -> Start | None:
         """The starting point of the present work, if there is work and its model."""
         work = self._work

@@ -82,6 +82,11 @@ class LocalEngine(Engine):
         return self._loop.initial()
 
     @property
+    def has_left(self) -> bool:
+        """Whether it trains no more in this session, as its script has left the run."""
+        return self._loop.has_left
+
+    @property
     def idle(self) -> bool:
         """Whether a step would do nothing until a command comes."""
         waits = self._queued or self._asked is not None or self._awaits_score or self._leaves
@@ -255,6 +260,8 @@ class LocalEngine(Engine):
         if self._current is None and reached < goal:
             self._open(work, reached)
         if reached < goal and not self._progress.count(goal):
+            if self._loop.has_left:
+                self.leave()
             return None
         if self._progress.reached < goal:
             return None

@@ -45,6 +45,11 @@ class LocalLoop(ABC):
     is_costly = False  # finished work is worth a write at once: another machine would have to repeat it
 
     @property
+    def has_left(self) -> bool:
+        """Whether it trains no more in this session; what it has done can be handed in."""
+        return False
+
+    @property
     @abstractmethod
     def layout(self) -> Layout | None:
         """The layout of the model's vector; None while it is not known yet."""

@@ -55,6 +55,7 @@ class PlainEngine:
         self.error: Exception | None = None
         self.left = 0
         self.has_work = True
+        self.has_left = False
         self.event: Progress | Fetched = Progress(0.0, "x", 1, 0, 4, 0.5, 8, 1.0, 0.5)
 
     def leave(self) -> None:
@@ -289,6 +290,17 @@ def test_leaving_client_answers_until_its_round_is_closed(link) -> None:
         link.event(Lost)  # at once, not after the session's grace time
         link.eventually(lambda: ended)
         assert ended == [LEFT]
+
+
+def test_client_whose_script_has_left_says_so_and_stays(link) -> None:
+    """No round waits for its steps; it hands in what it has, and no exchange is forced for it."""
+    with serving(link) as (engine, client, ended):
+        given_work(link, client)
+        engine.has_left = True
+        assert link.event(Leaving).grace_s > 86_400
+        link.listener.send(Reveal(client, 1, 0, "coded", Mix((0,), ((1.0, 2.0),))))
+        assert link.event(Codeword).round == 1
+        assert not ended
 
 
 def test_leaving_client_takes_no_new_work(link) -> None:

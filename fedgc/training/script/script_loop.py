@@ -56,6 +56,11 @@ class ScriptLoop(LocalLoop):
     # ---- what is trained
 
     @property
+    def has_left(self) -> bool:
+        """Whether the script has left the run; if it hands in at its exit, its exit status decides."""
+        return self._left and not (self._at_exit and self._script.is_running)
+
+    @property
     def layout(self) -> Layout | None:
         """The layout that the script announced, also while it is started again; looks for it before."""
         if not self._is_known:

@@ -176,6 +176,27 @@ def test_leaving_script_hands_in_its_steps(make: Make, fault: str):
         begin(loop, work(target=8, round_=2))
 
 
+@pytest.mark.parametrize("fault", ["leave", "end"])
+def test_steps_of_leaving_script_are_reported_without_waiting(make: Make, tmp_path: Path, fault: str):
+    """The client says that it leaves, so that the round does not wait for steps that cannot come."""
+    if fault == "end":
+        text = "m = torch.nn.Linear(2, 1)\nfed = fedgc.join(m, samples=3)\nfor _ in range(4): fed.step()"
+        loop = ready(make(script(tmp_path, text)))
+    else:
+        loop = ready(make(adding("--fault", "leave", "--fault-at", 3)))
+    engine = LocalEngine(
+        loop, RunConfig(script="script.py"), Trajectories(ClientCache(1_000_000, tmp_path), None)
+    )
+    engine.load(0, np.zeros(engine.size, np.float32))
+    engine.handle(work(target=8))
+    assert not engine.has_left
+    end = time.monotonic() + WAIT_S
+    while not isinstance(report := engine.step(), Report):
+        assert time.monotonic() < end, "the engine reports nothing"
+    assert (report.steps, engine.has_left, engine.idle) == (3, True, True)
+    assert answered(engine, Reveal("north", 1, 0, "local", None)).report.steps == 3
+
+
 def test_output_never_blocks_script_and_its_log_is_bounded(make: Make, tmp_path: Path):
     loop = ready(make(adding("--fault", "print")))
     begin(loop, work(target=5))
