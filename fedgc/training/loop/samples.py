@@ -16,18 +16,27 @@ class Counted(IntEnum):
 
 
 def samples_of(loader: object) -> tuple[int, Counted]:
-    """Return how many samples a loader's dataset has, and how ranks count them.
+    """Return how many samples a loader's dataset has, or its part of it, and how ranks count them.
 
     Raises:
-        BadTask: The loader is empty or has no length.
+        BadTask: The loader is empty or has no dataset of known length: its own length is a number of batches.
     """
     how = Counted.DIVIDED if divides(loader) else Counted.OWN
-    lengths = [_length_of(each) for each in (getattr(loader, "dataset", None), loader)]
-    for length in filter(None, lengths):
-        return length, how
-    if 0 in lengths:
+    dataset = _length_of(getattr(loader, "dataset", None))
+    if dataset:
+        return _length_of_subset(loader) or dataset, how
+    if 0 in (dataset, _length_of(loader)):
         raise BadTask("steps: saw a loader without a batch, needed at least one")
-    raise BadTask(f"steps: saw a {type(loader).__name__} without a length, needed fedgc.join(samples=...)")
+    seen = f"a {type(loader).__name__} without a dataset of known length"
+    raise BadTask(f"steps: saw {seen}, needed fedgc.join(samples=...)")
+
+
+def _length_of_subset(loader: object) -> int | None:
+    """Return how many samples a loader's sampler chooses once and for all, as SubsetRandomSampler does."""
+    batches = getattr(loader, "batch_sampler", None)
+    samplers = (getattr(batches, "sampler", None), getattr(loader, "sampler", None))
+    chosen = (_length_of(getattr(each, "indices", None)) for each in samplers)
+    return next(filter(None, chosen), None)
 
 
 def _length_of(counted: object) -> int | None:

@@ -61,9 +61,10 @@ def join(
         validate: Scores a common model on data of this client: `validate(model)` returns figures by name. It
             is called in evaluation mode and without gradients. A figure `samples` weighs the others.
         samples: How many samples this client trains on, in total over all its processes. Its update is
-            weighted by it. By default the length of the loader's dataset. With several processes, a dataset
-            that the loader divides among them (`DistributedSampler`, Accelerate) is counted once; without
-            that each process has data of its own, and the lengths are added.
+            weighted by it. By default the length of the loader's dataset, or of its subset with a
+            `SubsetRandomSampler`. With several processes, a dataset that the loader divides among them
+            (`DistributedSampler`, Accelerate) is counted once; without that each process has data of its
+            own, and the lengths are added.
         private: Names of tensors that stay on this client, as patterns (`["head.*", "*.bn.*"]`). Frozen
             tensors that match may differ from those of other clients.
         optimizer: Its state is kept when the script or its client leaves or the server ends, and loaded when

@@ -2,7 +2,17 @@
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from fedgc.errors import BadTask
 from fedgc.training.loop.ranks import started_as
@@ -35,15 +45,37 @@ def test_loader_with_distributed_sampler_divides_its_dataset():
 
 @pytest.mark.parametrize(
     "loader",
-    [DataLoader(DATA, 2), DataLoader(DATA, 2, shuffle=True), DataLoader(CountedStream(), 2), list(range(10))],
+    [
+        DataLoader(DATA, 2),
+        DataLoader(DATA, 2, shuffle=True),
+        DataLoader(CountedStream(), 2),
+        DataLoader(DATA, 2, sampler=WeightedRandomSampler([1.0] * 10, 4)),
+        DataLoader(DATA, 2, sampler=RandomSampler(DATA, num_samples=4)),
+    ],
 )
 def test_other_loader_has_data_of_its_own(loader):
     assert samples_of(loader) == (10, OWN)
 
 
-def test_loader_of_stream_without_length_needs_samples():
-    with pytest.raises(BadTask, match=r"saw a DataLoader without a length, needed fedgc.join\(samples=...\)"):
-        samples_of(DataLoader(Stream(), 2))
+@pytest.mark.parametrize(
+    "loader",
+    [
+        DataLoader(DATA, 2, sampler=SubsetRandomSampler([0, 3, 5])),
+        DataLoader(DATA, batch_sampler=BatchSampler(SubsetRandomSampler([0, 3, 5]), 2, drop_last=False)),
+        DataLoader(Subset(DATA, [0, 3, 5]), 2),
+    ],
+)
+def test_samples_of_subset_are_counted(loader):
+    """The usual ways to split one dataset between clients."""
+    assert samples_of(loader) == (3, OWN)
+
+
+@pytest.mark.parametrize("loader", [DataLoader(Stream(), 2), [torch.zeros(4, 1)] * 3])
+def test_loader_without_known_dataset_needs_samples(loader):
+    name = type(loader).__name__
+    needed = rf"saw a {name} without a dataset of known length, needed fedgc.join\(samples=...\)"
+    with pytest.raises(BadTask, match=needed):
+        samples_of(loader)
 
 
 @pytest.mark.parametrize("loader", [[], DataLoader(TensorDataset(torch.zeros(0, 1)), 2)])

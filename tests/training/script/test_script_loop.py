@@ -270,7 +270,7 @@ Path({str(tmp_path / "said")!r}).write_text("\\0".join(said))
     said = (tmp_path / "said").read_text().split("\0")
     for needed, seen in zip(
         (
-            "which matches no tensor of the model", "a loader without a batch", "without a length",
+            "which matches no tensor of the model", "a loader without a batch", "of known length",
             "needed samples=", "saw a second call in this process",
         ),
         said,
