@@ -110,6 +110,9 @@ class Wanted:
         return replace(self, clients=had.clients, superlink=had.superlink, own=had.own, keys=had.keys)
 
 
+AFTER: Final = "the run is over; the scripts of clients have up to 60 s to test and save their models"
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """A SuperLink and, if its federation is of this machine, how to look after its processes."""
@@ -373,6 +376,7 @@ def host_of(wanted: Wanted, console: Console, run: str) -> Iterator[Host]:
         with local.LocalFederation(nodes) as federation:
             console.print(local.exposure(federation.address), soft_wrap=True, markup=False, highlight=False)
             yield Host(federation.superlink, federation.leave, federation.restart_ended)
+            federation.await_clients(lambda: console.print(AFTER, highlight=False))
         return
     with tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
         found = named(wanted.superlink, Path(folder))

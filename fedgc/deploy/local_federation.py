@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -45,6 +45,8 @@ SUPERLINK: Final = "superlink"  # the name of its process here
 START_S: Final = 60.0  # a SuperLink that does not listen by then never will
 SERVER_APP: Final = "flwr-serverapp"
 STOP_S: Final = 30.0  # for a server that is asked to end
+SOON_S: Final = 2.0  # in which most clients have ended after a run
+AFTER_S: Final = 75.0  # in which all have: longer than a script has for itself after the run
 END_S: Final = 10.0  # for a SuperNode to end, once its client has left
 POLL_S: Final = 0.05
 EXEC_POLL_S: Final = 0.5  # between a SuperExec's polls for work: all of a fleet are on this machine
@@ -291,6 +293,21 @@ class LocalFederation:
                 self._supervisors[name].wait(max(0.0, end - time.monotonic()))
             _let_go(supervisor := self._supervisors.pop(name))
             supervisor.wait()
+
+    def await_clients(self, said: Callable[[], object]) -> None:
+        """Wait after a run for clients that have not ended: a script may test or save its model.
+
+        `said` is called if that is not over within a moment. A client ends its script after its own limit.
+        """
+        soon, end = (time.monotonic() + each for each in (SOON_S, AFTER_S))
+        while any(self._serves(name) for name in self.nodes) and time.monotonic() < end:
+            if time.monotonic() >= soon:
+                said()
+                soon = end
+            time.sleep(POLL_S)
+
+    def _serves(self, name: str) -> bool:
+        return any(supervision.CLIENT_APP in supervision.command_of(pid) for pid in self.pids(name))
 
     @contextmanager
     def stopping(self) -> Iterator[None]:

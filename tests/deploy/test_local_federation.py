@@ -1,12 +1,16 @@
 """Test the ports and names of a local federation."""
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from fedgc.deploy import local_federation
 from fedgc.deploy.local_federation import PORTS, PORTS_EACH, LocalFederation, Node, free_port
 from fedgc.errors import BadSetting
+from fedgc.processes import supervision
 
 
 def test_program_port_is_free_and_outside_ephemeral_range() -> None:
@@ -24,3 +28,29 @@ def test_program_port_is_free_and_outside_ephemeral_range() -> None:
 def test_node_named_superlink_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="needed another"):
         LocalFederation([Node("superlink")], folder=tmp_path)
+
+
+WAITING = """
+import pathlib, sys, time
+while not pathlib.Path(sys.argv[2]).exists():
+    time.sleep(0.01)
+pathlib.Path(sys.argv[3]).write_text("saved")
+"""
+
+
+def test_clients_may_end_their_scripts_after_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a script does that tests and saves its model after the loop."""
+    monkeypatch.setattr(local_federation, "SOON_S", 0.0)
+    go, saved = tmp_path / "go", tmp_path / "saved"
+    federation = LocalFederation([Node("north")], folder=tmp_path / "federation")
+    command = [sys.executable, "-c", WAITING, supervision.CLIENT_APP, str(go), str(saved)]
+    program = [sys.executable, supervision.__file__, *command]
+    supervisor = subprocess.Popen(program, stdin=subprocess.PIPE)
+    federation._supervisors["north"] = supervisor
+    try:
+        while not federation.pids("north"):
+            assert supervisor.poll() is None, "it has ended before its program was seen"
+        federation.await_clients(go.touch)
+        assert saved.read_text() == "saved"
+    finally:
+        federation.close()
