@@ -9,6 +9,9 @@ close together, so a false one is bounded tightly. Without a center, in the firs
 norm (Sun et al., arXiv 1911.07963). One or two updates are bounded by the distances of the last
 round that had more.
 
+Buffers are bounded by a distance of their own, from those of the common model: a false variance would be a
+small part of the distance of all numbers, and a mean that continues in the last direction overshoots.
+
 If the server evaluates models, an outlier without which they are better is left out, and one with which they
 are better may be `WIDER` times as far (`outlier_check`).
 """
@@ -62,6 +65,7 @@ class BoundedMean(AggregationRule):
         self._parts: dict[str, float] = {}  # of updates that do not count in full
         self._outliers: Mapping[str, float] = {}
         self._benefits = Benefits()
+        self._apart: BoundedMean | None = None  # of the buffers, which have no center
         self._candidate: _Candidate | None = None  # for the check of this round
         self._check: OutlierCheck | None = None
 
@@ -72,6 +76,10 @@ class BoundedMean(AggregationRule):
 
     def add(self, client: str, weight: float, update: Vector) -> None:
         """Hold the update, or add it to the sum if enough others have been measured."""
+        if self.buffers:
+            self._apart = self._apart or BoundedMean(factor=self._factor)
+            self._apart.add(client, weight, update[-self.buffers :])
+            update = update[: -self.buffers]
         distance = self._distance(update)
         if not math.isfinite(distance):  # the last mean was not, so that the server has left it out
             self._center, self._before, self._moved = None, [], _moved(self._distances)
@@ -97,20 +105,34 @@ class BoundedMean(AggregationRule):
         mean, weight = self._sum, self._weight
         distances, room = self._distances, self._room
         self._outliers = {client: part for client, part in self._parts.items() if part < OUTLIER}
-        candidate = self._candidate
+        candidate, buffers = self._candidate, self._of_buffers() if weight else None
         self.clear()
         if mean is None or not weight:
             self._benefits.clear()  # it may be that all updates are of clients that are left out
             raise Refused("aggregator bounded-mean: saw updates of weight 0, needed more than 0")
         difference = candidate.difference(mean, weight, self._center) if candidate is not None else None
         self._center = self._mean(mean, weight, room)
+        if buffers is not None:
+            mean = np.concatenate([mean, buffers])
         if candidate is not None and difference is not None:
             length = math.sqrt(squared_length(lambda part, _: mean[part], mean.size))
             client, counts = candidate.update.client, candidate.counts
+            difference = np.pad(difference, (0, mean.size - difference.size))
             self._check = OutlierCheck(client, counts, difference, length)
         if len(_moved(distances)) >= FEWEST:
             self._before = distances
         self._moved = _moved(self._before)
+        return mean
+
+    def _of_buffers(self) -> Vector | None:
+        """Return the mean update of the buffers; it is no center of the next round."""
+        if self._apart is None:
+            return None
+        mean = self._apart.result()
+        self._apart._center = None
+        outliers = self._apart.outliers.items()
+        parts = {client: min(part, self._outliers.get(client, 1.0)) for client, part in outliers}
+        self._outliers = {**self._outliers, **parts}
         return mean
 
     def _mean(self, total: Vector, weight: float, room: Vector | None) -> Vector:
@@ -132,7 +154,9 @@ class BoundedMean(AggregationRule):
         """Return the center, the distances of the last round, and what checks have shown."""
         if self._center is None:
             return {}
-        return {"center": self._center, "before": np.array(self._before), **self._benefits.memory()}
+        apart = {} if self._apart is None else {"apart": np.array(self._apart._before)}
+        before = np.array(self._before)
+        return {"center": self._center, "before": before, **apart, **self._benefits.memory()}
 
     def recall(self, memory: Mapping[str, NDArray[Any]]) -> None:
         """Continue with this center."""
@@ -140,6 +164,9 @@ class BoundedMean(AggregationRule):
             self._center, self._before = memory["center"], memory["before"].tolist()
             self._moved = _moved(self._before)
             self._benefits.recall(memory)
+        if "apart" in memory:
+            self._apart = BoundedMean(factor=self._factor)
+            self._apart._before = memory["apart"].tolist()
 
     @property
     def check(self) -> OutlierCheck | None:
@@ -154,6 +181,8 @@ class BoundedMean(AggregationRule):
         """Discard the updates of a round; the center stays."""
         self._held, self._sum, self._weight, self._distances, self._parts = [], None, 0.0, [], {}
         self._room, self._candidate, self._moved = None, None, _moved(self._before)
+        if self._apart is not None:
+            self._apart.clear()
 
     def _bound_of(self, moved: Sequence[float]) -> float:
         """Return the bound, of sorted distances above 0; of two clients neither can be outvoted."""

@@ -76,6 +76,12 @@ class AggregationRule(ABC):
         """
         return {}
 
+    buffers: int = 0
+    """How many numbers of an update, the last ones, are those of buffers; set before the first round.
+
+    Buffers, such as the running statistics of batch normalisation, are no sums of steps.
+    """
+
     checks: bool = False
     """Whether the server evaluates models, and so can answer a `check`; set before the first round."""
 

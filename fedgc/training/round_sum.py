@@ -19,7 +19,7 @@ from fedgc.aggregators import AggregationRule, OutlierCheck, Shapes, result_of
 from fedgc.codes import RunningSum
 from fedgc.config import RunConfig
 from fedgc.errors import ExtensionFailed
-from fedgc.fragments import fragment_number, fragment_of, numbers_of
+from fedgc.fragments import buffers_in, fragment_number, fragment_of, numbers_of
 from fedgc.guards import guarded
 from fedgc.messages import Add
 from fedgc.training.flat import Vector
@@ -56,8 +56,10 @@ class RoundSum:
             [config.new_rule() for _ in range(rules)] if self.private is None else [self.private]
         )
         self._checks = checks and config.check_outliers != "off" and config.fragments == 1
-        for rule in self._rules:
+        for number, rule in enumerate(self._rules):
             rule.checks = self._checks
+            fragment = fragment_of(number, config.fragments, size)
+            rule.buffers = buffers_in(fragment, size, size - self._buffers.start)
         self._updates = 0  # that the rule has taken in this round
         self._outliers: Mapping[str, float] = {}
         self._sum: RunningSum | None = None  # of codewords, once there is one

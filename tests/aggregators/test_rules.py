@@ -58,6 +58,35 @@ def test_bounded_mean_measures_from_last_mean():
     assert list(rule.outliers) == ["client 3"]
 
 
+def test_bounded_mean_bounds_buffers_by_themselves():
+    """One number of a buffer is false: it is bounded by the buffers of others, and the parameters count."""
+    rule = make_rule("bounded-mean", "factor=2")
+    rule.buffers = 2
+    parameters, buffers = [30, 40], [0.3, 0.4]
+    for _ in range(3):  # from the common model, also once there is a last mean
+        mean = result(
+            rule, [*parameters, *buffers], [*parameters, *buffers], [*parameters, 0, 0], [30, 40, 0, 9]
+        )
+        np.testing.assert_allclose(mean, [30, 40, 0.6 / 4, (0.8 + 1) / 4], rtol=1e-6)
+        assert list(rule.outliers) == ["client 3"]
+
+
+def test_bounded_mean_of_buffers_alone_is_bounded():
+    """As that of a fragment without parameters."""
+    rule = make_rule("bounded-mean", "factor=2")
+    rule.buffers = 2
+    np.testing.assert_allclose(result(rule, [3, 4], [0, 5], [60, 80]), [9 / 3, 17 / 3], rtol=1e-6)
+
+
+def test_bounded_mean_goes_on_with_bound_of_buffers():
+    rule, other = (make_rule("bounded-mean", "factor=2") for _ in range(2))
+    rule.buffers = other.buffers = 2
+    result(rule, *honest(4, 6))
+    other.recall(rule.memory())
+    few = [np.float32(50) * each for each in honest(2, 6, seed=1)]
+    np.testing.assert_array_equal(result(rule, *few), result(other, *few))
+
+
 def test_bounded_mean_of_similar_updates_is_weighted_mean():
     updates, weights = honest(5, 50), [1.0, 2.0, 3.0, 4.0, 5.0]
     expected = np.average(updates, axis=0, weights=weights)

@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 from fedgc.config import RunConfig
+from fedgc.fragments import fragment_of
 from fedgc.messages import Add
+from fedgc.plugins import available
+from fedgc.training.next_model import NextModel
 from fedgc.training.round_sum import RoundSum
 
 PARAMETERS, BUFFERS = 3, 2
@@ -47,3 +50,28 @@ def test_buffers_of_models_without_clients_are_forgotten(total: RoundSum):
     for version in range(6):
         total.begin(version, vector(0.0, float(version)), SHAPES, oldest=max(0, version - 2))
     assert sorted(total._known) == [3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "rule", [each for each in available("fedgc.aggregators") if each != "lora-mixed-ranks"]
+)
+@pytest.mark.parametrize("fragments", [1, 4])
+def test_no_client_makes_variance_negative(rule: str, fragments: int):
+    config = RunConfig(aggregator=rule, fragments=fragments, link="session")
+    total, variances = RoundSum(config, SIZE, parameters=PARAMETERS), [slice(PARAMETERS, SIZE)]
+    server, model = NextModel(config, PARAMETERS, SIZE, variances), vector(5.0, 0.3)
+    rng = np.random.default_rng(0)
+    for version in range(12):
+        total.begin(version, model, SHAPES)
+        part = fragment_of(version, fragments, SIZE)
+        for client in range(6):
+            update = model - vector(5.0, 0.3) + vector(1.0, 0.01) * rng.normal(size=SIZE).astype(np.float32)
+            if not client:
+                update[-1] += 1e3
+            total.add(Add(str(client), 1, 0, (1.0,)), update[part].astype(np.float32))
+        mean = total.mean(6.0, version)
+        assert mean is not None
+        model, _ = server.apply(model, mean, version)
+        assert (model[PARAMETERS:] >= 0).all()
+    if rule != "weighted-mean":
+        assert model[PARAMETERS:].tolist() == pytest.approx([0.3, 0.3], abs=0.1)
