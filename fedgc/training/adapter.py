@@ -15,6 +15,7 @@ from typing import Any, Final
 from torch import nn
 
 from fedgc.messages import Adapter, Layout
+from fedgc.training.flat import plain_name
 from fedgc.training.frozen import frozen_digest
 
 PREFIX: Final = "base_model.model."  # of the names in a file of PEFT
@@ -56,7 +57,7 @@ def _saved(module: nn.Module, adapter: str) -> dict[str, str]:
     kept = get_peft_model_state_dict(module, state, adapter, save_embedding_layers=False)
     names = {id(each): name for name, each in state.items()}
     prefix = "" if isinstance(module, PeftModel) else PREFIX
-    return {names[id(each)]: prefix + name for name, each in kept.items()}
+    return {plain_name(names[id(each)]): prefix + plain_name(name) for name, each in kept.items()}
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:

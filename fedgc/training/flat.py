@@ -65,9 +65,8 @@ class FlatModel:
         self._copies = Float32Copies()
         self.size = self.layout.size
         sent = {*tensors.buffers, *tensors.private}
-        self.unsent: Mapping[str, Tensor] = {
-            name: each for name, each in module.named_buffers() if name not in sent
-        }
+        buffers = {plain_name(name): each for name, each in module.named_buffers()}
+        self.unsent: Mapping[str, Tensor] = {n: each for n, each in buffers.items() if n not in sent}
 
     def read(self) -> Vector:
         """Return a copy of the vector."""
@@ -257,6 +256,15 @@ class ExchangedTensors:
         )
 
 
+def plain_name(name: str) -> str:
+    """Return the name that a tensor has without torch.compile, which may wrap any part of a module.
+
+    >>> plain_name("encoder._orig_mod.weight")
+    'encoder.weight'
+    """
+    return name.replace("_orig_mod.", "")
+
+
 def exchanged_tensors(module: nn.Module, private: Sequence[str] = ()) -> ExchangedTensors:
     """Return the tensors of a module by what becomes of them.
 
@@ -273,16 +281,18 @@ def exchanged_tensors(module: nn.Module, private: Sequence[str] = ()) -> Exchang
         (['weight'], ['bias'])
     """
     saved = set(module.state_dict(keep_vars=True))
-    trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
+    trained = {plain_name(name): each for name, each in module.named_parameters() if each.requires_grad}
     buffers = {
-        name: each for name, each in module.named_buffers() if name in saved and each.is_floating_point()
+        plain_name(name): each
+        for name, each in module.named_buffers()
+        if name in saved and each.is_floating_point()
     }
     for name, tensor in (trained | buffers).items():
         if nn.parameter.is_lazy(tensor):
             raise BadTask(f"task: {name} of the model has no shape yet, needed a model that is fully built")
         if str(tensor.dtype).removeprefix("torch.") not in FLOATS:
             raise BadTask(f"task: {name} of the model is {tensor.dtype}, needed one of {', '.join(FLOATS)}")
-    frozen = [name for name, each in module.named_parameters() if not each.requires_grad]
+    frozen = [plain_name(name) for name, each in module.named_parameters() if not each.requires_grad]
     kept = _matched(trained | buffers, private, frozen)
     parameters = {name: each for name, each in trained.items() if name not in kept}
     if not parameters:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedgc.errors import BadTask
 from fedgc.processes.available import available_cores
+from fedgc.training.flat import plain_name
 
 MOST_THREADS: Final = 8
 PIECE_BYTES: Final = 1 << 26  # copied from a device at a time
@@ -37,7 +38,7 @@ def frozen_digest(module: nn.Module, private: Sequence[str] = ()) -> str:
         >>> frozen_digest(module), len(frozen_digest(module.requires_grad_(False)))
         ('', 64)
     """
-    frozen = {name: each for name, each in module.named_parameters() if not each.requires_grad}
+    frozen = {plain_name(name): each for name, each in module.named_parameters() if not each.requires_grad}
     bound = [name for name in frozen if not any(fnmatchcase(name, pattern) for pattern in private)]
     for name in bound:
         if nn.parameter.is_lazy(frozen[name]) or frozen[name].is_meta:

@@ -2,8 +2,8 @@
 
 It holds the trainable parameters in the module's order, then the floating-point buffers that belong to the
 module's state. Frozen parameters, integer buffers and private tensors are not in it. Wrappers (DDP,
-torch.compile) are removed first, so names are those of the plain module. A module sharded by `fully_shard`
-(FSDP2) is gathered and scattered by the functions of torch.distributed.checkpoint.
+torch.compile, also of parts) are removed, so names are those of the plain module. A module sharded by
+`fully_shard` (FSDP2) is gathered and scattered by the functions of torch.distributed.checkpoint.
 
 Tensors of half precision have float32 copies (`training/float32_copies.py`): the vector holds their values.
 """
@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from fedgc.errors import BadTask
 from fedgc.training.adapter import announced_layout
-from fedgc.training.flat import Vector, exchanged_tensors
+from fedgc.training.flat import Vector, exchanged_tensors, plain_name
 from fedgc.training.float32_copies import HALF, Float32Copies
 from fedgc.training.loop.float32_steps import step_in_float32
 from fedgc.training.loop.ranks import Ranks
@@ -134,10 +134,8 @@ class ModelState:
         A trainer that moves the module to a device after `join` replaces its buffers, and on some devices its
         parameters.
         """
-        found: dict[str, Tensor] = {
-            **dict(self.module.named_parameters(remove_duplicate=False)),
-            **dict(self.module.named_buffers(remove_duplicate=False)),
-        }
+        named = (self.module.named_parameters, self.module.named_buffers)
+        found = {plain_name(name): each for of in named for name, each in of(remove_duplicate=False)}
         for name in names:
             if name not in found:
                 raise BadTask(

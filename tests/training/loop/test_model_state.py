@@ -48,3 +48,27 @@ def test_tensor_that_is_gone_is_named():
     module[0] = nn.Sequential(module[0])
     with pytest.raises(BadTask, match=r"saw a model without 0\.weight, which it had at fedgc\.join"):
         state.read(filled(state, 0.0))
+
+
+def test_compiled_part_keeps_names_of_plain_module():
+    plain, compiled = ModelState(parts()), ModelState(parts())
+    model = compiled.module
+    model[0] = torch.compile(model[0], backend="eager")
+    again = ModelState(model, private=["2.*"])
+    assert compiled.layout == plain.layout
+    assert (list(again.private), len(again.layout.tensors)) == (["2.weight", "2.bias"], 6)
+    compiled.bind()
+    plain.bind()
+    assert compiled.layout == plain.layout, "also the digest of what is frozen"
+    vector = np.arange(compiled.layout.size, dtype=np.float32)
+    compiled.write(vector, Ranks())
+    read = np.zeros_like(vector)
+    compiled.read(read)
+    np.testing.assert_array_equal(read, vector)
+
+
+def parts() -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), nn.Linear(2, 2), nn.Linear(2, 1))
+    model[0][0].requires_grad_(requires_grad=False)
+    return model
