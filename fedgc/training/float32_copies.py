@@ -107,11 +107,12 @@ def _replace(optimizer: Steps, pairs: list[tuple[Tensor, Tensor]]) -> None:
     """Put each second tensor into an optimizer in the place of the first."""
     new = {id(old): each for old, each in pairs}
     for group in optimizer.param_groups:
-        group["params"] = [new.get(id(each), each) for each in group["params"]]
+        group["params"][:] = [new.get(id(each), each) for each in group["params"]]  # LBFGS keeps the list,
     state = optimizer.state
     for old, each in pairs:
-        if old in state:
-            state[each] = {name: _float32(value) for name, value in state.pop(old).items()}
+        if old in state:  # and the state, while it calls the closure
+            state[each] = kept = state.pop(old)
+            kept.update({name: _float32(value) for name, value in kept.items()})
 
 
 def _float32(value: Any) -> Any:  # noqa: ANN401  any entry of an optimizer's state

@@ -236,3 +236,35 @@ def test_running_statistics_in_half_precision_keep_full_values():
     vector = np.linspace(0.1, 0.9, flat.size, dtype=np.float32)
     flat.write(vector)
     assert np.array_equal(flat.read(), vector)
+
+
+def test_model_that_is_converted_after_join_steps_in_float32():
+    """As Lightning does with precision="bf16-true", when it begins to fit."""
+    module = weight(torch.float32)
+    with joined(module) as state:
+        module.bfloat16()
+        trained(module, torch.optim.SGD(module.parameters(), lr=RATE))
+        np.testing.assert_allclose(read(state), FIRST - STEPS * RATE, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("line_search", [None, "strong_wolfe"])
+def test_lbfgs_on_half_precision_converges(line_search):
+    """It keeps its own list of parameters and its state while it calls the closure."""
+    torch.manual_seed(0)
+    module = nn.Linear(4, 1).to(torch.bfloat16)
+    inputs = torch.randn(64, 4)
+    targets = inputs.sum(dim=1, keepdim=True)
+    optimizer = torch.optim.LBFGS(module.parameters(), lr=0.5, line_search_fn=line_search)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(module(inputs.bfloat16()).float(), targets)
+        loss.backward()
+        return loss
+
+    with joined(module):
+        first = optimizer.step(closure).item()
+        for _ in range(4):
+            last = optimizer.step(closure).item()
+    assert (first > 1.0, last < 1e-2) == (True, True)
+    assert len(optimizer.state) == 1

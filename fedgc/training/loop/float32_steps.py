@@ -14,7 +14,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.hooks import RemovableHandle
 
-from fedgc.training.float32_copies import Float32Copies
+from fedgc.training.float32_copies import HALF, Float32Copies
 
 
 def step_in_float32(
@@ -28,6 +28,8 @@ def step_in_float32(
     """
 
     def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+        if not _steps_on_half(optimizer):
+            return None
         changed = _with_closure(args, kwargs, lambda closure: around(optimizer, closure))
         copies.begin_step(optimizer, tensors())
         return changed
@@ -43,6 +45,11 @@ def step_in_float32(
         copies.end_step()
 
     return register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)
+
+
+def _steps_on_half(optimizer: Optimizer) -> bool:
+    """Whether an optimizer has a parameter of half precision; a trainer may convert the model late."""
+    return any(each.dtype in HALF for group in optimizer.param_groups for each in group["params"])
 
 
 def _with_closure(

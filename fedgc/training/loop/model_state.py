@@ -51,7 +51,7 @@ class ModelState:
             None  # of adapters of mixed ranks: the components that are not trained here
         )
         trained = (*tensors.parameters.items(), *tensors.private.items())
-        self._half: Final = tuple(name for name, each in trained if each.requires_grad and each.dtype in HALF)
+        self._trained: Final = tuple(name for name, each in trained if each.requires_grad)
         self._copies: Final = Float32Copies()
 
     def bind(self, rank: int = 0) -> None:
@@ -66,13 +66,13 @@ class ModelState:
 
     def step_in_float32(self) -> tuple[RemovableHandle, ...]:
         """Have optimizers step on float32 copies of parameters of half precision; return the hooks."""
-        if not self._half or self.sharded:
+        if self.sharded:
             return ()
-        return step_in_float32(self._copies, lambda: self._live(self._half))
+        return step_in_float32(self._copies, lambda: self._live(self._trained))
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         """Load the state of an optimizer, in float32 where it steps in float32."""
-        with self._copies.stepping(optimizer, self._live(self._half)):
+        with self._copies.stepping(optimizer, self._live(self._trained)):
             optimizer.load_state_dict(state)
 
     def read(self, into: Vector | None) -> None:
