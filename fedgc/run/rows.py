@@ -13,6 +13,7 @@ from fedgc.round.scheduler import WorkSummary
 from fedgc.run.chunk_table import Holdings
 
 ALL_LEFT: Final = "all clients have left"
+NAMED: Final = 3  # clients in a remark
 NOTHING: Final = ("empty", "aborted")  # outcomes without any finished work
 
 
@@ -75,10 +76,23 @@ def _remarks(over: Round) -> Iterator[str]:
         yield f"{late} updates of earlier rounds" if late > 1 else "1 update of an earlier round"
     if part := statistics.counted_in_part:
         yield f"{len(part)} chunks count in part, the first is {part[0]}: updates far longer than usual"
+    if without := _without_model(over):
+        more = f" and {len(without) - NAMED} more" if len(without) > NAMED else ""
+        yield f"the model was still on its way to {', '.join(without[:NAMED])}{more}"
     if statistics.disputed:
         clients_w = sorted({w for disputing in statistics.disputed.values() for w in disputing})
         clients = ", ".join(plan.clients[w] for w in clients_w)
         yield f"replicas of {len(statistics.disputed)} chunks differ among {clients}: unknown whose are wrong"
+
+
+def _without_model(over: Round) -> list[str]:
+    """Return the clients that a round with a sum has ended without, as their model takes longer."""
+    roster = over.roster
+    if over.outcome not in SUMMED:
+        return []
+    loading = over.loading - roster.deaf  # of those nothing is known before they report
+    awaited = (w for w in sorted(roster.live) if not over.statistics.counted[w])
+    return [over.plan.clients[w] for w in awaited if over.plan.clients[w] in loading]
 
 
 def _client_row(over: Round, w: int) -> ClientRow:

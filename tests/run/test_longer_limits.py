@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fedgc.history import RoundRow, Speed, Speeds
 from fedgc.messages import Held
@@ -23,7 +24,7 @@ def played(
     step_s: float,
     known_bytes_s: float | None = None,
     up_s: float = 0.5,
-    down_s: float = 0.5,
+    down_s: float | NDArray[np.float64] = 0.5,
     **settings: object,
 ) -> tuple[list[RoundRow], str]:
     """Simulate a run; return its rows, and why it ended. All clients are known to be alike."""
@@ -105,3 +106,15 @@ def test_run_of_hanging_clients_ends():
     rows, reason = played(work="coded", known_step_s=None, step_s=1e6)
     assert [round(row.working_s / 600) for row in rows] == [1, 4, 6, 6, 6]
     assert reason.endswith("3 rounds in a row gave nothing")
+
+
+def test_client_whose_model_takes_longer_than_rounds_is_named():
+    down_s = np.array([0.5, 0.5, 0.5, 20.0])
+    rows, _ = played(
+        work="local", placement="private", quorum=0.5, known_step_s=None, step_s=0.1, down_s=down_s
+    )
+    assert len(rows) == 8
+    for row in rows:
+        assert [bool(each.counted) for each in row.clients] == [True, True, True, False]
+        assert row.reason.endswith("; the model was still on its way to client 3")
+        assert {each.failure for each in row.clients} == {""}, "it is asked behind its model"

@@ -358,6 +358,8 @@ class VirtualClock:
             self.downloads.keep_behind(w, command)
 
     def _send(self, w: int, command: Reveal | Repair) -> None:
+        if self.downloads.keep_behind(w, command):
+            return
         if self._fleet[w].local:
             self._leave(w)  # the answer stops it
         said = _answer(self._fleet[w], command, self.now)

@@ -2,8 +2,10 @@
 
 from typing import Final
 
-from fedgc.messages import Skip, Take, Work
+from fedgc.messages import Repair, Reveal, Skip, Take, Work
 from fedgc.sim.clock.server_link import Line, Pipe
+
+Behind = Skip | Take | Reveal | Repair  # commands that may come before the model
 
 
 class Downloads:
@@ -11,7 +13,7 @@ class Downloads:
 
     def __init__(self, line: Line) -> None:
         self.pipe: Final = Pipe(line)
-        self._known: dict[int, tuple[Work, float, list[Skip | Take]]] = {}  # since when, and what waits
+        self._known: dict[int, tuple[Work, float, list[Behind]]] = {}  # since when, and what waits
 
     def begin(self, now: float, w: int, work: Work, down_s: float) -> None:
         """Send the model of this work, which takes so long on the client's own link."""
@@ -23,7 +25,7 @@ class Downloads:
         """The versions of the models in transit."""
         return {work.version for work, _, _ in self._known.values()}
 
-    def ended(self, w: int) -> tuple[Work, float, list[Skip | Take]]:
+    def ended(self, w: int) -> tuple[Work, float, list[Behind]]:
         """Return the work whose model is here, since when it was sent, and the commands that waited."""
         return self._known.pop(w)
 
@@ -33,7 +35,9 @@ class Downloads:
             self.pipe.drop(now, w)
             del self._known[w]
 
-    def keep_behind(self, w: int, command: Skip | Take) -> None:
-        """Queue a command for work whose model is in transit; drop others, which came too late."""
-        if w in self._known and self._known[w][0].round == command.round:
+    def keep_behind(self, w: int, command: Behind) -> bool:
+        """Queue a command for work whose model is in transit; return whether there is such work."""
+        waits = w in self._known and self._known[w][0].round == command.round
+        if waits:
             self._known[w][2].append(command)
+        return waits
