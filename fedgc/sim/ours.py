@@ -57,6 +57,7 @@ class Fedgc:
     """fedgc with `pieces` chunks per client and `replicas` replicas; blocks CHOSEN lets each round choose.
 
     `planner` makes the planner of a run, which then chooses the replicas, and the blocks if they are CHOSEN.
+    A client that dies is lost after `grace_s`: at once beside baselines, which notice failures at once too.
     """
 
     replicas: int
@@ -65,6 +66,7 @@ class Fedgc:
     obeys: Obeys = Obeys.ALL
     short: bool = False
     planner: Callable[[RunConfig], Planner] | None = None
+    grace_s: float = 0.0
     exact: ClassVar[bool] = True  # up to the rounding of its wire
 
     @property
@@ -142,7 +144,7 @@ class Simulation:
         client_model = ArrayClientModel(lambda number: scenario[number - 1], [1.0 / policy.pieces] * chunks)
         config = policy.config(clients, len(scenario), line)
         steered = policy.obeys is Obeys.ALL
-        terms = Terms(1, 4 * NUMBERS, line, config.grace_s, steered=steered, watch=watch)
+        terms = Terms(1, 4 * NUMBERS, line, policy.grace_s, steered=steered, watch=watch)
         self._names = [f"client {w}" for w in range(clients)]
         self._clock = VirtualClock(self._names, client_model, terms, held)
         known = speeds if planner else None  # fixed settings share out the work without

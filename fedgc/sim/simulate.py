@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from fedgc.config import RunConfig
 from fedgc.errors import BadPlacement, BadSetting, nearest
 from fedgc.sim.catalogue import baselines, find, ours
 from fedgc.sim.clock import MODELS, Conditions, Line, Scenario, Span
@@ -26,6 +27,7 @@ from fedgc.sim.traces import read_links, read_names, read_table
 MEGABYTE: Final = 1_000_000
 USUAL_CLIENTS: Final = 200
 USUAL_REPLICAS: Final = 4
+GRACE_S: Final = RunConfig().grace_s  # until a server takes a client that has died for lost
 SHORT: Final = 50  # rounds below which one process is used
 Played = tuple[tuple[Result, ...], tuple[Span, ...]]  # every round; spans of the last, if watched
 
@@ -103,10 +105,11 @@ class Request:
     def chosen(self, clients: int) -> tuple[Policy, ...]:
         """Return the policies to compare on so many clients; fedgc alone by default."""
         replicas = self.replicas or min(USUAL_REPLICAS, clients)
-        mine = Fedgc(replicas, self.pieces, self.blocks)
+        mine = Fedgc(replicas, self.pieces, self.blocks, grace_s=GRACE_S)
         if not self.policies:
             return (mine, *baselines(replicas)) if self.beside else (mine,)
-        found = find(self.policies, [mine, *baselines(replicas), *ours(replicas, 1)])
+        others = [replace(each, grace_s=GRACE_S) for each in ours(replicas, 1) if isinstance(each, Fedgc)]
+        found = find(self.policies, [mine, *baselines(replicas), *others])
         if mine not in found and (self.pieces > 1 or self.blocks):
             seen = f"{self.pieces} chunks each and {self.blocks} blocks for {found[0].name}"
             raise BadSetting(f"policies: saw {seen}, needed fedgc {mine.obeys.value}, or neither of both")
