@@ -108,7 +108,10 @@ class Failed:
 
 @value
 class Progress:
-    """A client has trained a chunk to `reached` steps since the last common model, in `seconds` in total."""
+    """A client has trained a chunk to `reached` steps since the last common model, in `seconds` in total.
+
+    `model_norm` is that of the common model: replicas may differ by the rounding of its numbers.
+    """
 
     now: Amount
     client: Client
@@ -120,6 +123,7 @@ class Progress:
     squared_norm: Amount
     loss: Loss
     sketch: tuple[float, ...] = ()
+    model_norm: Amount = 0.0
 
     def __post_init__(self) -> None:
         if self.sketch:

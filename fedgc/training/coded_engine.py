@@ -259,6 +259,7 @@ class CodedEngine(Engine):
             squared_norm=measured.squared_norm,
             loss=trajectory.losses / trajectory.reached,
             sketch=measured.sketch,
+            model_norm=measured.model_norm,
         )
 
     def _measured(self, chunk: int, work: Work) -> Measure:

@@ -4,6 +4,7 @@ See `flat` for the definition. Only `end` is stored; the update is computed from
 the codeword needs memory, and the update of local work none.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -24,10 +25,11 @@ Rows = Sequence[Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Squared norm and sketch of the mean step, update / samples."""
+    """Squared norm and sketch of the mean step, update / samples, and the norm of the model before it."""
 
     squared_norm: float
     sketch: tuple[float, ...]
+    model_norm: float
 
 
 def update_of(start: Vector, end: Vector, samples: int) -> Vector:
@@ -58,7 +60,7 @@ class MeanUpdate:
 
 def measure(start: Vector, end: Vector, samples: int, sign_key: int) -> Measure:
     """Measure the mean step, or raise TaskFailed if the update is not finite."""
-    squared_norm, sketch = 0.0, Sketch(sign_key)
+    squared_norm, squared_start, sketch = 0.0, 0.0, Sketch(sign_key)
     room = min(BLOCK, start.size)
     narrow, wide, squares = np.empty(room, np.float32), np.empty(room), np.empty(room)
     harmless = (HUGE / 2 / samples) ** 2
@@ -74,7 +76,8 @@ def measure(start: Vector, end: Vector, samples: int, sign_key: int) -> Measure:
             _check_fits(update_of(begin, over, samples), first)
         sketch.add(step)
         squared_norm += squared
-    return Measure(squared_norm, sketch.numbers())
+        squared_start += float(np.square(begin, out=squares[: begin.size], dtype=np.float64).sum())
+    return Measure(squared_norm, sketch.numbers(), math.sqrt(squared_start))
 
 
 def _check_fits(update: Vector, first: int) -> None:

@@ -1,10 +1,11 @@
 """Agreement among replicas of a chunk: which are equal, and which clients are wrong.
 
 All replicas of a chunk update are one vector up to rounding (same model, batches and random seed on every
-holder), and each report has a sketch of it, 16 random projections. A replica whose sketch is far from the
-first one's is not counted: hardware breaks, and memory flips. If a third replica agrees with the excluded
-one, the first was wrong, and the verdict turns. A single replica cannot be judged; nor can the vector itself
-be checked against its sketch, for which clients of one site are trusted.
+holder), and each report has a sketch of it, 16 random projections. The rounding is that of the model's
+numbers, however short the update is: near a minimum on its data it is much of it. A replica whose sketch is
+far from the first one's is not counted: hardware breaks, and memory flips. If a third replica agrees with the
+excluded one, the first was wrong, and the verdict turns. A single replica cannot be judged; nor can the
+vector itself be checked against its sketch, for which clients of one site are trusted.
 
 Two replicas that differ do not show which is wrong, so the second client is not blamed. A client is blamed
 for a chunk once at least two clients, and a majority, agree on another replica, or if it sends no sketch
@@ -31,6 +32,7 @@ from fedgc.messages import Progress
 
 COPIES_AGREE: Final = 1e-2  # largest distance of two sketches of one vector, relative to the longer
 NOTHING: Final = 1e-12  # shorter sketches belong to an empty update
+ROUNDING: Final = 16 * 2.0**-24  # times the model's norm: of float32, in some steps on other hardware
 MANY: Final = 2  # clients: more than one false client
 
 
@@ -233,5 +235,7 @@ def _distance(first: Progress, second: Progress) -> float | None:
     size = max(math.hypot(*first.sketch), math.hypot(*second.sketch))
     if size <= NOTHING:
         return None
-    apart = math.dist(first.sketch, second.sketch) / size
-    return apart if apart > COPIES_AGREE else None
+    apart = math.dist(first.sketch, second.sketch)
+    if apart <= ROUNDING * min(first.model_norm, second.model_norm):  # a false norm is no excuse
+        return None
+    return apart / size if apart > COPIES_AGREE * size else None

@@ -1,5 +1,7 @@
 """Test agreement of replicas: the first is accepted until two others agree on something else."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -162,6 +164,16 @@ def test_tolerance_is_relative():
     replicas = ReplicaAgreement()
     replicas.hear(0, 0, copy(tuple(1e6 * each for each in ONE)))
     assert replicas.hear(0, 1, copy(tuple(1e6 * (1 + 0.9 * COPIES_AGREE) for _ in ONE))).agrees
+
+
+@pytest.mark.parametrize(("model_norms", "agrees"), [((2.0, 2.0), True), ((0.0, 1e12), False)])
+def test_short_updates_may_differ_by_rounding_of_model(model_norms, agrees):
+    """The update is as short as the rounding of weights near 1; no client alone can claim a long model."""
+    replicas, ulp = ReplicaAgreement(), 2.0**-23
+    sketches = (20 * ulp,) * 16, (20.3 * ulp,) * 16
+    for w, (sketch, norm) in enumerate(zip(sketches, model_norms, strict=True)):
+        verdict = replicas.hear(0, w, replace(copy(sketch), model_norm=norm))
+    assert verdict.agrees == agrees
 
 
 def test_replica_without_sketch_is_outvoted_by_one_with_sketch():
