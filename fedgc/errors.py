@@ -14,6 +14,7 @@ FedgcError
 │   └── Unexpected         an exception that the code did not foresee, at the edge of a peer or a file
 ├── NotRecoverable     these codewords do not determine the sum
 ├── TaskFailed         the user's task raised while it trained
+│   └── ChunkFailed        the samples of a chunk cannot be loaded
 ├── ExtensionFailed    a rule or a gate raised, or returned no mean update or no decision
 └── EdgeFailed         a disk, a network or another program failed
     └── NotNow             it is about to work again
@@ -107,6 +108,14 @@ class NotRecoverable(FedgcError):
 
 class TaskFailed(FedgcError):
     """The user's task raised while it trained."""
+
+
+class ChunkFailed(TaskFailed):
+    """The samples of a chunk, called `name`, cannot be loaded."""
+
+    def __init__(self, message: str, name: str = "") -> None:
+        super().__init__(message)
+        self.name = name
 
 
 class ExtensionFailed(FedgcError):

@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import Final
 
 from fedgc.config import RunConfig
-from fedgc.messages import Joined
+from fedgc.messages import Failed, Joined
 from fedgc.round.masked.key_agreement import KeyAgreement
 from fedgc.round.plan import Fleet, Plan
 from fedgc.run.chunk_table import MOST_PRIVATE, Holdings
 from fedgc.run.departures import Departures
 from fedgc.run.outputs import RunState
+
+RETRY_AFTER: Final = 20  # rounds
 
 
 class Clients:
@@ -32,6 +34,8 @@ class Clients:
         self.departures: Final = Departures()
         self._size: Final = size
         self._keys: Final = keys
+        self._leaves_out: Final = config.work == "local" and config.placement == "private"
+        self._fails: dict[str, dict[int, int]] = {}  # chunks that a client could not load, and in which round
         self._fleet: Fleet | None = None  # until one of the clients, or the members have changed
 
     @property
@@ -56,8 +60,12 @@ class Clients:
         if self._fleet is None:
             deaf = any(not joined.live for joined in self.present.values())
             there = self.present.keys() if self._keys is None else set(self._keys.members)
-            held = self.holdings.present
-            holds = {client: held[client] for client in sorted(self.staying) if client in there}
+            held, fails = self.holdings.present, self._fails
+            holds = {
+                client: held[client].difference(fails.get(client, ()))
+                for client in sorted(self.staying)
+                if client in there
+            }
             self._fleet = Fleet(holds, self.holdings.chunks, self._size, deaf)
         return self._fleet
 
@@ -67,6 +75,7 @@ class Clients:
         A plan leaves out chunks that differ from what others announce.
         """
         self.present[event.client] = event
+        self._fails.pop(event.client, None)
         self.changed()
         return self.holdings.announced(event.client, event.holds).refused
 
@@ -75,6 +84,26 @@ class Clients:
         self.present.pop(client, None)
         self.holdings.lost(client)
         self.changed()
+
+    def failed(self, event: Failed, number: int) -> None:
+        """Give a client of local work, which trains on its chunks together, no chunk that it cannot load.
+
+        It keeps its last chunk, and gets the others again after some rounds, or when it joins anew.
+        """
+        held = self.holdings.present.get(event.client, frozenset())
+        failed = held.intersection(event.chunks)
+        known = self._fails.get(event.client, {})
+        if self._leaves_out and failed and held - failed - known.keys():
+            self._fails[event.client] = known | dict.fromkeys(failed, number)
+            self.changed()
+
+    def retry(self, number: int) -> None:
+        """Give clients the chunks again that they could not load some rounds ago."""
+        for client, known in list(self._fails.items()):
+            left = {chunk: failed for chunk, failed in known.items() if number - failed < RETRY_AFTER}
+            if left != known:
+                self._fails[client] = left
+                self.changed()
 
     def changed(self) -> None:
         """Make a new fleet for the next plan: a client is leaving, or others are members."""

@@ -32,6 +32,7 @@ from fedgc.messages import (
     Deal,
     Enrolled,
     Event,
+    Failed,
     Fetched,
     Joined,
     Leaving,
@@ -70,7 +71,7 @@ from fedgc.run.speeds import MeasuredSpeeds
 __all__ = ["CHECK_BYTES", "Append", "Apply", "Chose", "Finished", "Output", "Run", "RunParts", "RunState"]
 
 NOT_OF_ROUNDS: Final = frozenset({Enrolled, Advert, Deal, Published, Fetched})
-OF_RUNS: Final = frozenset({Joined, Leaving, Lost, Codeword, Loaded, Fetched})
+OF_RUNS: Final = frozenset({Joined, Leaving, Lost, Failed, Codeword, Loaded, Fetched})
 SPENT: Final = "its sum was asked for and made no new model; no site masks one model for two sums"
 
 
@@ -173,6 +174,8 @@ class Run:
                 self._carried = self._carried.without(event.client)
             case Leaving():
                 self._clients.changed()
+            case Failed():
+                self._clients.failed(event, self.number)
             case Loaded() | Fetched() | Codeword() if event.client in self._clients.present:
                 self.speeds.heard(event)
                 self._up_bytes += event.size_bytes if isinstance(event, Codeword) else 0
@@ -330,6 +333,7 @@ class Run:
         """Make a new plan if the old one no longer fits, then give work to the clients of the round."""
         outputs: list[Output] = []
         keys = self._key_agreement
+        self._clients.retry(self.number)
         fleet = self._clients.fleet
         before = self._plans.present
         try:

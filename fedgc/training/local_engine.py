@@ -7,11 +7,12 @@ reports again and waits. A request for the update stops the loop at the end of i
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from fedgc.codecs import EXACT, codec_of, naming
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, EdgeFailed, FedgcError
+from fedgc.errors import BadMessage, ChunkFailed, EdgeFailed, FedgcError
 from fedgc.fragments import buffers_in, fragment_of
 from fedgc.large_vectors import Readable
 from fedgc.messages import (
@@ -247,7 +248,10 @@ class LocalEngine(Engine):
             if not awaited:
                 raise error
             return Scored(0.0, UNNAMED, self._scoring, 1, (), str(error)[:LONGEST_REASON])
-        return self._abandon(LOCAL_TRAJECTORY, self._work, error)
+        failed = self._abandon(LOCAL_TRAJECTORY, self._work, error)
+        if not isinstance(error, ChunkFailed):
+            return failed
+        return replace(failed, chunks=tuple(at for at, name in self._work.names if name == error.name))
 
     def _collect_scores(self) -> None:
         busy = self._fragments == 1 and (self._queued or self._leaves or self._asked is not None)

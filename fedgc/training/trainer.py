@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadTask, TaskFailed, words_of
+from fedgc.errors import BadTask, ChunkFailed, TaskFailed, words_of
 from fedgc.messages import LARGEST_AMOUNT, LONGEST_DIGEST, Held, Layout, Pool, Scored
 from fedgc.training.account_file import AccountFile
 from fedgc.training.adapter import announced_layout
@@ -116,7 +116,7 @@ class Trainer:
                 f"saw chunks {', '.join(names)}, needed each once: the privacy of a record counts it once"
             )
         if names not in self._loaded:
-            self._loaded[names] = concatenated([self._chunk(name) for name in names])
+            self._loaded[names] = concatenated([self._read(name) for name in names])
         if self.records is not None:
             self.records.begin(len(self._loaded[names]))
         return len(self._loaded[names])
@@ -146,6 +146,12 @@ class Trainer:
     def unload_others(self, needed: Collection[tuple[str, ...]]) -> None:
         """Unload the samples of all but these sets of chunks."""
         self._loaded = {names: each for names, each in self._loaded.items() if names in needed}
+
+    def _read(self, name: str) -> Samples:
+        try:
+            return self._chunk(name)
+        except Exception as error:  # the task's code may raise anything
+            raise ChunkFailed(words_of(error), name) from error
 
     def _chunk(self, name: str) -> Samples:
         if name not in self.sizes:

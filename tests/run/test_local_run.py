@@ -520,3 +520,21 @@ def test_restarted_client_is_asked_again_for_kept_steps():
     (work,) = [work for work in fleet.of(Work)[4:] if not work.order]
     assert work.client == "a"
     assert [reveal.client for reveal in fleet.asked] == ["a"]
+
+
+def test_client_that_cannot_load_chunk_goes_on_with_others():
+    """Chunk 1 is damaged wherever it lies; clients get it again after 20 rounds."""
+    fleet, tried = Fleet(shared=True, rounds=24, gate="every", min_clients=3), []
+    while not fleet.run.finished:
+        number = fleet.run.number
+        for client in CLIENTS:
+            if 1 in dict(fleet.names[client]) and fleet.clients[client].round == number:
+                fleet.say(Failed(fleet.now, client, number, "a damaged chunk", (1,)))
+                tried.append(number)
+        fleet.do_a_round()
+    rows = [each.row for each in fleet.of(Append)]
+    assert [row.round for row in rows] == list(range(1, 25))
+    assert set(tried) <= {1, 2, 3, 4, 21, 22, 23, 24}
+    assert {1, 21} <= set(tried)
+    assert {(row.outcome, row.counted_samples) for row in rows[4:20]} == {("synced", 3 * SAMPLES)}
+    assert {row.known_samples for row in rows} == {4 * SAMPLES}

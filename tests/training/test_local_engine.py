@@ -204,7 +204,7 @@ def test_client_ahead_is_stopped_at_once_and_meets_next_target(bench, small):
     np.testing.assert_array_equal(way, walked(bench, small, PLAIN, 6))
 
 
-def test_failure_names_client_and_no_chunk(bench, small):
+def test_failure_to_load_names_chunk(bench, small):
     def broken(name):
         if name == "c1":
             raise OSError("the disk is gone")
@@ -214,8 +214,18 @@ def test_failure_names_client_and_no_chunk(bench, small):
     engine.handle(local(bench))
     (failed,) = bench.drain(engine)
     assert isinstance(failed, Failed)
-    assert failed.chunks == ()
+    assert failed.chunks == (1,)
     assert failed.reason == "local work, step 1: OSError: the disk is gone"
+
+
+def test_failure_to_train_names_no_chunk(bench, small):
+    def broken(module, batch):
+        raise ValueError("no loss")
+
+    engine = bench.engine(replace(small, loss=broken), PLAIN)
+    engine.handle(local(bench))
+    (failed,) = bench.drain(engine)
+    assert (failed.chunks, failed.reason) == ((), "local work, step 1: ValueError: no loss")
 
 
 def test_update_of_coded_work_is_not_requested(bench, small):
