@@ -61,7 +61,8 @@ class Departures:
         if decision.sync or too_soon or not self._deadline.hurried:
             return decision
         self.forced = True
-        return decide(replace(reports, forced=self.reason))
+        decision = decide(replace(reports, forced=self.reason))  # so that the gate knows of it
+        return replace(decision, sync=True, reason=self.reason)
 
     @property
     def reason(self) -> str:
