@@ -4,8 +4,11 @@ MLflow's telemetry is disabled.
 """
 
 import os
+import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from posixpath import normpath
 from typing import Any, Final
 
 from fedgc.errors import EdgeFailed, Unusable, words_of
@@ -16,6 +19,7 @@ EXPERIMENT: Final = "fedgc"
 TAG: Final = "fedgc.run.machine"
 BATCH: Final = 1000  # measures in one request to a tracking server
 RETRIES: Final = "2"  # the default is seven, which takes minutes without a server
+REFUSED: Final = re.compile(r"[^\w.\- :/]")
 _STATES: Final = {"completed": "FINISHED", "failed": "FAILED", "stopped": "KILLED", "running": "RUNNING"}
 
 
@@ -49,8 +53,6 @@ def _logged(
     rounds: Iterable[Round],
     scored: Mapping[int, Mapping[str, float]],
 ) -> str:
-    from mlflow.entities import Metric, Param
-
     known = client.get_experiment_by_name(EXPERIMENT)
     experiment = known.experiment_id if known else client.create_experiment(EXPERIMENT)
     if client.search_runs([experiment], f"tags.`{TAG}` = '{run.run}'", max_results=1):
@@ -59,17 +61,45 @@ def _logged(
     made = client.create_run(
         experiment, began, {TAG: run.run, "fedgc.training.tasks": run.task}, run.run
     ).info.run_id
+    try:
+        _log(client, made, run, rounds, scored)
+    except BaseException:
+        with suppress(Exception):  # the reason is the first error
+            client.delete_run(made)
+        raise
+    return str(made)
+
+
+def _log(
+    client: Any,  # noqa: ANN401  (its type is an extra's)
+    made: str,
+    run: Run,
+    rounds: Iterable[Round],
+    scored: Mapping[int, Mapping[str, float]],
+) -> None:
+    from mlflow.entities import Metric, Param
+
+    began = round(run.started * 1000)
     client.log_batch(made, params=[Param(name, str(value)) for name, value in run.settings.items()])
-    waiting: list[Any] = [Metric(name, value, began, 0) for name, value in scored.get(0, {}).items()]
+    waiting = [Metric(_name(name), value, began, 0) for name, value in scored.get(0, {}).items()]
     for each in rounds:
         row = each.row
         ended = round((row.started + row.working_s + row.collecting_s) * 1000)
         found = {**measures(each), **scored.get(row.round, {})}
-        waiting += [Metric(name, value, ended, row.round) for name, value in found.items()]
+        waiting += [Metric(_name(name), value, ended, row.round) for name, value in found.items()]
         while len(waiting) >= BATCH:
             client.log_batch(made, metrics=waiting[:BATCH])
             del waiting[:BATCH]
     client.log_batch(made, metrics=waiting)
     if run.state != "running":
         client.set_terminated(made, _STATES.get(run.state, "FAILED"), round((run.ended or run.heard) * 1000))
-    return str(made)
+
+
+def _name(figure: str) -> str:
+    """Return a figure's name with `_` in place of each character that MLflow refuses.
+
+    >>> _name("recall@10"), _name("client/north/acc"), _name("/tmp//acc")
+    ('recall_10', 'client/north/acc', '_tmp__acc')
+    """
+    name = REFUSED.sub("_", figure)
+    return name if normpath(name) == name and not name.startswith(("/", "..")) else name.replace("/", "_")

@@ -86,6 +86,22 @@ def test_mlflow_reads_back_settings_and_metrics(told, tmp_path: Path):
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_mlflow_gets_figures_of_any_name_and_no_half_of_run(told, tmp_path: Path):
+    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
+
+    place = tmp_path / "mlflow.db"
+
+    def broken():
+        yield from list(told.rounds())[:1]
+        raise ConnectionError("gone")
+
+    with pytest.raises(EdgeFailed, match="gone"):
+        log_run(told.run(), broken(), str(place))
+    made = log_run(told.run(), told.rounds(), str(place), {1: {"client/north/recall@10": 0.5}})
+    client = mlflow.MlflowClient(f"sqlite:///{place}")
+    assert [each.value for each in client.get_metric_history(made, "client/north/recall_10")] == [0.5]
+
+
 def test_invalid_mlflow_location_gives_one_line(told, tmp_path: Path):
     pytest.importorskip("mlflow", reason="mlflow is not installed")
     (tmp_path / "text").write_text("no database\n" * 100)
