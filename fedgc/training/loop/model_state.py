@@ -9,6 +9,7 @@ Tensors of half precision have float32 copies (`training/float32_copies.py`): th
 """
 
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 import numpy as np
@@ -76,8 +77,13 @@ class ModelState:
             optimizer.load_state_dict(state)
 
     def read(self, into: Vector | None) -> None:
-        """Copy the tensors into the vector. All ranks call it; only rank 0 has a vector."""
+        """Copy the tensors into the vector. All ranks call it; only rank 0 has a vector.
+
+        Raises:
+            BadTask: A parameter that was frozen is trained now.
+        """
         live = self._live(self._names)
+        self._check_trained()
         tensors: Mapping[str, Any] = self._gathered() if _sharded(live) else live
         if into is not None:
             if self._common is not None:
@@ -143,6 +149,19 @@ class ModelState:
                     "fedgc.join after the model is complete"
                 )
         return {name: found[name] for name in names}
+
+    def _check_trained(self) -> None:
+        """Raise BadTask if a parameter that is not exchanged is trained."""
+        known = {*self._trained, *self._names}
+        for name, each in self.module.named_parameters():
+            if each.requires_grad and plain_name(name) not in known and not self._is_private(name):
+                raise BadTask(
+                    f"fedgc: saw {plain_name(name)} trained, which was frozen at fedgc.join and is not "
+                    "exchanged; needed requires_grad=True before the call of all that is trained at any time"
+                )
+
+    def _is_private(self, name: str) -> bool:
+        return any(fnmatchcase(plain_name(name), pattern) for pattern in self._private_patterns)
 
     def _gathered(self) -> Mapping[str, Any]:
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict

@@ -129,6 +129,7 @@ class TrainingLoop:
         )
         self._place = Action(Do.STEP)
         self._steps = 0  # since the common model; outside a federation since the start
+        self._epoch: int | None = None  # of the last pass over a loader
         self._is_stepping = False  # `step` was called, outside a federation
         self._ended = False
         self._settings = RunConfig() if environment is None else environment.config()
@@ -184,7 +185,7 @@ class TrainingLoop:
 
         Args:
             loader: Anything that can be iterated several times. If it has a `sampler.set_epoch`, that is
-                called before each pass.
+                called before each pass but the first, unless the script has called it itself.
 
         Raises:
             BadTask: The loader is empty, or the number of samples is unknown.
@@ -196,17 +197,18 @@ class TrainingLoop:
             self._samples, self._how_counted = samples_of(loader)
         if not self.step():
             return
-        epoch = 0
+        had_batches = False
         while True:
-            _set_epoch(loader, epoch)
+            self._epoch = _next_epoch(loader, self._epoch)
             batch = _NOTHING
             for batch in loader:
                 yield batch
                 if not self.step():
                     return
             if batch is _NOTHING:
-                raise BadTask("steps: saw a loader without a batch, needed at least one")
-            epoch += 1
+                seen, needed = ONCE if had_batches else NO_BATCH
+                raise BadTask(f"steps: saw a loader {seen}, needed {needed}")
+            had_batches = True
 
     def _alone(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """Pass once over the loader, outside a federation."""
@@ -418,6 +420,7 @@ class TrainingLoop:
         if state:
             with suppress(ValueError, KeyError):  # of another model
                 self._state.load_optimizer(self._optimizer, state)
+            self._keep(with_optimizer=False)  # it is old once a step is done: a crash begins anew
 
     def _keep(self, *, with_optimizer: bool) -> None:
         environment = self._environment
@@ -440,13 +443,20 @@ class _Nothing:
 
 
 _NOTHING: Final[Any] = _Nothing()
+NO_BATCH: Final = ("without a batch", "at least one")
+ONCE: Final = ("that can be passed over once", "one such as a DataLoader")
 
 
-def _set_epoch(loader: object, epoch: int) -> None:
-    for name in ("sampler", "batch_sampler"):
-        set_epoch = getattr(getattr(loader, name, None), "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(epoch)
+def _next_epoch(loader: object, last: int | None) -> int | None:
+    """Return the epoch of the next pass; set it, unless the script has set another since the last pass."""
+    found: list[Any] = [getattr(loader, name, None) for name in ("sampler", "batch_sampler")]
+    samplers = [each for each in found if hasattr(each, "set_epoch")]
+    own = next((each.epoch for each in samplers if isinstance(getattr(each, "epoch", None), int)), None)
+    if last is None or (own is not None and own != last):
+        return own or 0
+    for each in samplers:
+        each.set_epoch(last + 1)
+    return last + 1
 
 
 def _leave_at_sigterm(loop: TrainingLoop) -> None:

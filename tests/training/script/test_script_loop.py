@@ -318,6 +318,39 @@ while fed.step():
     assert momenta == [1.0, 1.5]
 
 
+def test_optimizer_begins_anew_after_crash(make: Make, tmp_path: Path):
+    """What an earlier end has kept is old by then."""
+    crash = tmp_path / "crash"
+    text = f"""
+import pathlib
+crash = pathlib.Path({str(crash)!r})
+model = torch.nn.Linear(2, 1, bias=False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.5)
+fed = fedgc.join(model, samples=3, optimizer=optimizer)
+while fed.step():
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if crash.exists():
+        crash.unlink()
+        raise ValueError("a crash")
+    fed.log(loss=optimizer.state[model.weight]["momentum_buffer"].max())
+"""
+    loop = ready(make(script(tmp_path, text)))
+    begin(loop, work(target=2))
+    advanced(loop, 2)
+    loop.close(complete=False)
+    loop = ready(make(script(tmp_path, text)))
+    crash.touch()
+    begin(loop, work(target=2))
+    with pytest.raises(TaskFailed, match="a crash"):
+        advanced(loop, 2)
+    begin(loop, work(target=1))
+    while (advance := loop.advance(0, 1)) is None:
+        pass
+    assert advance.losses == 1.0
+
+
 def test_client_settings_and_places_reach_script(make: Make, tmp_path: Path):
     text = f"""
 fed = fedgc.join(torch.nn.Linear(2, 1), samples=3)
