@@ -91,6 +91,7 @@ class Engine(ABC):
     def __init__(self, config: RunConfig, trajectories: Trajectories) -> None:
         self._config, self._trajectories = config, trajectories
         self.records: RecordPrivacy | None = None  # if the client's records are protected
+        self.has_left = False  # it trains no more in this session, as its script has left the run
         self._models = CommonModels()
         self._work: Work | None = None  # with the round and target of the last Continue
         self._lead: Vector | None = None  # the common part of every step
@@ -110,11 +111,6 @@ class Engine(ABC):
     def size(self) -> int:
         """The length of the model's vector; 0 while it is not known yet."""
         return self.layout.size if self.layout is not None else 0
-
-    @property
-    def has_left(self) -> bool:
-        """Whether it trains no more in this session, as its script has left the run."""
-        return False
 
     @property
     def start(self) -> Start | None:

@@ -83,11 +83,6 @@ class LocalEngine(Engine):
         return self._loop.initial()
 
     @property
-    def has_left(self) -> bool:
-        """Whether it trains no more in this session, as its script has left the run."""
-        return self._loop.has_left
-
-    @property
     def idle(self) -> bool:
         """Whether a step would do nothing until a command comes."""
         waits = self._queued or self._asked is not None or self._awaits_score or self._leaves
@@ -227,6 +222,7 @@ class LocalEngine(Engine):
     # ---- training
 
     def _turn(self) -> EngineEvent | None:
+        self.has_left = self._loop.has_left
         try:
             if self._awaits_score or self._queued:
                 self._collect_scores()

@@ -19,6 +19,7 @@ from fedgc.errors import BadSetting, EdgeFailed, text_of
 from fedgc.processes import supervision
 from fedgc.training.script.reason import reason_of
 
+NOTEBOOK: Final = Path(__file__).with_name("notebook.py")
 READ_BYTES: Final = 1 << 16
 LARGEST_LOG: Final = 8 << 20  # bytes; the older half of twice as much is dropped
 TAIL_BYTES: Final = 1 << 14  # of the output, in which the last line of a traceback is looked for
@@ -31,7 +32,8 @@ END_S: Final = 10.0  # between a request to end and a kill
 def command_of(script: str) -> list[str]:
     """Return the command line that the setting `script` stands for.
 
-    A Python file is run by this Python, a notebook by Jupyter; anything else is a program and its arguments.
+    A Python file is run by this Python, a notebook as by `jupyter execute`; else it is a program and its
+    arguments.
 
     >>> command_of("train.py --lr 0.1")[1:]
     ['train.py', '--lr', '0.1']
@@ -48,7 +50,7 @@ def command_of(script: str) -> list[str]:
     if words[0].endswith(".py"):
         return [sys.executable, *words]
     if words[0].endswith(".ipynb"):
-        return [sys.executable, "-m", "jupyter", "execute", *words]
+        return [sys.executable, "-P", str(NOTEBOOK), *words]
     found = shutil.which(words[0], path=_path(os.environ))
     if found is None:
         raise BadSetting(f"setting script: saw {words[0]!r}, which is not installed here")

@@ -88,3 +88,21 @@ def test_script_that_ends_by_itself_is_given_time(tmp_path: Path):
     script = ScriptProcess(str(path), {}, tmp_path / "log")
     script.end(WAIT_S)
     assert script.ended == 4
+
+
+def test_kernel_of_notebook_listens_on_no_port(tmp_path: Path) -> None:
+    """Kernels that start at the same time would be given the same ports."""
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+    nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
+    cell = """
+from pathlib import Path
+from ipykernel.kernelapp import IPKernelApp
+Path("transport").write_text(IPKernelApp.instance().transport)
+"""
+    path = tmp_path / "train.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)]), path)
+    process = ScriptProcess(f"{path} --timeout=60", {}, tmp_path / "log")
+    eventually(lambda: process.ended is not None, WAIT_S)
+    assert process.ended == 0, process.why_ended()
+    process.end(0.0)
+    assert (tmp_path / "transport").read_text() == "ipc"
