@@ -3,8 +3,8 @@
 Automatic limits follow from measurements, of this run or of earlier ones. Clients may be much slower now: on
 other machines, with a larger model. Then a round ends before anything is finished, nothing is measured in it,
 and the next one would end alike. So the limit that ended it is four times as long in the next round, up to an
-hour, and the round does not count as one that gave nothing. Clients go on with their steps. A limit is the
-plan's own again once a round keeps to it.
+hour. Unless it has waited for `FIRST_DEADLINE_S`, the round does not count as one that gave nothing. Clients
+go on with their steps. A limit is the plan's own again once a round keeps to it.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from fedgc.config import AUTO, RunConfig
 from fedgc.messages import SUMMED
 from fedgc.round.collecting import TOO_SLOW
 from fedgc.round.machine import Round
-from fedgc.round.plan import Plan
+from fedgc.round.plan import FIRST_DEADLINE_S, Plan
 from fedgc.run.rows import NOTHING
 
 LONGEST_S: Final = 3600.0
@@ -23,10 +23,10 @@ GROWTH: Final = 4.0  # a round ends once its work is done, so a limit that is to
 
 
 class Ended(NamedTuple):
-    """Which limits ended a round that gave nothing, in words, and whether one of them is longer now."""
+    """Which limits ended a round that gave nothing, in words, and whether one may have been too short."""
 
     words: str = ""
-    is_longer: bool = False
+    was_short: bool = False
 
 
 class _Limit:
@@ -48,7 +48,7 @@ class _Limit:
         if used_s >= LONGEST_S:
             return Ended(f"{words}, the longest time that a round waits unless {self._setting} is set")
         self.times *= GROWTH
-        return Ended(f"{words}; the next round waits longer", True)
+        return Ended(f"{words}; the next round waits longer", used_s < FIRST_DEADLINE_S)
 
 
 class LongerLimits:
@@ -80,7 +80,7 @@ class LongerLimits:
         if over.outcome not in NOTHING:
             return Ended()
         ended = list(self._reached(over))
-        return Ended("; ".join(each.words for each in ended), any(each.is_longer for each in ended))
+        return Ended("; ".join(each.words for each in ended), any(each.was_short for each in ended))
 
     def _keep_those_needed(self, over: Round) -> None:
         collecting_s = over.closed_at - over.started_at - over.working_s

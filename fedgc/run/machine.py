@@ -435,7 +435,7 @@ class Run:
         self._plans.learn(over, summary, row)
         clients.departures.closed(over.closed_at, forced=over.forced)
         site = self._site
-        excused = limit.is_longer or self._is_left(row) or (site is not None and not site.limit)
+        excused = limit.was_short or self._is_left(row) or (site is not None and not site.limit)
         self._fruitless.closed(over, excused=excused, limit=limit.words)
         if site is not None and over.outcome in SUMMED:
             site.count(over, summary.losses)
