@@ -13,6 +13,7 @@ from fedgc.flower.privacy_account import PrivacyAccount
 from fedgc.flower.validation import Validation
 from fedgc.flower.warn_once import WarnOnce
 from fedgc.links.pieces import Vector
+from fedgc.run.outlier_gain import shows_gains
 
 
 class Evaluations:
@@ -42,7 +43,8 @@ class Evaluations:
         future = self._background.submit("evaluation", round_, self._measure(round_, model()))
         self._under_way.append((round_, future))
         if comparison is not None and self._compared is None and len(self._under_way) == 1:
-            other = self._background.submit("comparison", round_, self._measure(round_, comparison.model()))
+            measure = self._measure(round_, comparison.model())
+            other = self._background.submit("comparison", round_, partial(_compared_with, future, measure))
             self._compared = future, other, comparison
 
     def _measure(self, round_: int, model: Vector) -> Callable[[], Figures]:
@@ -66,3 +68,8 @@ class Evaluations:
             except FedgcError as error:
                 self._warn_once("evaluation", round_, str(error))
             self._validation.evaluated(round_, found)
+
+
+def _compared_with(first: Future[Figures], measure: Callable[[], Figures]) -> Figures:
+    """Return the figures of another model, if those of the first one, which are there, show gains."""
+    return measure() if shows_gains(first.result()) else {}

@@ -6,6 +6,15 @@ from collections.abc import Mapping
 from fedgc.run.figure_names import direction_of
 
 
+def shows_gains(figures: Mapping[str, float]) -> bool:
+    """Whether the name of one of these figures says which values are better.
+
+    >>> shows_gains({"loss": 0.5, "seconds": 1.0}), shows_gains({"seconds": 1.0})
+    (True, False)
+    """
+    return any(map(direction_of, figures))
+
+
 def gain_of(figures: Mapping[str, float], others: Mapping[str, float]) -> float | None:
     """Return how much better the first figures are: by an error if there is one, else by another figure.
 

@@ -31,8 +31,10 @@ def due(present: Choice, history: ClientHistory, before: Speeds, measured_s: Seq
     >>> from fedgc.tuner.history import nothing
     >>> from fedgc.tuner.band import Band
     >>> made = Choice(Setting(1, 1), Speeds(), None, Band(2, 1, 3), trusted=False, known=True, reason="")
-    >>> due(made, nothing([]), Speeds(), [5.0, 2.0]), due(made, nothing([]), Speeds(), [2.0, 5.0, 4.0])
+    >>> due(made, nothing([]), Speeds(), [5.0, 2.0]), due(made, nothing([]), Speeds(), [5.0, 4.0])
     ('', '2 rounds took longer than 3.45 s')
+    >>> due(made, nothing([]), Speeds(), [2.0, 2.0, 2.0])
+    '3 rounds are over since it was made from 0'
     """
     if not present.known:
         return _measured(present, history, before)

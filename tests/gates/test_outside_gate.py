@@ -5,6 +5,7 @@ import pytest
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, ExtensionFailed
+from fedgc.gates.make import gate_named
 from fedgc.sim.clock import MODELS
 from fedgc.sim.training import Job, train
 from tests.outside_package import install
@@ -71,11 +72,12 @@ def config(**changes) -> RunConfig:
         "rounds": 8, "local_steps": 2, "batch_size": 4, "min_clients": 3, "replicas": 1,
         "blocks": 1, "device": "cpu", "gate": "warm", "gate_period": 3, "gate_options": "first=2",
     }  # fmt: skip
-    return RunConfig(**{"work": "coded", **values, **changes})
+    return RunConfig(**{"work": "local", **values, **changes})
 
 
-@pytest.mark.parametrize("work", ["coded", "local"])
-def test_simulated_run_uses_gate_from_outside(outside, work):
+@pytest.mark.parametrize(("work", "measure"), [("coded", "distance"), ("local", "gradient")])
+def test_simulated_run_uses_gate_from_outside(outside, monkeypatch, work, measure):
+    monkeypatch.setattr(gate_named("warm"), "measure", measure)
     scenario = MODELS["homogeneous"](3, 8, np.random.default_rng(0))
     trained = train(Job(TASK, config(work=work), scenario))
     outcomes = [point.row.outcome for point in trained.points]
@@ -120,7 +122,7 @@ def test_gate_without_its_methods_is_named(tmp_path, monkeypatch, name, says):
 
 
 def test_settings_select_gate(outside):
-    local = config(work="local")
+    local = config()
     assert local.measure == "gradient"
     assert local.most_steps == 0  # clients wait at each check
     says = next(says for name, _, says in RunConfig.explained() if name == "gate.name")

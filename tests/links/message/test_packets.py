@@ -97,6 +97,7 @@ def carried_out(
     around = Surroundings(time.monotonic, os.urandom, time.time, log)
     message_server = MessageServer(RUN, driver.common.size, links.heard("messages"), around)
     links.add({"messages": message_server})
+    links.expect(driver.common.size, driver.common.layout.buffer_size)
     carrier = Carrier(message_server, job, tmp_path / "cache", link.identity, site)
     thread = threading.Thread(target=carrier.run)
     thread.start()
