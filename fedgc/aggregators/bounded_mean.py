@@ -58,6 +58,7 @@ class BoundedMean(AggregationRule):
         self._room: Vector | None = None  # of an update that has been entered
         self._held: list[Update] = []
         self._sum: Vector | None = None  # of weighted differences from the center
+        self._whole: Vector | None = None  # the same, and room for the buffers
         self._weight = 0.0
         self._distances: list[float] = []  # of this round
         self._before: list[float] = []  # of the last round that had enough
@@ -78,7 +79,8 @@ class BoundedMean(AggregationRule):
         """Hold the update, or add it to the sum if enough others have been measured."""
         if self.buffers:
             self._apart = self._apart or BoundedMean(factor=self._factor)
-            self._apart.add(client, weight, update[-self.buffers :])
+            if not self._benefits.harms(client):
+                self._apart.add(client, weight, update[-self.buffers :])
             update = update[: -self.buffers]
         distance = self._distance(update)
         if not math.isfinite(distance):  # the last mean was not, so that the server has left it out
@@ -102,7 +104,7 @@ class BoundedMean(AggregationRule):
         if self._held:
             own = _moved(self._distances)
             self._enter_held(self._bound_of(own if len(own) >= FEWEST else _moved(self._before)))
-        mean, weight = self._sum, self._weight
+        mean, whole, weight = self._sum, self._whole, self._weight
         distances, room = self._distances, self._room
         self._outliers = {client: part for client, part in self._parts.items() if part < OUTLIER}
         candidate, buffers = self._candidate, self._of_buffers() if weight else None
@@ -112,8 +114,9 @@ class BoundedMean(AggregationRule):
             raise Refused("aggregator bounded-mean: saw updates of weight 0, needed more than 0")
         difference = candidate.difference(mean, weight, self._center) if candidate is not None else None
         self._center = self._mean(mean, weight, room)
-        if buffers is not None:
-            mean = np.concatenate([mean, buffers])
+        if buffers is not None and whole is not None:
+            whole[mean.size :] = buffers
+            mean = whole
         if candidate is not None and difference is not None:
             length = math.sqrt(squared_length(lambda part, _: mean[part], mean.size))
             client, counts = candidate.update.client, candidate.counts
@@ -180,7 +183,7 @@ class BoundedMean(AggregationRule):
     def clear(self) -> None:
         """Discard the updates of a round; the center stays."""
         self._held, self._sum, self._weight, self._distances, self._parts = [], None, 0.0, [], {}
-        self._room, self._candidate, self._moved = None, None, _moved(self._before)
+        self._whole, self._room, self._candidate, self._moved = None, None, None, _moved(self._before)
         if self._apart is not None:
             self._apart.clear()
 
@@ -209,7 +212,8 @@ class BoundedMean(AggregationRule):
         if part < 1.0 or not counts:
             self._parts[update.client] = part if counts else 0.0
         if self._sum is None:
-            self._sum = np.zeros(update.vector.size, np.float32)
+            self._whole = np.zeros(update.vector.size + self.buffers, np.float32)
+            self._sum = self._whole[: update.vector.size]
         if not counts:
             return
         factor, center = np.float32(update.weight * part), self._center

@@ -84,6 +84,20 @@ def test_harmful_outlier_is_left_out_and_checked_on() -> None:
     np.testing.assert_allclose(mean(rule, 10), by_hand(center, 10, WIDER), rtol=1e-5, atol=1e-5)
 
 
+def test_buffers_of_harmful_outlier_do_not_count() -> None:
+    rule = checking()
+    rule.buffers = 2
+    for seed in range(FEWEST + 3):
+        for w, vector in enumerate(updates(seed)):
+            vector[-2:] = 5.0 if w == 3 else 1.0
+            rule.add(f"client {w}", WEIGHTS[w], vector)
+        found = rule.result()
+        assert found is not None
+        assert found.size == SIZE
+        assert (found[-2:] == 1.0).all() == (seed >= FEWEST)
+        rule.checked(FAR, -0.1)
+
+
 def test_helpful_outlier_is_bounded_less() -> None:
     rule, center = after_checks(0.1)
     found = mean(rule, 9)
