@@ -81,7 +81,7 @@ def allowed(table: dict[str, object]) -> dict[str, object]:
     if isinstance(table.get("replicas"), int) and table.get("blocks", 1) > table["replicas"]:
         table.pop("blocks")
     if (
-        table.get("gate", "auto") in ("auto", "drift")
+        table.get("gate", "auto") in ("auto", "drift", "loss-change")
         and table.get("gate_budget", 0.3) * table.get("min_gap", 1) > 1
     ):
         table.pop("min_gap")

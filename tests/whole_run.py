@@ -462,6 +462,8 @@ class Server:
         self.checked += 1
 
     def _append(self, row: RoundRow) -> None:
+        if self.rows and self.rows[-1].outcome == "stopped":  # all had left; the round begins again
+            self.rows.pop()
         assert row.round == (self.rows[-1].round + 1 if self.rows else 1), (
             row.round,
             [(r.round, r.outcome) for r in self.rows],

@@ -127,7 +127,7 @@ def plain(said: Event | None) -> Event | None:
     """Remove the results of training and the texts."""
     match said:
         case Progress():
-            return replace(said, squared_norm=1.0, loss=0.0, sketch=())
+            return replace(said, squared_norm=1.0, loss=0.0, sketch=(), model_norm=0.0)
         case Report():
             return replace(said, squared_norm=1.0, loss=0.0)
         case Failed():
