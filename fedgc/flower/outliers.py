@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from fedgc.errors import BadSetting
 from fedgc.flower.job import Job
 from fedgc.flower.warn_once import WarnOnce
 from fedgc.links.pieces import Vector
-from fedgc.run.outlier_gain import gain_of
 from fedgc.training.round_sum import RoundSum
 
 Figures = Mapping[str, float]
@@ -54,10 +54,4 @@ class Outliers:
         check = of.check
         if check is None:
             return None
-
-        def compare(figures: Figures, others: Figures) -> None:
-            gain = gain_of(figures, others)
-            if gain is not None:
-                of.checked(check.client, gain if check.counts else -gain)
-
-        return Comparison(lambda: average(check.alternative(before, after)), compare)
+        return Comparison(lambda: average(check.alternative(before, after)), partial(of.compared, check))

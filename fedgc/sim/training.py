@@ -47,7 +47,7 @@ from fedgc.messages import (
 )
 from fedgc.processes.temporary_folder import temporary_folder
 from fedgc.run.machine import Append, Apply, Finished, Run, RunParts
-from fedgc.run.outlier_gain import gain_of, shows_gains
+from fedgc.run.outlier_gain import shows_gains
 from fedgc.run.planner import Planner
 from fedgc.run.sample_pins import SamplePins
 from fedgc.sim.checkpoint import Checkpoint, Findings, Keeper, Made, Numbers, Part
@@ -443,9 +443,7 @@ class _Training:
         check = self._sum.check if self.model is not before else None
         if check is not None and shows_gains(figures):
             other = self._optimizer.average(check.alternative(before, self.model))
-            gain = gain_of(figures, self._common.evaluate(other))
-            if gain is not None:
-                self._sum.checked(check.client, gain if check.counts else -gain)
+            self._sum.compared(check, figures, self._common.evaluate(other))
         return figures, left_out
 
 

@@ -22,6 +22,7 @@ from fedgc.errors import ExtensionFailed
 from fedgc.fragments import buffers_in, fragment_number, fragment_of, numbers_of
 from fedgc.guards import guarded
 from fedgc.messages import Add
+from fedgc.run.outlier_gain import gain_of
 from fedgc.training.flat import Vector
 from fedgc.training.private_mean import PrivateMean
 
@@ -127,10 +128,14 @@ class RoundSum:
         with guarded(f"aggregation.rule {self._name}", error=ExtensionFailed):
             return self._rules[0].check
 
-    def checked(self, client: str, gain: float) -> None:
-        """Pass on how much better the last model is with the client of a check."""
-        with guarded(f"aggregation.rule {self._name}", error=ExtensionFailed):
-            self._rules[0].checked(client, gain)
+    def compared(
+        self, check: OutlierCheck, figures: Mapping[str, float], others: Mapping[str, float]
+    ) -> None:
+        """Tell the rule how much better the last model is with a client, by its figures and the other's."""
+        gain = gain_of(figures, others)
+        if gain is not None:
+            with guarded(f"aggregation.rule {self._name}", error=ExtensionFailed):
+                self._rules[0].checked(check.client, gain if check.counts else -gain)
 
     @property
     def rules(self) -> Sequence[AggregationRule]:
