@@ -15,8 +15,6 @@ OF_TRAINING = (
     "checkpoint",
 )  # fmt: skip
 
-WITHOUT_EFFECT = (("trace", "model"), ("links", "uplink_mb_s"), ("links", "downlink_mb_s"))
-
 
 def sim(  # noqa: PLR0913, PLR0917  one for each option
     context: typer.Context,
@@ -192,10 +190,11 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
 
 def _effective(context: typer.Context) -> None:
     """Refuse options that have no effect beside others."""
+    from fedgc.sim.sweep_file import WITHOUT_EFFECT  # here, since help must not wait for numpy
+
     for chosen, unused in WITHOUT_EFFECT:
-        if _is_given(context, chosen) and _is_given(context, unused):
-            flags = [f"--{name.replace('_', '-')}" for name in (chosen, unused)]
-            raise Unusable(f"{flags[0]}: saw {flags[1]} beside it, needed one of them")
+        if _is_given(context, chosen) and _is_given(context, unused.replace("-", "_")):
+            raise Unusable(f"--{chosen}: saw --{unused} beside it, needed one of them")
 
 
 def _is_given(context: typer.Context, name: str) -> bool:
