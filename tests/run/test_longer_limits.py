@@ -76,24 +76,21 @@ def test_deadline_grows_until_local_step_is_done():
 
 
 @pytest.mark.parametrize("work", ["local", "coded"])
-def test_upload_deadline_grows_until_updates_come(work):
+@pytest.mark.parametrize(
+    ("link", "reason"),
+    [
+        ({"up_s": 300.0}, "no update came within 68 s; the next round waits longer"),
+        ({"down_s": 100.0}, "clients did not get the model within 4 s; the next round waits longer"),
+    ],
+    ids=["updates", "models"],
+)
+def test_limit_of_transfers_grows_until_they_arrive(work, link, reason):
     placed = {"placement": "private"} if work == "local" else {}
-    rows, reason = played(work=work, known_step_s=0.5, step_s=0.5, known_bytes_s=4e6, up_s=300.0, **placed)
-    assert outcomes(rows)[0] == "empty"
-    assert rows[0].reason == "no update came within 68 s; the next round waits longer"
+    rows, ended = played(work=work, known_step_s=0.5, step_s=0.5, known_bytes_s=4e6, **link, **placed)
+    assert (outcomes(rows)[0], rows[0].reason) == ("empty", reason)
     assert outcomes(rows)[-1] == "synced"
     assert {each.failure for each in rows[-1].clients} == {""}
-    assert reason == "8 rounds are done"
-
-
-@pytest.mark.parametrize("work", ["local", "coded"])
-def test_model_limit_grows_until_models_arrive(work):
-    placed = {"placement": "private"} if work == "local" else {}
-    rows, reason = played(work=work, known_step_s=0.5, step_s=0.5, known_bytes_s=4e6, down_s=100.0, **placed)
-    assert outcomes(rows)[0] == "empty"
-    assert rows[0].reason == "clients did not get the model within 4 s; the next round waits longer"
-    assert outcomes(rows)[-1] == "synced"
-    assert reason == "8 rounds are done"
+    assert ended == "8 rounds are done"
 
 
 def test_limits_of_user_stay_and_are_named():

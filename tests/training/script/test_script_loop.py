@@ -296,8 +296,7 @@ while fed.step():
     np.testing.assert_array_equal(handed(loop), np.full(2, 1 - 8 * 2.0**-14, np.float32))
 
 
-def test_optimizer_state_outlives_end_of_client(make: Make, tmp_path: Path):
-    text = """
+WITH_MOMENTUM = """
 model = torch.nn.Linear(2, 1, bias=False)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.5)
 fed = fedgc.join(model, samples=3, optimizer=optimizer)
@@ -305,11 +304,16 @@ while fed.step():
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
+"""
+LOGGED = """
     fed.log(loss=optimizer.state[model.weight]["momentum_buffer"].max())
 """
+
+
+def test_optimizer_state_outlives_end_of_client(make: Make, tmp_path: Path):
     momenta = []
     for _ in range(2):
-        loop = ready(make(script(tmp_path, text)))
+        loop = ready(make(script(tmp_path, WITH_MOMENTUM + LOGGED)))
         begin(loop, work(target=1))
         while (advance := loop.advance(0, 1)) is None:
             pass
@@ -321,21 +325,13 @@ while fed.step():
 def test_optimizer_begins_anew_after_crash(make: Make, tmp_path: Path):
     """What an earlier end has kept is old by then."""
     crash = tmp_path / "crash"
-    text = f"""
-import pathlib
-crash = pathlib.Path({str(crash)!r})
-model = torch.nn.Linear(2, 1, bias=False)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.5)
-fed = fedgc.join(model, samples=3, optimizer=optimizer)
-while fed.step():
-    model(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
+    crashes = f"""
+    crash = pathlib.Path({str(crash)!r})
     if crash.exists():
         crash.unlink()
         raise ValueError("a crash")
-    fed.log(loss=optimizer.state[model.weight]["momentum_buffer"].max())
 """
+    text = "import pathlib\n" + WITH_MOMENTUM + crashes + LOGGED
     loop = ready(make(script(tmp_path, text)))
     begin(loop, work(target=2))
     advanced(loop, 2)
