@@ -53,6 +53,7 @@ from fedgc.store.liveness import ALIVE_S, advice_for, alive, lost, reason_of, st
 from fedgc.store.views import Run
 from fedgc.training.tasks.find import check_name
 
+AFTER: Final = "the run is over; the scripts of clients have up to 60 s to test and save their models"
 ELSEWHERE: Final = "the server writes to another store; showing its log"
 ROUND_OVER: Final = re.compile(r"\bround (\d+) (synced|approximate|skipped|empty|aborted) ")
 STOPPING: Final = "stopping the run; a second Ctrl-C does not wait for that, and may leave it as crashed"
@@ -108,9 +109,6 @@ class Wanted:
             return self
         had = place_of(run)
         return replace(self, clients=had.clients, superlink=had.superlink, own=had.own, keys=had.keys)
-
-
-AFTER: Final = "the run is over; the scripts of clients have up to 60 s to test and save their models"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,8 @@ from fedgc.errors import BadSetting, Unusable
 
 DEFAULT: Final = "default"
 GIVEN: Final = "--set"
-SETTING: Final = (
-    re.compile(  # in an error: what it is about, `name = value`, or a name that is no word of a text
-        r"^setting ([\w.-]+):|([\w.-]+) = |(\w+(?:[.-]\w+)+)"
-    )
-)
+# In an error: what it is about, `name = value`, or a name that is no word of a text
+SETTING: Final = re.compile(r"^setting ([\w.-]+):|([\w.-]+) = |(\w+(?:[.-]\w+)+)")
 
 Layer = tuple[str, Mapping[str, Setting]]
 

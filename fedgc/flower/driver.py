@@ -75,11 +75,8 @@ from fedgc.tuner import Tuner
 
 PRESENT_S: Final = 0.25  # between two live summaries,
 PRESENT_EACH_S: Final = 0.002  # and this for each client: a summary names all of them
-UNTOUCHED: Final = (
-    "skipped",
-    "empty",
-    "stopped",
-)  # they add nothing, or end the run; late updates stay in the sum
+# Rounds that add nothing, or end the run: late updates stay in the sum
+UNTOUCHED: Final = ("skipped", "empty", "stopped")
 LONGEST_WAIT_S: Final = 0.25
 TRIM_S: Final = 10.0  # between two times that freed memory is given back to the system, after a round
 FIELDS_0_2: Final = 8  # of `RunState` in a checkpoint of fedgc 0.2; it names no clients

@@ -64,10 +64,8 @@ class Validation:
         """
         self._judge = judge or (lambda _version, _figures: None)
         self._sink, self._log, self._pin = sink, log, pin
-        self._figures, self._every = (
-            ClientFigures(carries=config.late_updates == "count"),
-            config.evaluate_every,
-        )
+        carries = config.late_updates == "count"
+        self._figures, self._every = ClientFigures(carries=carries), config.evaluate_every
         self._models: dict[int, _Model] = {}
         self._newest = self._first = 0
         self._search = BestModelSearch(config.best, config.best_is, config.best_patience, best)

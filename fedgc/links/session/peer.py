@@ -17,9 +17,7 @@ from fedgc.links.pieces import Form, Incoming, Numbers, Source, check_offer
 from fedgc.links.session.flow import Flow
 from fedgc.messages import SUMMED, Close, Initialize, Refuse, Repair, Reveal, ToClient, Validate, Work
 
-Length = tuple[
-    int, int
-]  # of a vector: its numbers, and how many of them, the last ones, are those of buffers
+Length = tuple[int, int]  # of a vector: its numbers, and how many of them, the last ones, are of buffers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
