@@ -24,6 +24,9 @@ always faster.
                            over as many bytes as its masks have (`crowd`)
     billion_peak_gb        {"site": x, "server": y}: memory then; of the server without its file
     masked_over_plain_100mb  seconds of a round of 8 sites with 100 MB over 100 Mbit/s / of one without masks
+    commitments_s          10^6 scalar multiplications on Curve25519: less than a site needs to commit to 10^6
+                           numbers, with which proofs of a masked update's norm begin
+    commitments_over_ours  that / a site's whole masked round among 10 sites (`crowd`)
 """
 
 import math
@@ -34,6 +37,7 @@ from statistics import median
 from typing import Any, Final
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from benchmarks.consortium import Consortium, Watch
@@ -52,6 +56,8 @@ NARROW: Final = Quantizer(CLIP, 8, 16, W_MAX), Quantizer(CLIP, 4, 8, W_MAX)
 NARROW_CELL: Final = (10, 10**6)
 MOVED: Final = 3 * 10**8  # numbers that all repeats of a cell process, approximately
 MASKS: Final = 10  # masks expanded at once to measure the rate of one
+COMMITTED: Final = 10**6  # numbers, as in `crowd`
+MULTIPLIED: Final = 200  # scalar multiplications at once to measure the rate of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +212,18 @@ def limits(numbers: int) -> list[dict[str, Value]]:
             {"what": what, "seconds": seconds / MASKS, "bytes_s": words.nbytes * MASKS / seconds}
             for what, (seconds,) in watch.seconds.items()
         ]
-    return rows
+    return [*rows, *_commitments()]
+
+
+def _commitments() -> Iterable[dict[str, Value]]:
+    """Measure one scalar multiplication; a Pedersen commitment has two, with fixed points."""
+    secret, point = X25519PrivateKey.generate(), X25519PrivateKey.generate().public_key()
+    for _ in range(5):
+        watch = Watch()
+        with watch.on("commitment"):
+            for _ in range(MULTIPLIED):
+                secret.exchange(point)
+        yield {"what": "commitment", "seconds": watch.seconds["commitment"][0] / MULTIPLIED}
 
 
 # ---- figures
@@ -215,6 +232,11 @@ def limits(numbers: int) -> list[dict[str, Value]]:
 def figures(rows: Sequence[Mapping[str, Value]]) -> dict[str, Figure]:
     """Return the named figures, None if not measured."""
     rates = {what: _median(rows, "seconds", what=what) for what in ("mask", "aes")}
+    commitment_s, among_10_s = (
+        _median(rows, "seconds", what="commitment"),
+        _crowd(rows, "client_s", most=False),
+    )
+    commitments_s = None if commitment_s is None else COMMITTED * commitment_s
     return {
         "flower_client_over_ours": _ratios(rows, "client_s"),
         "flower_server_over_ours": _ratios(rows, "server_s"),
@@ -226,9 +248,7 @@ def figures(rows: Sequence[Mapping[str, Value]]) -> dict[str, Figure]:
         },
         "masked_round_over_plain": _compared(rows, "round_s", "deployed", "masked", "plain"),
         "flower_round_over_ours": _compared(rows, "round_s", "deployed", "flower", "masked"),
-        "client_1000_over_10": _ratio(
-            _crowd(rows, "client_s", most=True), _crowd(rows, "client_s", most=False)
-        ),
+        "client_1000_over_10": _ratio(_crowd(rows, "client_s", most=True), among_10_s),
         "server_1000_s": _crowd(rows, "server_s", most=True),
         "billion_over_aes": _compared(rows, "seconds", "long", "masked", "aes"),
         "billion_peak_gb": {
@@ -237,6 +257,8 @@ def figures(rows: Sequence[Mapping[str, Value]]) -> dict[str, Figure]:
             if row["what"] == "long" and "peak_bytes" in row
         },
         "masked_over_plain_100mb": _compared(rows, "round_s", "link", "masked", "plain"),
+        "commitments_s": commitments_s,
+        "commitments_over_ours": _ratio(commitments_s, among_10_s),
     }
 
 

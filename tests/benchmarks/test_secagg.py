@@ -44,6 +44,14 @@ def test_figures_of_crowd_compare_most_sites_with_fewest():
     assert found["billion_over_aes"] is None
 
 
+def test_commitments_are_compared_with_whole_masked_round():
+    rows = [{"what": "commitment", "seconds": seconds} for seconds in (3e-5, 4e-5, 9e-5)]
+    rows += [secagg.Cell(10, 10**6, 1).row("crowd", client_s=0.01, server_s=1.0)]
+    found = secagg.figures(rows)
+    assert found["commitments_s"] == pytest.approx(40.0)
+    assert found["commitments_over_ours"] == pytest.approx(4000.0)
+
+
 def test_long_vector_is_measured_beside_its_keystreams():
     rows = crowd.long_rows(2**20 + 5)
     assert [row["method"] for row in rows] == ["masked", "sum", "aes"]
