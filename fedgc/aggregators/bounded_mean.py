@@ -114,14 +114,13 @@ class BoundedMean(AggregationRule):
             raise Refused("aggregator bounded-mean: saw updates of weight 0, needed more than 0")
         difference = candidate.difference(mean, weight, self._center) if candidate is not None else None
         self._center = self._mean(mean, weight, room)
+        if candidate is not None and difference is not None:
+            parameters = mean
+            length = math.sqrt(squared_length(lambda part, _: parameters[part], parameters.size))
+            self._check = OutlierCheck(candidate.update.client, candidate.counts, difference, length)
         if buffers is not None and whole is not None:
             whole[mean.size :] = buffers
             mean = whole
-        if candidate is not None and difference is not None:
-            length = math.sqrt(squared_length(lambda part, _: mean[part], mean.size))
-            client, counts = candidate.update.client, candidate.counts
-            difference = np.pad(difference, (0, mean.size - difference.size))
-            self._check = OutlierCheck(client, counts, difference, length)
         if len(_moved(distances)) >= FEWEST:
             self._before = distances
         self._moved = _moved(self._before)

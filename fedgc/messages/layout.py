@@ -23,7 +23,7 @@ SHOWN_NAME: Final = 100  # characters of a tensor's name that a message repeats
 FROZEN_DIGITS: Final = 64  # of the digest of frozen parameters, a SHA-256
 SHOWN_DIGITS: Final = 12  # of them that a message repeats
 SAME_BASE: Final = "load the same base model, of the same dtype, on all clients"
-VARIANCE: Final = re.compile(r"(^|[._])var(iance)?$")  # torch: running_var, of all normalisations
+VARIANCE: Final = re.compile(r"(^|[._])(?<!log_)var(iance)?$")  # torch: running_var, of all normalisations
 FROZEN: Final = re.compile(f"[0-9a-f]{{{FROZEN_DIGITS}}}")
 
 
@@ -94,9 +94,9 @@ class Layout:
 
     @property
     def variances(self) -> tuple[slice, ...]:
-        """Where the buffers are that hold variances, by their names.
+        """Where the buffers are that hold variances, by their names; a logarithm may have any sign.
 
-        >>> names = ("weight", "running_mean", "running_var")
+        >>> names = ("weight", "running_mean", "running_var", "log_var")
         >>> Layout(tuple(TensorSpec(f"1.{name}", "float32", (3,)) for name in names), 1).variances
         (slice(6, 9, None),)
         """

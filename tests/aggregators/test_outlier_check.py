@@ -84,6 +84,20 @@ def test_harmful_outlier_is_left_out_and_checked_on() -> None:
     np.testing.assert_allclose(mean(rule, 10), by_hand(center, 10, WIDER), rtol=1e-5, atol=1e-5)
 
 
+def test_check_covers_parameters_alone() -> None:
+    plain, buffered = checking(), checking()
+    buffered.buffers = 2
+    for seed in range(2):
+        mean(plain, seed)
+        for w, vector in enumerate(updates(seed)):
+            buffered.add(f"client {w}", WEIGHTS[w], np.append(vector, np.float32([100.0, -100.0])))
+        buffered.result()
+    assert plain.check is not None
+    assert buffered.check is not None
+    assert buffered.check.length == plain.check.length
+    assert buffered.check.difference.tolist() == plain.check.difference.tolist()
+
+
 def test_buffers_of_harmful_outlier_do_not_count() -> None:
     rule = checking()
     rule.buffers = 2
@@ -112,6 +126,19 @@ def test_one_check_decides_nothing() -> None:
     center = mean(rule, 1).astype(np.float64)
     rule.checked(FAR, -1.0)
     np.testing.assert_allclose(mean(rule, 2), by_hand(center, 2, 1.0), rtol=1e-5, atol=1e-5)
+
+
+def test_check_without_difference_forgets_earlier_ones() -> None:
+    rule, _ = after_checks(-0.1)
+    mean(rule, 10)
+    assert rule.outliers == {FAR: 0.0}
+    rule.checked(FAR, 0.0)
+    for seed in range(11, 11 + FEWEST):
+        mean(rule, seed)
+        assert rule.outliers[FAR] > 0
+        rule.checked(FAR, -0.1)
+    mean(rule, 20)
+    assert rule.outliers == {FAR: 0.0}
 
 
 def test_outliers_are_checked_by_turns() -> None:
@@ -168,5 +195,8 @@ def test_other_model_takes_step_at_rate_of_optimizer() -> None:
     after = before - np.float32(0.3) * update
     expected = before - np.float32(0.3) * (update + difference)
     np.testing.assert_allclose(check.alternative(before, after), expected, rtol=1e-4, atol=1e-5)
+    buffers = np.float32([100.0, -50.0])  # they take no step of the optimizer
+    other = check.alternative(np.append(before, buffers), np.append(after, 2 * buffers))
+    np.testing.assert_allclose(other, np.append(expected, 2 * buffers), rtol=1e-4, atol=1e-5)
     unmoved = OutlierCheck("far", counts=True, difference=difference, length=0.0)
     assert unmoved.alternative(before, before).tolist() == before.tolist()
