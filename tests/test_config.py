@@ -572,7 +572,9 @@ def test_late_updates_are_refused_where_rounds_need_their_own(other, needed):
         ({"client_app": "stock"}, "client.app: saw stock, needed fedgc"),
         ({"fragments": 2, "link": "session"}, "links.fragments: saw 2, needed 1"),
         ({"evaluate_every": 0}, "history.evaluate-every: saw 0, needed 1 or more"),
-        ({"aggregator": "weighted-mean"}, "aggregation.rule: saw weighted-mean, needed auto or another rule"),
+        ({"script": "a.py"}, "script: saw a.py, needed a task, whose models the server evaluates"),
+        ({"aggregator": "weighted-mean"}, "aggregation.rule: saw weighted-mean, needed auto or bounded-mean"),
+        ({"aggregator": "median"}, "aggregation.rule: saw median, needed auto or bounded-mean"),
     ],
 )
 def test_outlier_checks_need_single_updates_and_evaluations(other, needed):

@@ -110,8 +110,12 @@ class BoundedMean(AggregationRule):
         candidate, buffers = self._candidate, self._of_buffers() if weight else None
         self.clear()
         if mean is None or not weight:
-            self._benefits.clear()  # it may be that all updates are of clients that are left out
-            raise Refused("aggregator bounded-mean: saw updates of weight 0, needed more than 0")
+            left_out = [client for client, part in self._outliers.items() if not part]
+            self._benefits.forget(left_out)
+            said = "updates of weight 0, needed more than 0"
+            if left_out:
+                said = f"updates of {', '.join(left_out)} alone, without whose updates models are better"
+            raise Refused(f"aggregator bounded-mean: saw {said}")
         difference = candidate.difference(mean, weight, self._center) if candidate is not None else None
         self._center = self._mean(mean, weight, room)
         if candidate is not None and difference is not None:

@@ -6,7 +6,7 @@ for each update (Xie et al., arXiv 1805.10032).
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -105,6 +105,11 @@ class Benefits:
 
     def _known(self, client: str) -> float:
         return self._sums[client] if self._shown.get(client, 0) >= FEWEST else 0.0
+
+    def forget(self, clients: Iterable[str]) -> None:
+        """Forget what checks of these clients have shown."""
+        for client in clients:
+            self._sums[client], self._shown[client] = 0.0, 0
 
     def clear(self) -> None:
         """Forget all checks."""

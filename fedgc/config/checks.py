@@ -236,6 +236,11 @@ def _takes_model(rule: str) -> bool:
     return rule != AUTO and rule_named(rule).begin is not AggregationRule.begin
 
 
+def _checks_outliers(rule: str) -> bool:
+    """Whether an aggregation rule takes in what evaluations show of its outliers."""
+    return rule_named(rule).check is not AggregationRule.check
+
+
 def check_late(config: Settings, gate: str, measure: Measure) -> None:
     """Raise BadSetting if each update has to be in the sum of its own round."""
     if config.late_updates == "wait":
@@ -272,6 +277,7 @@ def check_outlier_checks(config: Settings) -> None:
     """Raise BadSetting if there are no single updates whose influence could be evaluated."""
     if config.check_outliers != "on":
         return
+    rule = config.aggregator
     _must_hold(
         "aggregation.check-outliers = on",
         ("work", config.work, config.work == "local", "local"),
@@ -280,7 +286,8 @@ def check_outlier_checks(config: Settings) -> None:
         ("links.fragments", config.fragments, config.fragments == 1, "1"),
         ("privacy.unit", config.privacy_unit, not config.is_private, "record (if any privacy)"),
         ("history.evaluate-every", config.evaluate_every, bool(config.evaluate_every), "1 or more"),
-        ("aggregation.rule", config.aggregator, config.aggregator != PLAIN, "auto or another rule"),
+        ("script", config.script, not config.script, "a task, whose models the server evaluates"),
+        ("aggregation.rule", rule, rule == AUTO or _checks_outliers(rule), "auto or bounded-mean"),
     )
 
 

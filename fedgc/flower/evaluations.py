@@ -35,14 +35,15 @@ class Evaluations:
     def begin(self, round_: int, model: Callable[[], Vector], comparison: Comparison | None = None) -> None:
         """Evaluate the model of a round, if there is an evaluation function, and perhaps one beside it.
 
-        Rounds that are faster than evaluations are compared with no other model.
+        Rounds that are faster than evaluations are compared with no other model, nor is the last round.
         """
         if self._job.evaluate is None and not self._job.model.evaluates:
             return
         self._validation.evaluating(round_)
         future = self._background.submit("evaluation", round_, self._measure(round_, model()))
         self._under_way.append((round_, future))
-        if comparison is not None and self._compared is None and len(self._under_way) == 1:
+        is_last = round_ >= self._job.config.rounds
+        if comparison is not None and not is_last and self._compared is None and len(self._under_way) == 1:
             measure = self._measure(round_, comparison.model())
             other = self._background.submit("comparison", round_, partial(_compared_with, future, measure))
             self._compared = future, other, comparison

@@ -39,7 +39,7 @@ class Outliers:
         for client, part in outliers.items():
             what = f"only {part:.1%} of its update counts: it is far from those of the others"
             if not part:
-                what = "its update does not count: it is far from the others', and models are better without"
+                what = "its update does not count: models are better without its updates"
             self._job.sink.audited("outlier", client, f"round {round_}: {what}")
             about = f"outlier {client}, {'in part' if part else 'not'}"
             self._warn_once(about, round_, f"{self._names.get(client) or client}: {what}")

@@ -440,7 +440,8 @@ class _Training:
         if not every or apply.round % every:
             return {}, left_out
         figures = self._common.evaluate(self.average)
-        check = self._sum.check if self.model is not before else None
+        is_last = apply.round >= self._job.config.rounds
+        check = self._sum.check if self.model is not before and not is_last else None
         if check is not None and shows_gains(figures):
             other = self._optimizer.average(check.alternative(before, self.model))
             self._sum.compared(check, figures, self._common.evaluate(other))

@@ -112,6 +112,18 @@ def with_checked_outliers() -> Job:
     return replace(of, task=task, config=config, scenario=of.scenario * 4)
 
 
+def test_last_round_is_not_compared_with_other_model():
+    of, rounds, evaluated = with_checked_outliers(), [0], []
+
+    def evaluate(module):
+        evaluated.append(rounds[-1])
+        return of.task.evaluate(module)
+
+    train(replace(of, task=replace(of.task, evaluate=evaluate)), lambda point: rounds.append(point.row.round))
+    last = of.config.rounds - 1
+    assert (evaluated.count(last - 1), evaluated.count(last)) == (2, 1)
+
+
 @pytest.mark.parametrize(
     ("of", "rounds"),
     [
