@@ -105,8 +105,15 @@ KeptOn = Annotated[
 
 
 def with_variable(settings: list[str] | None) -> list[str]:
-    """Return the settings of `--set` after those of the variable, which it replaces one by one."""
-    return [*os.environ.get(SETTINGS, "").split(), *(settings or [])]
+    """Return the settings of `--set` after those of the variable, which it replaces one by one.
+
+    A script is trained in place of a task, so a task of `--set` takes the place of a script of the variable.
+    """
+    given = settings or []
+    kept = os.environ.get(SETTINGS, "").split()
+    if any(each.startswith("task=") for each in given):
+        kept = [each for each in kept if not each.startswith("script=")]
+    return [*kept, *given]
 
 
 def unless_replaced(context: typer.Context, superlink: str | None) -> str | None:

@@ -142,6 +142,8 @@ class ChunkCache:
                 fcntl.flock(folder, fcntl.LOCK_EX)
             yield
         finally:
+            with suppress(OSError):  # a process that was forked meanwhile has the folder open as well
+                fcntl.flock(folder, fcntl.LOCK_UN)
             os.close(folder)
 
     def fetched(self) -> tuple[int, int, float]:

@@ -156,6 +156,8 @@ def test_user_error_gives_one_line_and_exit_code_2(words, sentence, tmp_path, mo
             ["--clients", "4", "--set", "rounds=5"],
             "--clients: saw 4, needed min-clients, 5",
         ),
+        ({"FEDGC_SETTINGS": "script=none.py"}, [], "none.py"),
+        ({"FEDGC_SETTINGS": "script=none.py"}, ["--set", "task=none"], "setting task: saw 'none'"),
         ({"FEDGC_SUPERLINK": "ward"}, [], "SuperLink 'ward': saw none"),
         ({"FEDGC_SUPERLINK": "ward"}, ["--clients", "4", "--set", "min-clients=5"], "needed min-clients, 5"),
         ({}, ["--superlink", "ward", "--clients", "4"], "--clients and --superlink: saw both, needed one"),

@@ -1,5 +1,8 @@
 """Test what a client fetches, keeps and refuses."""
 
+import fcntl
+import os
+from multiprocessing import get_context
 from pathlib import Path
 from threading import Event, Thread
 
@@ -193,6 +196,22 @@ def test_file_being_fetched_is_left_by_other_process(ward: Ward, slow: tuple[Eve
     free.set()
     data.wait()
     assert ward.cached.keys() == {chunk.digest for chunk in ward.chunks[:2]}
+
+
+def test_process_forked_while_file_begins_keeps_no_lock(ward: Ward):
+    """As a worker of a DataLoader may be, while the next chunk is fetched."""
+    cache, ended = ward.data()._cache, get_context("fork").Event()
+    assert cache is not None
+    with cache._alone():
+        worker = get_context("fork").Process(target=ended.wait)
+        worker.start()
+    folder = os.open(cache._folder, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(folder)
+        ended.set()
+        worker.join()
 
 
 def test_quota_is_that_of_all_processes(ward: Ward):

@@ -32,11 +32,12 @@ def samples_of(loader: object) -> tuple[int, Counted]:
 
 
 def _length_of_subset(loader: object) -> int | None:
-    """Return how many samples a loader's sampler chooses once and for all, as SubsetRandomSampler does."""
+    """Return how many samples a loader's sampler chooses once and for all: a list, or SubsetRandomSampler."""
     batches = getattr(loader, "batch_sampler", None)
-    samplers = (getattr(batches, "sampler", None), getattr(loader, "sampler", None))
-    chosen = (_length_of(getattr(each, "indices", None)) for each in samplers)
-    return next(filter(None, chosen), None)
+    divided = getattr(batches, "batch_sampler", None)  # of Accelerate, where it divides them among ranks
+    samplers = [getattr(each, "sampler", None) for each in (divided, batches, loader)]
+    chosen = (each if isinstance(each, Sequence) else getattr(each, "indices", None) for each in samplers)
+    return next(filter(None, map(_length_of, chosen)), None)
 
 
 def _length_of(counted: object) -> int | None:

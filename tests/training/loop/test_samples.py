@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from accelerate.data_loader import prepare_data_loader
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -62,6 +63,7 @@ def test_other_loader_has_data_of_its_own(loader):
     [
         DataLoader(DATA, 2, sampler=SubsetRandomSampler([0, 3, 5])),
         DataLoader(DATA, batch_sampler=BatchSampler(SubsetRandomSampler([0, 3, 5]), 2, drop_last=False)),
+        DataLoader(DATA, 2, sampler=[0, 3, 5]),
         DataLoader(Subset(DATA, [0, 3, 5]), 2),
     ],
 )
@@ -82,6 +84,11 @@ def test_loader_without_known_dataset_needs_samples(loader):
 def test_loader_of_no_samples_is_refused(loader):
     with pytest.raises(BadTask, match="saw a loader without a batch, needed at least one"):
         samples_of(loader)
+
+
+def test_samples_of_subset_that_accelerate_divides_are_counted():
+    loader = DataLoader(DATA, 2, sampler=SubsetRandomSampler([0, 3, 5]))
+    assert samples_of(prepare_data_loader(loader, num_processes=2, process_index=0)) == (3, DIVIDED)
 
 
 def test_sampler_for_one_process_divides_nothing():
