@@ -202,8 +202,8 @@ class Trajectories:
 
     def _is_before(self, before: Vector | None) -> bool:
         known = self._before
-        if isinstance(known, str):
-            return known == _digest_or_empty(before)
+        if isinstance(known, str):  # a new process may lack it: the steps count, and go on without it
+            return before is None or known == digest_of(before)
         return before is known or (before is not None and known is not None and np.array_equal(before, known))
 
     def _info(self, chunk: int, origin: Origin) -> TrajectoryInfo:

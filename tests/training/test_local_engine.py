@@ -334,6 +334,23 @@ def test_steps_led_differently_are_dropped(bench, small, tmp_path_factory, other
     assert begun(0.8).kept(), "what was led in the same way is gone on with"
 
 
+def test_new_process_without_model_before_goes_on_with_led_steps(bench, small, tmp_path_factory):
+    """A client that was started again is sent the common model alone."""
+    config, cache = replace(PLAIN, shared_momentum=0.5), tmp_path_factory.mktemp("cache")
+    work = local(bench, target=3, version=1, first_step=4, common_steps=4.0)
+    engine = bench.engine(small, config, files=CacheFiles(cache))
+    model = bench.vector(engine.size) * np.float32(0.9)
+    engine.load(1, model)
+    engine.handle(work)
+    steps(engine, 2)
+    engine.keep()
+    again = bench.engine(small, config, version=1, vector=model, files=CacheFiles(cache))
+    again.handle(work)
+    assert {each.reached for each in again.kept()} == {2}
+    steps(again, 1)
+    assert again.idle
+
+
 @pytest.mark.parametrize("kind", ["local", "coded"])
 def test_start_counts_chunks_of_work(bench, small, kind):
     engine = bench.engine(small, replace(PLAIN, work=kind))
