@@ -32,6 +32,13 @@ LOG_S: Final = 1.0  # by which the log of a run may be later than the store
 ON_ROUND: Final = re.compile(r"round (\d+): ")  # a note on a round
 COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 FAULT: Final = re.compile(r"^ERROR *: +(?!Exit Code)(\S.*?) *$", re.MULTILINE)  # an error in Flower's log
+RAISED: Final = "ServerApp raised an exception"  # a traceback follows
+TRACEBACK: Final = re.compile(
+    r"^Traceback \(most recent call last\):\n((?:[ \t].*\n|\n)*)(\S.*)$", re.MULTILINE
+)
+FRAME: Final = re.compile(r'^  File "(?!<)([^"]+)", line (\d+)', re.MULTILINE)
+MOST_SHOWN: Final = 300  # characters of an error
+LIBRARIES: Final = ("site-packages", "importlib")  # folders of frames that are not the app's
 WARNED: Final = re.compile(
     r"^(?:WARNING|INFO) *: +"
     r"(?:round \d+: |(?=checkpoint |busy with run |refused by its site: |the run goes on with other settings "
@@ -295,7 +302,23 @@ def fault_in(log: str) -> str:
     if (not_begun := why_not_begun(plain)) is not None:
         return not_begun
     faults = FAULT.findall(plain)
-    return faults[-1] if faults else framed(plain)
+    if not faults:
+        return framed(plain)
+    return _raised_in(plain) if faults[-1] == RAISED else str(faults[-1])
+
+
+def _raised_in(log: str) -> str:
+    """Return what an app has raised, and where in its own code."""
+    tracebacks = TRACEBACK.findall(log)
+    if not tracebacks:
+        return RAISED
+    frames, error = tracebacks[-1]
+    own = [
+        f"{'/'.join(Path(file).parts[-2:])}, line {line}"
+        for file, line in FRAME.findall(frames)
+        if not {*Path(file).parts}.intersection(LIBRARIES)
+    ]
+    return f"ServerApp raised {error[:MOST_SHOWN]}{f' ({own[-1]})' if own else ''}"
 
 
 def why_not_begun(log: str) -> str | None:

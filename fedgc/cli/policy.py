@@ -13,7 +13,7 @@ from fedgc.cli.run import app_with
 from fedgc.cli.script import placed_script
 from fedgc.cli.settings import GIVEN, settle, trained
 from fedgc.config import RunConfig, known
-from fedgc.deploy.app_folder import MANIFEST, Setting, app_in
+from fedgc.deploy.app_folder import MANIFEST, Setting, app_in, whole
 from fedgc.errors import FedgcError, Unusable
 from fedgc.flower.app_bundle import bundle_of
 from fedgc.flower.site_policy import is_foreign, request_of
@@ -77,7 +77,9 @@ def explain(file: Path, *, as_json: bool) -> None:
 
 def digests(folder: Path, task: str | None, script: str | None) -> None:
     """Print the digests of an app as it is sent, and of a task or script in it."""
-    if app_in(folder) is None and not (task or script):
+    app = app_in(folder)
+    names_one = task or script or (app is not None and not app.settings.keys().isdisjoint(("task", "script")))
+    if whole(app) is None and not names_one:
         raise Unusable(
             f"folder {folder.absolute()}: saw no app, needed a pyproject.toml with [tool.flwr.app], or "
             "--task or --script, which travels with fedgc's own app"
@@ -97,7 +99,8 @@ def asked_in(folder: Path, given: Mapping[str, Setting]) -> tuple[RunConfig, Req
     app = app_in(folder)
     layers = [] if app is None else [(MANIFEST, app.settings)]
     config = settle([*layers, (GIVEN, given)]).config
-    config = replace(config, script=placed_script(config.script, folder, app, here=app is None))
+    own = whole(app)
+    config = replace(config, script=placed_script(config.script, folder, own, here=own is None))
     with tempfile.TemporaryDirectory() as temporary:
         written = app_with(app, Path(temporary) / "app", config, folder)
         found = app_digest(files_in_bundle(bundle_of(written)))

@@ -40,7 +40,7 @@ from fedgc.cli.signals import NOTHING_STARTED, Terminated, after_ctrl_c, like_ct
 from fedgc.cli.task_import import must_import
 from fedgc.config import RunConfig, known
 from fedgc.deploy import local_federation as local
-from fedgc.deploy.app_folder import MANIFEST, App, Setting, app_in
+from fedgc.deploy.app_folder import MANIFEST, App, Setting, app_in, whole
 from fedgc.deploy.local_federation import Node
 from fedgc.deploy.superlink import Superlink, connection
 from fedgc.errors import EdgeFailed, Unusable
@@ -406,7 +406,7 @@ def _submitted(superlink: Superlink, app: Path, wanted: Wanted) -> int:
 
 def app_with(app: App | None, folder: Path, config: RunConfig, here: Path) -> Path:
     """Write the app, or fedgc's own, with these settings and the statement in `here`; return its folder."""
-    if app is None:
+    if (app := whole(app)) is None:
         written = local.write_app(folder, config.table())
         if (here / STATEMENT).is_file():
             shutil.copyfile(here / STATEMENT, written / STATEMENT)
@@ -455,10 +455,11 @@ def settings_of(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
 def ready(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
     """Return the checked settings of a run, with absolute paths for files that the server writes."""
     config = settings_of(store, wanted, app)
-    running = up.running_federation() if wanted.superlink == up.NAME else None
-    if "task" in wanted.settings and (wanted.here or running is not None):
-        must_import(config.task, app, running.folder if running is not None else "")
-    script = placed_script(config.script, wanted.folder, app, here=not wanted.elsewhere)
+    running, own = up.running_federation() if wanted.superlink == up.NAME else None, whole(app)
+    settings = wanted.settings if app is None or own is not None else {**app.settings, **wanted.settings}
+    if "task" in settings and (wanted.here or running is not None):
+        must_import(config.task, own, running.folder if running is not None else "")
+    script = placed_script(config.script, wanted.folder, own, here=not wanted.elsewhere)
     config = replace(config, script=script)
     if not wanted.elsewhere:
         checkpoints, log = (_placed(name, wanted.folder) for name in (config.checkpoint_dir, config.log_file))

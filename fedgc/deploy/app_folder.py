@@ -1,6 +1,7 @@
 """A Flower app in a folder: a `pyproject.toml` that names its ServerApp and ClientApp.
 
-The run's settings are in `[tool.flwr.app.config]`, those of the task's own also in `[tool.fedgc.task]`.
+The run's settings are in `[tool.flwr.app.config]`, those of the task's own also in `[tool.fedgc.task]`. Where
+the manifest names no ServerApp, fedgc's own app runs with these settings, such as beside a plain script.
 Flower refuses to override unlisted settings, so a submitted app is a copy that lists all of them.
 """
 
@@ -43,6 +44,7 @@ class App:
 
     folder: Path
     settings: Mapping[str, Setting]
+    is_whole: bool = True  # it names a ServerApp; else it has settings alone
 
     def files(self, script: str = "") -> dict[str, Path]:
         """Return the files that travel with the app, by their paths in it, without the manifest.
@@ -69,14 +71,27 @@ class App:
         return folder
 
 
+def whole(app: App | None) -> App | None:
+    """Return the app unless it has settings alone, so that fedgc's own app runs."""
+    return app if app is not None and app.is_whole else None
+
+
 def app_in(folder: Path) -> App | None:
-    """Return the app in this folder, if there is one; raise Unusable if one of its settings is invalid."""
+    """Return the app in this folder, or its settings alone; None if it has neither.
+
+    Raises:
+        Unusable: A setting is invalid, or the manifest names a ClientApp alone.
+    """
     if not (folder / MANIFEST).is_file():
         return None
     manifest = _manifest(folder)
     app = _table(manifest, folder, "tool", "flwr", "app")
-    if "serverapp" not in _table(manifest, folder, "tool", "flwr", "app", "components"):
-        return None
+    components = _table(manifest, folder, "tool", "flwr", "app", "components")
+    if components and "serverapp" not in components:
+        raise Unusable(
+            f"{folder / MANIFEST}: [tool.flwr.app.components]: saw {', '.join(components)}, needed serverapp "
+            "and clientapp"
+        )
     for name in app:
         if name not in APP_KEYS and (meant := nearest(name, APP_KEYS)):
             raise Unusable(f"{folder / MANIFEST}: [tool.flwr.app]: unknown key {name!r}{meant}")
@@ -87,7 +102,7 @@ def app_in(folder: Path) -> App | None:
         check_each(settings)
     except Unusable as error:
         raise Unusable(f"{folder / MANIFEST}: [tool.flwr.app.config]: {error}") from error
-    return App(folder, settings)
+    return App(folder, settings, bool(components)) if settings or components else None
 
 
 def _table(manifest: Mapping[str, Any], folder: Path, *names: str) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from fedgc.cli.follow import (
     Log,
     Warned,
     _Lines,
+    fault_in,
     follow,
     print_tables,
     show_on,
@@ -279,6 +280,26 @@ def test_failure_reason_is_that_of_run_or_last_log_error(store: Store):
     assert why_incomplete(Follower(store, "r").look(), "b") == "no client came"
     store.write(Ended(101.0, "r", "completed", ""))
     assert why_incomplete(Follower(store, "r").look(), "b") is None
+
+
+def test_error_of_own_server_app_is_named_with_its_place():
+    log = """\
+\x1b[91mERROR \x1b[0m:     ServerApp raised an exception
+Traceback (most recent call last):
+  File "/lib/python3.11/site-packages/flwr/server/run_serverapp.py", line 60, in run
+    server_app(grid=grid, context=context)
+  File "/state/apps/me.ward.1.0.0.a06de794/ward/server_app.py", line 17, in main
+    config = ConfigRecord({"lr": context.run_config["lr"]})
+                                 ~~~~~~~~~~~~~~~~~~^^^^^^
+  File "/lib/python3.11/importlib/__init__.py", line 126, in import_module
+  File "<frozen importlib._bootstrap>", line 1204, in _gcd_import
+KeyError: 'lr'
+\x1b[91mERROR \x1b[0m:     Exit Code: 201
+"""
+    assert fault_in(log) == "ServerApp raised KeyError: 'lr' (ward/server_app.py, line 17)"
+    without = log.replace("/state/apps/me.ward.1.0.0.a06de794", "/lib/site-packages")
+    assert fault_in(without) == "ServerApp raised KeyError: 'lr'"
+    assert fault_in(log.split("Traceback")[0]) == "ServerApp raised an exception"
 
 
 @pytest.mark.parametrize("lacking", ["", "66% of the samples in the last round (1 client)"])

@@ -90,6 +90,22 @@ def test_task_in_other_folder_needs_app_to_be_imported(apart: Path):
             running.ready(store, plain, None)
 
 
+def test_settings_beside_script_are_those_of_run(apart: Path, monkeypatch):
+    """The folder has a manifest without an app: fedgc's own carries the settings."""
+    monkeypatch.chdir(apart)
+    (apart / "train.py").write_text("")
+    (apart / "pyproject.toml").write_text('[tool.flwr.app.config]\nscript = "train.py"\nrounds = 2\n')
+    app = app_in(apart)
+    with Store.open() as store:
+        config = running.ready(store, Wanted(2, {"seed": 3}, folder=apart), app)
+        assert (config.script, config.rounds, config.seed) == (str(apart / "train.py"), 2, 3)
+        (apart / "pyproject.toml").write_text('[tool.flwr.app.config]\ntask = "none:task"\n')
+        with pytest.raises(BadTask, match="No module named 'none'"):
+            running.ready(store, Wanted(2, {}, folder=apart), app_in(apart))
+    written = running.app_with(app, apart / "app", config, apart)
+    assert (written / "server" / "app.py").is_file()
+
+
 def test_task_is_imported_from_folder_of_running_federation(apart: Path, monkeypatch):
     there = apart / "there"
     there.mkdir()

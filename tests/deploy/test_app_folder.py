@@ -113,6 +113,15 @@ def test_pattern_that_flower_refuses_is_refused(tmp_path: Path, keys: str, sente
         app.write(tmp_path / "copy", {})
 
 
+def test_settings_without_app_are_taken(tmp_path: Path):
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.flwr.app.config]\nrounds = 7\n[tool.fedgc.task]\nwidth = 8\n"
+    )
+    app = app_in(tmp_path)
+    assert app is not None
+    assert (app.is_whole, app.settings) == (False, {"rounds": 7, "task.width": 8})
+
+
 @pytest.mark.parametrize("text", ["", "[project]\nname = 'x'\n", "[tool.flwr.app]\npublisher = 'x'\n"])
 def test_folder_with_other_files_is_no_app(tmp_path: Path, text: str):
     (tmp_path / "pyproject.toml").write_text(text)
@@ -128,6 +137,7 @@ def test_folder_without_manifest_is_no_app(tmp_path: Path):
     [
         (("rounds = 7", "round = 7"), "did you mean rounds"),
         (("[project]", "[project"), "cannot be read"),
+        (("serverapp", "serverap"), r"components\]: saw serverap, clientapp, needed serverapp and clientapp"),
         (("app.config]", "app.confg]"), "unknown key 'confg'; did you mean config"),
         (
             ("[tool.flwr.app.config]", "[tool.fedgc]\ntask = 3\n[tool.flwr.app.config]"),
