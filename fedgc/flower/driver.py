@@ -111,7 +111,12 @@ class Driver:
             speeds=job.speeds,
             resume=state,
             parts=RunParts(
-                Tuner(job.config, job.speeds.recent), key_agreement, self._pins, self._site_steps, job.fleet
+                Tuner(job.config, job.speeds.recent),
+                key_agreement,
+                self._pins,
+                self._site_steps,
+                job.fleet,
+                self.common.layout.buffer_size,
             ),
         )
         self._ring: RingSum | None = None  # masked sum of the present round

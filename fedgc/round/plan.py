@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from fedgc import messages
 from fedgc.aggregators import PLAIN
-from fedgc.codecs import make_codec, shortest_wire
+from fedgc.codecs import codec_of, shortest_wire
 from fedgc.codes import Placement, adopt, place
 from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadPlacement
@@ -157,6 +157,7 @@ class Fleet:
     chunks: tuple[Chunk, ...]
     size: int = 0
     deaf: bool = False  # some of them receive nothing between their messages
+    buffers: int = 0  # numbers of the model that travel in float32
 
     @property
     def able(self) -> tuple[str, ...]:
@@ -203,7 +204,7 @@ def make_plan(
     step_s = tuple(speeds.step_s(client, typical_s) for client in clients)
     short = config.wire == "short" and config.work == "coded"
     wire = shortest_wire(1.0, config.error_limit).value if short else config.codec
-    size_bytes = make_codec(wire).expected(largest_fragment(config.fragments, fleet.size))
+    size_bytes = codec_of(wire, fleet.buffers).expected(largest_fragment(config.fragments, fleet.size))
     uplinks_s = _uplinks_s(clients, speeds, size_bytes)
     placement, how = _placed(clients, chunks, fleet, _Costs(steps, step_s, uplinks_s), config)
     chosen_from = 0

@@ -24,15 +24,16 @@ class Clients:
     """
 
     def __init__(
-        self, config: RunConfig, size: int, keys: KeyAgreement | None, resume: RunState | None
+        self, config: RunConfig, size: int, buffers: int, keys: KeyAgreement | None, resume: RunState | None
     ) -> None:
-        """`size` is the number of values in the model's vector."""
+        """The model's vector has `size` numbers, of which the last are `buffers`."""
         most_private = MOST_PRIVATE if config.work == "coded" else math.inf
         known, next_chunk = (resume.chunks, resume.next_chunk) if resume else ((), 0)
         self.present: Final[dict[str, Joined]] = {}
         self.holdings: Final = Holdings(known, next_chunk, most_private=most_private)
         self.departures: Final = Departures()
         self._size: Final = size
+        self._buffers: Final = buffers
         self._keys: Final = keys
         self._leaves_out: Final = config.work == "local" and config.placement == "private"
         self._fails: dict[str, dict[int, int]] = {}  # chunks that a client could not load, and in which round
@@ -66,7 +67,7 @@ class Clients:
                 for client in sorted(self.staying)
                 if client in there
             }
-            self._fleet = Fleet(holds, self.holdings.chunks, self._size, deaf)
+            self._fleet = Fleet(holds, self.holdings.chunks, self._size, deaf, self._buffers)
         return self._fleet
 
     def joined(self, event: Joined) -> str:

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from typing import Final
 
-from fedgc.codecs import make_codec
+from fedgc.codecs import codec_of
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, ExtensionFailed
 from fedgc.fragments import largest_fragment
@@ -19,13 +19,12 @@ CHECK_BYTES: Final = 300  # of a client's report and of the Continue command, as
 class RunGate:
     """Applies the gate of a run. `keep` commits its new state when the round is closed."""
 
-    def __init__(self, config: RunConfig, size: int) -> None:
-        """`size` is the number of values in the model's vector."""
+    def __init__(self, config: RunConfig, size: int, buffers: int = 0) -> None:
+        """The model's vector has `size` numbers, of which the last are `buffers`."""
         self.last_sync: tuple[int, float] | None = None  # bytes up and seconds of the last exchange
         self._config = config
-        self._down_bytes = make_codec(config.download_codec).expected(
-            largest_fragment(config.fragments, size)
-        )
+        codec = codec_of(config.download_codec, buffers)
+        self._down_bytes = codec.expected(largest_fragment(config.fragments, size))
         self._gate = config.new_gate()
         self._state = self._next = self._gate.init()
 

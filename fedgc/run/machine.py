@@ -99,9 +99,9 @@ class Run:
         self._pins = parts.pins
         self._site = parts.site
         self._key_agreement = parts.key_agreement
-        self._clients = Clients(config, size, parts.key_agreement, resume)
+        self._clients = Clients(config, size, parts.buffers, parts.key_agreement, resume)
         self._plans = Plans(config, self.speeds, parts.planner, masked=parts.key_agreement is not None)
-        self._gate = RunGate(config, size)
+        self._gate = RunGate(config, size, parts.buffers)
         self._gathering = Gathering(
             config, self._clients, now, keys=parts.key_agreement, resume=resume, fleet=parts.fleet
         )

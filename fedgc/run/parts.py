@@ -13,7 +13,7 @@ class RunParts:
     """Parts of a run: a planner if the settings leave the code open, a key agreement if masked.
 
     `site` holds what a consortium asks for, if this is the run of a site. `fleet` is the number of clients in
-    all, if it is known.
+    all, if it is known. `buffers` is how many numbers of the model travel in float32.
     """
 
     planner: Planner | None = None
@@ -21,3 +21,4 @@ class RunParts:
     pins: SamplePins = field(default_factory=SamplePins)
     site: SiteSteps | None = None
     fleet: int | None = None
+    buffers: int = 0

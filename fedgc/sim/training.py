@@ -338,7 +338,8 @@ class _Training:
         if isinstance(self._fleet, Fleet):
             self._fleet.forecast, self._fleet.taken = self._clock.forecast, self._noted
         self._exclusion = Exclusion(self._clock.up_s, 4 * self._common.size)
-        parts = RunParts(job.planner, pins=SamplePins(job.config.pinned_samples))
+        pins, buffers = SamplePins(job.config.pinned_samples), self._common.layout.buffer_size
+        parts = RunParts(job.planner, pins=pins, buffers=buffers)
         self._run = Run(job.config, now=0.0, size=self._common.size, parts=parts)
 
     @property

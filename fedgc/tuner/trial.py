@@ -231,7 +231,8 @@ def thinned(
     every = frozenset(chunk.number for chunk in few)
     holds = {clients[w]: every for w in kept}
     line, longer = _narrowed(question.line, count / len(clients))
-    fleet = Fleet(holds, few, math.ceil(longer * question.fleet.size), question.fleet.deaf)
+    size, buffers = (math.ceil(longer * each) for each in (question.fleet.size, question.fleet.buffers))
+    fleet = Fleet(holds, few, size, question.fleet.deaf, buffers)
     return replace(question, fleet=fleet, line=line), kept
 
 

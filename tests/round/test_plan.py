@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from fedgc.codecs import make_codec
 from fedgc.codes import adopt
 from fedgc.config import RunConfig
 from fedgc.errors import BadPlacement
@@ -262,6 +263,15 @@ def test_upload_time_follows_measured_uplink():
     of = everyone(2, 4, size=1000)
     speeds = Speeds({"client 0": Speed("client 0", 0.1, up_bytes_s=500.0)})
     assert plan(of, speeds).upload_s == (8.0, 0.0), "four bytes a number; nothing is known of client 1"
+
+
+@pytest.mark.parametrize("fragments", [1, 2])
+def test_buffers_are_planned_as_float32(fragments):
+    of = replace(everyone(2, 2, 10**6), buffers=10**5)
+    made = plan(of, work="local", codec="int4", fragments=fragments, link="session")
+    coded = 10**6 // fragments - 10**5
+    expected = make_codec("int4").expected(coded) + 4 * 10**5
+    assert made.update_bytes == pytest.approx(expected, abs=100)
 
 
 def test_plan_is_deterministic_and_depends_on_seed():
