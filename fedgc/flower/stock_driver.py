@@ -48,6 +48,7 @@ from fedgc.flower.stock_rounds import (
 from fedgc.guards import guarded
 from fedgc.history import RoundRow
 from fedgc.links import typed_json as typed
+from fedgc.links.message.grid_loop import RAISED
 from fedgc.messages import LARGEST_COUNT, LONGEST_FIGURE, MOST_FIGURES
 from fedgc.run.outputs import Finished
 from fedgc.store.checkpoint import Checkpoint
@@ -225,7 +226,10 @@ class StockDriver:
             if reply.has_error():
                 reason = printable(reply.error.reason)
                 hint = OF_CLIENT_FN if OLD_RECORD in reason else ""
-                self._failed(*about, f"code {reply.error.code}, {reason}{hint}")
+                said = f"failed with code {reply.error.code}, {reason}"
+                if raised := RAISED.search(reason):
+                    said = f"raised {raised[1]}: {raised[2]}"
+                self._failed(*about, f"its ClientApp {said}{hint}")
             elif about[0] == "train":
                 self._trained(about[1], about[2], reply.content)
             else:

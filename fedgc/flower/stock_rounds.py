@@ -377,7 +377,8 @@ class StockRounds:
 
 
 def _fault_of(row: RoundRow) -> str:
-    return next((each.failure for each in row.clients if each.failure), "no client answered")
+    failed = (f"{each.client}: {each.failure}" for each in row.clients if each.failure)
+    return next(failed, "no client answered")
 
 
 def name_of(node: int) -> str:

@@ -263,7 +263,7 @@ class Holdings:
         if not used:
             others = f"; nor {more} more" if more else ""
             return f"chunk {name}: no other client announces it, and the run's data is shared{others}"
-        differ = f"; {more} more chunks differ" if more else ""
+        differ = f"; {more} more chunks differ: data made at random need a seed" if more else ""
         if chunk.samples != used[0].samples:
             return f"chunk {name}: saw {chunk.samples} samples, others have {used[0].samples}{differ}"
         return f"chunk {name}: saw content of digest {chunk.digest}, others have {used[0].digest}{differ}"

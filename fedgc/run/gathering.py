@@ -10,7 +10,7 @@ from fedgc.round.waiting import Waiting
 from fedgc.run.clients import Clients
 from fedgc.run.outputs import RunState
 from fedgc.run.returns import Returns
-from fedgc.run.rows import chunkless, fewer_would_do, too_few
+from fedgc.run.rows import chunkless, fewer_would_do
 
 NO_CHUNK: Final = "it announced no chunk"
 
@@ -94,8 +94,10 @@ class Gathering:
         holdings = self._clients.holdings
         without = chunkless(holdings.present, holdings.refused)
         if self.lacks_data:
-            seen = (
-                f"saw {able} of {len(holdings.present)} clients that can work, needed {self.wanted}{without}"
-            )
-            return seen + fewer_would_do(able, self._quorum, self.wanted)
-        return too_few(self._timeout_s, self._quorum, self.wanted, able, without)
+            there = len(holdings.present)
+            seen = f"saw {able} of {there} clients that can work, needed {self.wanted}{without}"
+        else:
+            seen = f"waited {self._timeout_s:g} s for {self.wanted} clients, saw {able}{without}"
+        if holdings.refused:  # with fewer clients, theirs would be left out for good
+            return seen
+        return seen + fewer_would_do(able, self._quorum, self.wanted)

@@ -147,17 +147,6 @@ def chunkless(present: Mapping[str, Collection[int]], refused: Mapping[str, str]
     return f", and {count} that hold no chunk{f' ({why})' if why else ''}" if count else ""
 
 
-def too_few(waited_s: float, least: int, wanted: int, seen: int, without: str) -> str:
-    """Return how many clients a round waited for, and the setting with which it could begin.
-
-    >>> too_few(5.0, 2, 3, 1, "")
-    'waited 5 s for 3 clients, saw 1'
-    """
-    return f"waited {waited_s:g} s for {wanted} clients, saw {seen}{without}" + fewer_would_do(
-        seen, least, wanted
-    )
-
-
 def caused(cause: str, what: str) -> str:
     """Return what happened with its cause, if that is known, before it.
 

@@ -65,6 +65,8 @@ class PastRun:
         folded = any(len(row.clients) < each.clients for row, each in zip(rows, rounds, strict=True))
         numbers, chunks = (_count(basis.get(name)) for name in ("numbers", "chunks"))
         free = bool(basis.get("free")) and chunks > 0
+        if not rounds:
+            raise Unusable(f"run {run.run}: saw no round, needed one with rounds")
         if why := _unplayable(config, numbers, free=free, folded=folded):
             raise Unusable(f"run {run.run}: saw {why}")
         return cls(run.run, config, numbers, chunks, rows)

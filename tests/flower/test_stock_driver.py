@@ -293,7 +293,7 @@ def raises(node: int, message: Message) -> RecordDict | None:
         (no_archive, "a reply (node-1): saw BadZipFile"),
         (no_examples, "num-examples"),
         (too_many_examples, "num-examples: saw 1e+308, needed"),
-        (raises, "code 2, it raised"),
+        (raises, "its ClientApp failed with code 2, it raised"),
     ],
 )
 def test_invalid_answer_is_left_out_and_others_count(client: Client, reason: str) -> None:
@@ -352,7 +352,9 @@ def test_client_fn_is_named_as_cause_of_its_error() -> None:
     config = config_of({"work": "coded", "rounds": 1, "min_clients": 2})
     job = StockJob(config, sink, ArrayRecord(FIRST), ConfigRecord(), ConfigRecord())
     assert StockDriver(grid, job, time.monotonic, logging.getLogger("test")).drive().complete
-    assert "needed a ClientApp with @app.train, saw one with a client_fn" in sink.rows[0].clients[0].failure
+    failure = sink.rows[0].clients[0].failure
+    assert failure.startswith("its ClientApp raised KeyError: fitins.parameters")
+    assert "needed a ClientApp with @app.train, saw one with a client_fn" in failure
 
 
 class StoppedGrid(PlayedGrid):

@@ -47,7 +47,8 @@ def test_shared_chunk_with_other_digest_is_refused_with_both():
     holdings.announced("a", shared("x", "y"))
     told = holdings.announced("b", shared("x", "y", digest="other"))
     assert holdings.present == {"a": {0, 1}, "b": frozenset()}
-    assert told.refused == "chunk x: saw content of digest other, others have d; 1 more chunks differ"
+    seen = "chunk x: saw content of digest other, others have d"
+    assert told.refused == f"{seen}; 1 more chunks differ: data made at random need a seed"
     assert holdings.samples == 40  # what was refused is data of the run all the same
 
 

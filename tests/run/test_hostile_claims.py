@@ -22,7 +22,7 @@ def test_false_claim_of_shared_chunks_does_not_win(order: str) -> None:
     assert rows[-1].samples == rows[-1].counted_samples == 40
     assert rows[-1].left_out == (
         f"1 client was refused data: l: chunk chunk 0: saw {10**15} samples, others have 10;"
-        " 3 more chunks differ"
+        " 3 more chunks differ: data made at random need a seed"
     )
     assert {refused.client for refused in driver.of(Refuse)} <= {"l", "a"}
 

@@ -501,7 +501,10 @@ def test_shared_chunk_with_other_content_is_refused_with_digests():
     driver.join("a")
     driver.join("b", holds=[Held(f"chunk {number}", 10, "other") for number in range(4)])
     (refused,) = driver.of(Refuse)
-    said = "chunk chunk 0: saw content of digest other, others have same; 3 more chunks differ"
+    said = (
+        "chunk chunk 0: saw content of digest other, others have same; 3 more chunks differ: data made at "
+        "random need a seed"
+    )
     assert (refused.client, refused.reason) == ("b", said)
 
 

@@ -141,6 +141,10 @@ def test_run_without_plan_or_with_damaged_one_is_refused(path: Path):
         store.write(Begun(0.0, "r", CONFIG.table()))
         store.write(Decided(0.0, "r", 1, "plan", {"numbers": "many"}, ""))
     done = CliRunner().invoke(app, ["sim", "--like", "latest"])
+    assert str(done.exception) == "run r: saw no round, needed one with rounds"
+    with Store.open(str(path)) as store:
+        store.write(Appended(1e4, "r", round_row(1, [worked("a")])))
+    done = CliRunner().invoke(app, ["sim", "--like", "latest"])
     assert str(done.exception) == "run r: saw no plan with the size of its model, needed one"
 
 
