@@ -57,15 +57,19 @@ class RunGate:
         return json.dumps([self._config.chosen_gate, self._state])
 
     def read(self, text: str) -> None:
-        """Restore a state from JSON; raise BadSetting if it is invalid. Another gate begins anew."""
+        """Restore a state from JSON; raise BadSetting if it is none.
+
+        Another gate begins anew, and so does one whose state has no name, as version 0.2.0 wrote it.
+        """
         try:
-            name, state = json.loads(text)
-        except (ValueError, TypeError, RecursionError) as error:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
             raise BadSetting(
-                f"resume: saw a gate state of {len(text)} characters, needed JSON with a name ({error})"
+                f"resume: saw a gate state of {len(text)} characters, needed JSON ({error})"
             ) from error
-        if name == self._config.chosen_gate:
-            self._state = self._next = state
+        match found:
+            case [self._config.chosen_gate, state]:
+                self._state = self._next = state
 
     def _priced(self, reports: Reports, plan: Plan | None, step: int) -> Reports:
         """Add the costs of an exchange and of a gate check, and the learning rate."""

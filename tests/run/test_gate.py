@@ -1,6 +1,7 @@
 import pytest
 
 from fedgc.config import RunConfig
+from fedgc.errors import BadSetting
 from fedgc.gates import Report, Reports
 from fedgc.run.gate import RunGate
 
@@ -41,3 +42,17 @@ def test_exchange_of_last_round_counts_if_run_goes_on():
         assert gate.decide(Reports(()), None, number, number).sync == synced
         gate.keep()
     assert gate.write() == '["every", 0]'
+
+
+@pytest.mark.parametrize("text", ["1", "[0.5, 2, 3]", '["qsr", 1]', "{}"])
+def test_state_of_other_gate_or_older_version_begins_anew(text):
+    gate, fresh = (RunGate(RunConfig(gate="every", gate_period=5, rounds=30), 10) for _ in range(2))
+    gate.read(text)
+    assert gate.write() == fresh.write()
+
+
+@pytest.mark.parametrize("text", ["", "[", "9" * 5000, "[" * 10**5])
+def test_damaged_state_is_refused(text):
+    gate = RunGate(RunConfig(gate="every"), 10)
+    with pytest.raises(BadSetting, match=rf"resume: saw a gate state of {len(text)} characters, needed JSON"):
+        gate.read(text)
