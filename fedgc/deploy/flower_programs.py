@@ -1,9 +1,10 @@
-"""Flower's programs for a local federation: wrappers that start faster.
+"""Flower's programs for a local federation or a deployed client: wrappers that start faster.
 
 Flower starts many processes, and each begins with a second of imports. A third of it is garbage collection of
 imported objects, which stay; so the wrappers disable it until the program begins. A program's package also
 imports databases and web servers that a ClientApp never uses; so the wrappers import the program's own module
-without running its package. The wrapper of ClientApps checks each app against the policy of its site.
+without running its package. The wrapper of ClientApps checks each app against the policy and the
+descriptor of its site.
 """
 
 import shlex

@@ -188,7 +188,8 @@ class ClientPlace:
     def program(self) -> Started:
         """Return the SuperNode, under a supervisor that lets its client leave before it ends.
 
-        With a policy, its ClientApps are started by programs that check the app first; they are written here.
+        Its ClientApps are started by programs that check the app first, against the policy and the descriptor
+        that the node config names; they are written here.
         """
         secure = (
             *("--root-certificates", str(self.keys / "ca.pem")),
@@ -196,12 +197,15 @@ class ClientPlace:
         )
         own = f'name="{self.name}" identity="{self.state / "identity.key"}" cache="{self.cache / "cache"}"'
         own += f" {GRACE_KEY}={self.grace_s}"
-        environment = {pulse.ENVIRONMENT: str(self.state / "pulse"), "TMPDIR": str(self.cache)}
         if self.policy is not None:
             own += f' {POLICY}="{self.policy}"'
-            write_programs(self.state / "programs")
-            folders = (str(self.state / "programs"), str(Path(sys.executable).parent))
-            environment["PATH"] = os.pathsep.join((*folders, os.environ.get("PATH", "")))
+        write_programs(self.state / "programs")
+        folders = (str(self.state / "programs"), str(Path(sys.executable).parent))
+        environment = {
+            pulse.ENVIRONMENT: str(self.state / "pulse"),
+            "TMPDIR": str(self.cache),
+            "PATH": os.pathsep.join((*folders, os.environ.get("PATH", ""))),
+        }
         words = (
             *(sys.executable, supervision.__file__, "--alone", "--leave", str(self.grace_s)),
             "flower-supernode",

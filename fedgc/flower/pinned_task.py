@@ -22,12 +22,15 @@ def pinned_statement(federation: Federation, sent: SentApp | None) -> Statement 
     pin = federation.task
     if pin is None:
         return None
-    statement = sent.statement if sent else None
-    if sent and sent.problem:
+    if sent is None:
+        seen = "saw an app that was not checked before it began"
+        raise _refused(federation, f"{seen}, needed one that `fedgc deploy client` starts")
+    if sent.problem:
         raise _refused(federation, sent.problem)
+    statement = sent.statement
     if statement is None:
-        seen = "an app without a statement" if sent else "an app that was not checked before it began"
-        raise _refused(federation, f"saw {seen}, needed the statement that `fedgc task sign` writes")
+        seen = "saw an app without a statement"
+        raise _refused(federation, f"{seen}, needed the statement that `fedgc task sign` writes")
     if statement.digest != (needed := f"sha256:{pin.digest.hex()}"):
         raise _refused(federation, f"saw the statement {statement.digest}, needed {needed}")
     signed = signed_by(federation, statement)

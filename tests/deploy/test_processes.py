@@ -1,6 +1,7 @@
 """Test a deployed server's and client's startup checks, commands and health checks."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from fedgc.deploy import processes as deployed
 from fedgc.deploy.key_files import Keyring
-from fedgc.deploy.processes import ClientPlace, ServerPlace, client_health, save_process
+from fedgc.deploy.processes import ClientPlace, ServerPlace, Started, client_health, save_process
 from fedgc.deploy.superlink import connection
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower import heartbeat as pulse
@@ -167,6 +168,19 @@ def test_client_command_is_accepted_by_flower(place: Callable[..., ClientPlace],
     assert read.node_config.endswith("pace-s=0.5")
 
 
+def guarding(program: Started) -> Path:
+    """Return the program that a SuperNode starts for each app."""
+    found = shutil.which("flwr-clientapp", path=program.environment["PATH"])
+    assert found
+    return Path(found)
+
+
+def test_client_of_federation_checks_apps(place: Callable[..., ClientPlace]):
+    """Its descriptor may pin the task; a policy may also be named in the node config."""
+    for named in ('federation="all.fed" vault="a.db"', 'policy="site.toml"'):
+        assert "app_guard" in guarding(place("a.org:443", node_config=named).program()).read_text()
+
+
 def test_client_with_policy_checks_it_and_its_apps(place: Callable[..., ClientPlace], tmp_path: Path):
     policy = tmp_path / "site.toml"
     policy.write_text("[limits]\nbytes-per-day = 1000\n")
@@ -174,8 +188,7 @@ def test_client_with_policy_checks_it_and_its_apps(place: Callable[..., ClientPl
     assert here.check(time.time) == "plain, on loopback alone"
     started = here.program()
     assert f'policy="{policy}"' in " ".join(started.words)
-    first = Path(started.environment["PATH"].split(os.pathsep)[0])
-    assert "app_guard" in (first / "flwr-clientapp").read_text()
+    assert "app_guard" in guarding(started).read_text()
     policy.write_text("[limits]\nbytes-per-day = 0\n")
     with pytest.raises(Unusable, match=r"limits\.bytes-per-day"):
         here.check(time.time)

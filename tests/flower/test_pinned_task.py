@@ -82,7 +82,7 @@ def test_changed_app_is_refused_before_its_code_runs(site: Site, name: str):
     changed = {**FILES, name: FILES[name].replace(b"1", b"2")}
     with pytest.raises(NotAllowed, match=r"client north: descriptor \w+ pins its task: app: saw sha256:"):
         site.send(site.signed, changed)
-    with pytest.raises(NotAllowed, match="an app that was not checked before it began"):
+    with pytest.raises(NotAllowed, match=r"not checked before it began, needed one that `fedgc deploy"):
         site.join()
 
 
