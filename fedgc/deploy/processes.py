@@ -40,6 +40,7 @@ from fedgc.flower.departure import GRACE_KEY, GRACE_S
 from fedgc.policy import AuditLog, read_policy
 from fedgc.policy.hours import zone_of
 from fedgc.processes import supervision
+from fedgc.store import owned
 
 SUPERLINK_PORT: Final = 9092
 SESSION_PORT: Final = 9094
@@ -88,6 +89,7 @@ class ServerPlace:
     def check(self, now: float) -> str:
         """Return a sentence on the results, or raise the first error."""
         _writable(self.state, "FEDGC_STATE")
+        _close_to_others(self._database)
         if self.insecure:
             return "plain, on loopback alone"
         authority, own = (read(self.keys / name) for name in ("ca.pem", "server.pem"))
@@ -114,7 +116,7 @@ class ServerPlace:
         words = (
             "flower-superlink",
             *(("--insecure",) if self.insecure else secure),
-            *("--database", str(self.state / "superlink.db")),
+            *("--database", str(self._database)),
             KEEP_INSTALLED,
             *("--host", self.host),
             *("--port", str(SUPERLINK_PORT)),
@@ -125,6 +127,10 @@ class ServerPlace:
             "FEDGC_AUTHORITY": str(self.keys / "ca.pem"),
         }
         return Started(words, {} if self.insecure else place)
+
+    @property
+    def _database(self) -> Path:
+        return self.state / "superlink.db"
 
     def configure(self, flower_home: Path) -> None:
         """Write the connections for `flwr`: `local` on this machine, `server` for a container beside it."""
@@ -287,7 +293,7 @@ def _must_be_node_config(text: str) -> None:
 def _writable(folder: Path, variable: str) -> None:
     """Make a folder if it is missing, and raise unless files can be written there."""
     try:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=owned.FOLDER, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -295,6 +301,21 @@ def _writable(folder: Path, variable: str) -> None:
             f"{variable} {folder}: {error.strerror}, needed a folder that user {os.getuid()} may write"
         ) from error
     _space(folder)
+
+
+def _close_to_others(database: Path) -> None:
+    """Let only its owner read Flower's database: it holds models and updates that travel in messages.
+
+    Files that SQLite makes beside it have the permissions of the database.
+    """
+    try:
+        owned.make_file(database)
+        for each in database.parent.glob(f"{database.name}*"):
+            owned.close_to_others(each)
+    except OSError as error:
+        raise EdgeFailed(
+            f"{database}: {error.strerror}, needed a file that user {os.getuid()} may write"
+        ) from error
 
 
 def _space(folder: Path) -> None:

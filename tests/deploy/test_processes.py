@@ -2,10 +2,12 @@
 
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 
@@ -212,6 +214,25 @@ def test_server_command_is_accepted_by_flower(insecure: bool):
     assert set(started.environment) == (
         set() if insecure else {"FEDGC_BIND", "FEDGC_ADVERTISE", "FEDGC_AUTHORITY"}
     )
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_database_of_superlink_is_private(tmp_path: Path, earlier: bool):
+    """It holds models and updates that travel in Flower messages, also one that was left open before."""
+    state = tmp_path / "state"
+    database = state / "superlink.db"
+    if earlier:
+        state.mkdir(mode=0o755)
+        database.touch(mode=0o644)
+    ServerPlace("", Path("/keys"), state, "127.0.0.1", insecure=True).check(time.time())
+    with closing(sqlite3.connect(database)) as flowers:
+        flowers.execute("PRAGMA journal_mode=WAL")
+        flowers.execute("CREATE TABLE message (content BLOB)")
+        names = {"superlink.db", "superlink.db-wal", "superlink.db-shm"}
+        assert {each.name: each.stat().st_mode & 0o777 for each in state.iterdir()} == dict.fromkeys(
+            names, 0o600
+        )
+    assert state.stat().st_mode & 0o777 == (0o755 if earlier else 0o700), "that of an existing folder stays"
 
 
 def test_plain_connection_is_refused_beyond_loopback():
