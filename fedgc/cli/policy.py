@@ -219,11 +219,13 @@ def _spent(
     size_bytes = client.up_bytes + client.down_bytes + client.control_bytes
     refused: tuple[Refusal, ...] = ()
     if sums:
-        refused = check_exchange(policy, Exchange(request.run, size_bytes, 0, request.noise), before, at)
+        exchange = Exchange(size_bytes, 0, request.noise, descriptor=request.descriptor)
+        refused = check_exchange(policy, exchange, before, at)
     if refused:
         return refused, before
     day = day_of(at, zone_of(policy.zone))
-    return (), before.spent(day, request.run, size_bytes, int(sums), request.noise)
+    account = request.descriptor or request.run
+    return (), before.spent(day, account, size_bytes, int(sums), request.noise)
 
 
 def _federation(config: RunConfig) -> Federation | None:

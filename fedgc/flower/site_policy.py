@@ -139,7 +139,7 @@ class SitePolicy:
         """Return the rule that these steps would break, by what the site had spent at the last work."""
         if self._policy is None:
             return ""
-        exchange = Exchange(self._request.run, steps=steps)
+        exchange = Exchange(steps=steps)
         text = "; ".join(each.text for each in check_release(self._policy, exchange, self._totals))
         if text and not self._is_spent:
             self._is_spent = True
@@ -175,7 +175,7 @@ class SitePolicy:
             return
         policy, size_bytes, steps = self._policy, entry.bytes, self._steps
         moved, again = self._unsettled, not entry.exchanges
-        exchange = Exchange(self._request.run, size_bytes, moved, entry.noise, steps, again)
+        exchange = Exchange(size_bytes, moved, entry.noise, steps, again, entry.descriptor)
 
         def allowed(totals: Totals) -> None:
             self._allow(check_exchange(policy, exchange, totals, self._wall()), entry.round, logs=False)
@@ -189,7 +189,7 @@ class SitePolicy:
         """Log the steps behind a measure that is about to leave; raise NotAllowed if it must not."""
         if self._policy is None or not self._steps:
             return
-        policy, exchange = self._policy, Exchange(self._request.run, steps=self._steps)
+        policy, exchange = self._policy, Exchange(steps=self._steps)
 
         def allowed(totals: Totals) -> None:
             self._allow(check_release(policy, exchange, totals), round_, logs=False)
@@ -263,7 +263,8 @@ class SitePolicy:
 
     def _entry(self, what: str, round_: int = 0) -> Entry:
         secrecy = "masked" if self._request.masked else "open"
-        return Entry(what, self._client, self._request.run, round_, secrecy=secrecy)
+        asked = self._request
+        return Entry(what, self._client, asked.run, round_, secrecy=secrecy, descriptor=asked.descriptor)
 
     def _enter(self, entry: Entry, allowed: Callable[[Totals], None]) -> None:
         """Append an entry if it is allowed, else one that says why not, and raise NotAllowed."""
@@ -322,6 +323,7 @@ def request_of(
         n_min=federation.quorum if federation else 0,
         noise=privacy.noise if privacy else 0.0,
         releases=privacy.exchanges if privacy else 0,
+        descriptor=federation.fid.hex()[:16] if federation else "",
         weighs_loss=config.reads_losses,
         protects_records=config.protects_records,
     )

@@ -45,6 +45,7 @@ class Entry:
     noise: float = 0.0
     figures: tuple[str, ...] = ()  # names
     steps: tuple[Release, ...] = ()  # local steps with noise for records, since the entry before
+    descriptor: str = ""  # of a masked run: the begin of its hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,9 @@ class Head:
                 f"needed {self.digest}"
             )
         try:
+            account = str(entry.get("descriptor") or entry["run"])
             spent = self.totals.spent(
-                str(entry["day"]), str(entry["run"]), int(entry["bytes"]), int(entry["exchanges"]),
+                str(entry["day"]), account, int(entry["bytes"]), int(entry["exchanges"]),
                 float(entry["noise"]), [(float(n), float(q), int(k)) for n, q, k in entry.get("steps", ())],
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, OverflowError, OSError) as error:

@@ -31,7 +31,8 @@ class Request:
     threshold: int = 0
     n_min: int = 0
     noise: float = 0.0  # of each release, as a multiple of the site's clip; 0: no privacy of the site
-    releases: int = 0  # that the run declares
+    releases: int = 0  # that the descriptor declares, for all of its runs
+    descriptor: str = ""  # begin of its hash; empty without masks
     protects_records: bool = False  # by noise in each local step
     weighs_loss: bool = False  # its gate needs the loss of each client
 
@@ -40,12 +41,12 @@ class Request:
 class Exchange:
     """An update that is about to leave: its bytes, and those of its run that are not in the totals yet."""
 
-    run: str
     size_bytes: int = 0
     unsettled_bytes: int = 0
     noise: float = 0.0
     steps: tuple[Release, ...] = ()  # local steps with noise for records, not in the totals yet
     again: bool = False  # the same vector has left before, and was counted as an exchange
+    descriptor: str = ""  # to which its noise is charged
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def check(policy: Policy, request: Request, totals: Totals, now: float) -> tuple
     return (
         *check_run(policy, request),
         *_privacy(policy, request, totals),
-        *_limits(policy, totals, now, Exchange(request.run)),
+        *_limits(policy, totals, now, Exchange()),
     )
 
 
@@ -188,7 +189,10 @@ def _secrecy(policy: Policy, request: Request) -> Iterator[Refusal]:
 
 
 def _privacy(policy: Policy, request: Request, totals: Totals) -> Iterator[Refusal]:
-    """Check that the budget lasts for all releases that the run declares, or that something is left."""
+    """Check that the budget lasts for all releases that the descriptor declares, or that something is left.
+
+    Those that were spent in other runs under the descriptor are among them.
+    """
     if policy.epsilon == NEVER:
         return
     if request.protects_records:
@@ -203,13 +207,13 @@ def _privacy(policy: Policy, request: Request, totals: Totals) -> Iterator[Refus
             "saw a run without differential privacy, needed privacy.unit = record, or noise in a descriptor",
         )
         return
-    total = totals.epsilon(policy.delta, request.run, request.releases / request.noise**2)
+    total = totals.epsilon(policy.delta, request.descriptor, request.releases / request.noise**2)
     if total > policy.epsilon:
         declared = f"{request.releases} releases with noise {request.noise:g}"
         yield _refusal(
             policy, "privacy.epsilon",
-            f"saw a run of {declared}, after which all runs have spent {text_above(total, policy.epsilon)}, "
-            f"needed at most {policy.epsilon:g}",
+            f"saw a descriptor of {declared}, after which all runs have spent "
+            f"{text_above(total, policy.epsilon)}, needed at most {policy.epsilon:g}",
         )  # fmt: skip
 
 
@@ -218,8 +222,8 @@ def check_release(policy: Policy, exchange: Exchange, totals: Totals) -> Iterato
     if policy.epsilon == NEVER or not (exchange.noise or exchange.steps):
         return
     more = exchange.noise**-2 if exchange.noise else 0.0
-    before = totals.privacy.get(exchange.run, 0.0)
-    total = totals.epsilon(policy.delta, exchange.run, before + more, exchange.steps)
+    before = totals.privacy.get(exchange.descriptor, 0.0)
+    total = totals.epsilon(policy.delta, exchange.descriptor, before + more, exchange.steps)
     if total > policy.epsilon:
         spent = text_above(total, policy.epsilon)
         seen = f"saw {spent} spent by all runs with this update, needed at most {policy.epsilon:g}"

@@ -16,9 +16,10 @@ class Totals:
     """Totals of an audit log. `day` is the date, in the site's zone, that bytes and exchanges belong to.
 
     `earlier` has the bytes and exchanges of the days before, so that a clock that is set back, as that of a
-    machine that has just started, gives no day twice. `privacy` has for each run the sum of 1 / noise^2 over
-    its exchanges with noise. `steps` has for each run its local steps with noise for records, as rows of
-    noise, sampling rate and number.
+    machine that has just started, gives no day twice. `privacy` has for each account the sum of 1 / noise^2
+    over its exchanges with noise, and `steps` its local steps with noise for records, as rows of noise,
+    sampling rate and number. The account of a masked run is its descriptor, which declares the exchanges of
+    all of its runs; that of any other run, and in lines of earlier versions, is the run.
     """
 
     day: str = ""
@@ -40,21 +41,21 @@ class Totals:
     def spent(
         self,
         day: str,
-        run: str,
+        account: str,
         size_bytes: int,
         exchanges: int,
         noise: float,
         steps: Iterable[Release] = (),
     ) -> "Totals":
-        """Return the totals after so many bytes, exchanges and steps of a run; `noise` 0: without privacy."""
+        """Return the totals after so many bytes, exchanges and steps; `noise` 0: without privacy."""
         today = self.on(day)
         charged = self.privacy
         if exchanges and noise:
-            charged = {**self.privacy, run: self.privacy.get(run, 0.0) + exchanges / noise**2}
+            charged = {**self.privacy, account: self.privacy.get(account, 0.0) + exchanges / noise**2}
         known = self.steps
         for step in steps:
-            rows = with_release(map(_release, known.get(run, ())), step)
-            known = {**known, run: [list(row) for row in rows]}
+            rows = with_release(map(_release, known.get(account, ())), step)
+            known = {**known, account: [list(row) for row in rows]}
         return replace(
             today,
             bytes=today.bytes + size_bytes,
@@ -63,12 +64,14 @@ class Totals:
             steps=known,
         )
 
-    def epsilon(self, delta: float, run: str = "", more: float = 0.0, steps: Iterable[Release] = ()) -> float:
+    def epsilon(
+        self, delta: float, account: str = "", more: float = 0.0, steps: Iterable[Release] = ()
+    ) -> float:
         """Return the epsilon of all runs and of these steps.
 
-        `run` spends `more` in total by its exchanges, if it has not spent more.
+        `account` spends `more` in total by its exchanges, if it has not spent more.
         """
-        before = self.privacy.get(run, 0.0)
+        before = self.privacy.get(account, 0.0)
         total = sum(self.privacy.values()) - before + max(before, more)
         exchanges = [(total**-0.5, 1.0, 1)] if total else []
         kept = [_release(row) for rows in self.steps.values() for row in rows]

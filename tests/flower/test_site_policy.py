@@ -43,7 +43,10 @@ from fedgc.messages import (
 )
 from fedgc.policy import SentApp, Totals, check, read_policy, verify
 from fedgc.policy.digests import app_digest, files_in_bundle, task_digest
+from fedgc.secagg import Federation, Privacy, Quantizer
+from fedgc.secagg.federation import member_list
 from fedgc.secagg.renyi import Release
+from tests.config_of import config_of
 from tests.flower.test_client_loop import serving, work
 from tests.links.conftest import WAIT_S
 
@@ -108,11 +111,13 @@ def test_limits_hold_over_restarts(site: Path):
     assert kinds == ["joined", "exchange", "round", "joined", "refused", "exchange", "refused"]
 
 
-def masked_policy(site: Path, text: str) -> SitePolicy:
-    """Return the policy for a masked run whose sites add noise."""
+def masked_policy(site: Path, text: str, run: str = RUN, key: int = 0) -> SitePolicy:
+    """Return the policy for a masked run whose sites add noise; the descriptor is another for each `key`."""
     site.write_text(text)
-    request = replace(request_of(RunConfig(), RUN, None), masked=True, noise=4.0, releases=8)
-    return SitePolicy(read_policy(site), "north", request)
+    members = member_list([(name, bytes([number + key]) * 32) for number, name in enumerate("abc")])
+    pinned = Federation(members, 3, 3, 8, Quantizer(1.0, 20, 32, 10), Privacy(1.0, 4.0, 20, 1e-6))
+    config = config_of({"secrecy": "masked", "federation": "all.fed", "work": "local"})
+    return SitePolicy(read_policy(site), "north", request_of(config, run, pinned))
 
 
 def test_update_of_round_zero_is_charged(site: Path):
@@ -124,6 +129,30 @@ def test_update_of_round_zero_is_charged(site: Path):
         policy.send(0, 100)
     told = [(each["what"], each["secrecy"], each["noise"]) for each in logged(site)]
     assert told == [("exchange", "open", 0.0), ("exchange", "masked", 4.0), ("refused", "masked", 0.0)]
+
+
+def test_runs_of_descriptor_share_releases_that_it_declares(site: Path):
+    """Another descriptor is charged on top, at joining and for each update."""
+    text = "[privacy]\nepsilon = 6.0\ndelta = 1e-6\n"  # 20 releases with noise 4 spend 5.927
+    first, second = masked_policy(site, text), masked_policy(site, text, "second@8")
+    other = masked_policy(site, text, "third@9", key=3)
+    other.admit()
+    first.admit()
+    for number in range(4):
+        first.send(number, 100)
+    second.admit()
+    said = (
+        r"\(privacy\.epsilon\): saw a descriptor of 20 releases with noise 4, after which all runs have spent"
+    )
+    with pytest.raises(NotAllowed, match=rf"{said} 6\.58, needed at most 6"):
+        other.admit()
+    for number in range(16):
+        second.send(number, 100)
+    first.admit()
+    for spender in (first, second, other):
+        with pytest.raises(NotAllowed, match="with this update, needed at most 6"):
+            spender.send(20, 100)
+    assert len({each["descriptor"] for each in logged(site)}) == 2
 
 
 def test_site_ends_exchange_whose_update_was_last_of_day(site: Path, tmp_path: Path):

@@ -168,16 +168,24 @@ def test_listed_task_and_script_are_allowed_by_digest(site: Path):
 
 def test_exchange_beyond_limit_is_refused(site: Path):
     policy = read_policy(site)
-    assert check_exchange(policy, Exchange("ward", 1000, 0, 8.0), SPENT, NIGHT) == ()
+    assert check_exchange(policy, Exchange(1000, 0, 8.0), SPENT, NIGHT) == ()
     for exchange, totals, rule in (
-        (Exchange("ward", 1001), SPENT, "limits.bytes-per-day"),
-        (Exchange("ward", 1, 1000), SPENT, "limits.bytes-per-day"),
-        (Exchange("ward", 1), replace(SPENT, exchanges=10), "limits.exchanges-per-day"),
-        (Exchange("ward", 1, 0, 0.3), SPENT, "privacy.epsilon"),
+        (Exchange(1001), SPENT, "limits.bytes-per-day"),
+        (Exchange(1, 1000), SPENT, "limits.bytes-per-day"),
+        (Exchange(1), replace(SPENT, exchanges=10), "limits.exchanges-per-day"),
+        (Exchange(1, 0, 0.3), SPENT, "privacy.epsilon"),
     ):
         assert [each.rule for each in check_exchange(policy, exchange, totals, NIGHT)] == [rule]
     tomorrow = NIGHT + 4 * 3600
-    assert check_exchange(policy, Exchange("ward", 1001), SPENT, tomorrow) == (), "a new day"
+    assert check_exchange(policy, Exchange(1001), SPENT, tomorrow) == (), "a new day"
+
+
+def test_charges_of_earlier_logs_stay_under_their_runs(site: Path):
+    """They had no descriptor, so all that the descriptor declares is counted on top of them."""
+    policy, asked = read_policy(site), replace(REQUEST, descriptor="fe50e77cdc94784c", releases=500)
+    earlier, now = (Totals(privacy={name: 4.0}) for name in ("ward", asked.descriptor))
+    assert check(policy, asked, now, NIGHT) == ()
+    assert [each.rule for each in check(policy, asked, earlier, NIGHT)] == ["privacy.epsilon"]
 
 
 def test_steps_on_records_spend_budget_of_site_in_open_run_too(site: Path):
@@ -189,12 +197,12 @@ def test_steps_on_records_spend_budget_of_site_in_open_run_too(site: Path):
     ]
     few, many = ((1.0, 0.01, 1000),), ((1.0, 0.01, 2000),)
     assert check(policy, records, Totals(), NIGHT) == ()
-    assert check_exchange(policy, Exchange("ward", 1, steps=few), Totals(), NIGHT) == ()
-    assert [each.rule for each in check_exchange(policy, Exchange("ward", 1, steps=many), Totals(), NIGHT)]
+    assert check_exchange(policy, Exchange(1, steps=few), Totals(), NIGHT) == ()
+    assert [each.rule for each in check_exchange(policy, Exchange(1, steps=many), Totals(), NIGHT)]
     spent = Totals().spent(DAY, "ward", 1, 1, 0.0, few)
     assert spent.epsilon(policy.delta) == pytest.approx(2.44, rel=0.01)
     assert check(policy, records, spent, NIGHT) == ()
-    assert [each.rule for each in check_exchange(policy, Exchange("ward", 1, steps=few), spent, NIGHT)]
+    assert [each.rule for each in check_exchange(policy, Exchange(1, steps=few), spent, NIGHT)]
     over = spent.spent(DAY, "other", 1, 1, 1.0)
     assert [each.rule for each in check(policy, records, over, NIGHT)] == ["privacy.epsilon"]
 
