@@ -14,6 +14,7 @@ from fedgc.messages import SUMMED
 from fedgc.run.figure_names import is_lowest
 from fedgc.store import checkpoint, owned
 from fedgc.store.database import Store
+from fedgc.store.reading import LOST
 from fedgc.store.views import Round
 
 OF_A_RESUME: Final = ("resume", "run")
@@ -27,7 +28,10 @@ def must_be_new(run: str, store: Store, runs: Path) -> None:
     """
     folder = runs / run
     if checkpoint.versions(folder) or checkpoint.listed(folder) or _made_a_model(run, store):
-        raise Unusable(f"run {run}: there is one of that name already, needed a new name, or --resume {run}")
+        there = f"run {run}: there is one of that name already"
+        if _is_stored(run, store):
+            raise Unusable(f"{there}, needed a new name, or --resume {run}")
+        raise Unusable(f"{there}: saw its checkpoints in {folder}, {LOST}, or a new name")
 
 
 def must_go_on(config: RunConfig, reached: int) -> None:
@@ -110,10 +114,17 @@ def must_be_kept(config: RunConfig, folder: Path) -> None:
             ) from error
 
 
-def _made_a_model(run: str, store: Store) -> bool:
+def _is_stored(run: str, store: Store) -> bool:
     try:
-        found = store.run(run)
+        store.run(run)
     except Unusable:
         return False
+    return True
+
+
+def _made_a_model(run: str, store: Store) -> bool:
+    if not _is_stored(run, store):
+        return False
+    found = store.run(run)
     made = sum(each.row.outcome in SUMMED for each in store.rounds(run))
     return made > (0 if found.state == "completed" else 1)

@@ -1,6 +1,7 @@
 """Queries on the history: runs, rounds, clients, decisions, audit."""
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -21,8 +22,9 @@ from sqlalchemy.orm import aliased
 from fedgc.errors import Unusable, nearest
 from fedgc.history import BestModel, ClientRow, PastRound, RoundRow, Score
 from fedgc.messages import SUMMED
-from fedgc.store import tables
+from fedgc.store import checkpoint, tables
 from fedgc.store.columns import counts_in, mapping_in, metrics_in
+from fedgc.store.engine import runs_folder
 from fedgc.store.records import Audited, Decided
 from fedgc.store.tables import Audit, ClientRound, Decision
 from fedgc.store.views import Client, Round, Run
@@ -32,6 +34,7 @@ SCORED_LATELY: Final = 64  # rounds before the newest in which the newest figure
 PLAN: Final = "plan"  # the decision for a plan
 BEST: Final = "best"  # the decision that a model is the best so far
 HOURS: Final = "hours"  # when a client may train
+LOST: Final = "but no run of this name in the store, needed a backup of the store that has it"
 USED: Final = "chunks"  # chunks of site data that a run has begun to use
 _WITH_SUM: Final = SUMMED
 _CLIENT_ROW: Final = (
@@ -250,6 +253,9 @@ def run_id(connection: Connection, key: str) -> int:
 
 
 def _no_run(connection: Connection, key: str) -> Unusable:
+    kept = runs_folder("", os.environ) / key
+    if checkpoint.versions(kept):
+        return Unusable(f"run {key}: saw its checkpoints in {kept}, {LOST}")
     known = connection.scalars(select(tables.Run.key).order_by(tables.Run.id.desc()).limit(100)).all()
     if not known:
         return Unusable("store: saw no run yet, needed one")

@@ -159,6 +159,16 @@ def test_invalid_request_gives_one_line(models, apart: Path, words, sentence: st
         fedgc(*words)
 
 
+def test_lost_store_is_named_where_checkpoints_are_there(models, apart: Path):
+    for each in apart.glob("fedgc.db*"):
+        each.unlink()
+    with Store.open() as store:
+        assert not store.runs()
+    for words in (("list", "r"), ("export", "model.pt", "--run", "r"), ("restore", "1", "--run", "r")):
+        with pytest.raises(Unusable, match=r"run r: saw its checkpoints in .*, needed a backup of the store"):
+            fedgc(*words)
+
+
 def test_run_without_versions_is_reported(apart: Path):
     told(apart / "fedgc", CONFIG, [])
     with pytest.raises(Unusable, match="saw no version in"):

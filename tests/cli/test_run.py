@@ -386,11 +386,14 @@ def saved(folder: Path, round_: int = 1) -> None:
 def test_name_of_run_with_model_is_refused_before_start(stand, apart):
     made = stand(complete)
     saved(apart / "fedgc" / "runs" / "same")
-    with pytest.raises(Unusable, match="run same: there is one of that name already, needed a new name, or"):
+    lost = "no run of this name in the store, needed a backup of the store that has it"
+    with pytest.raises(Unusable, match=f"run same: there is one of that name already: .*, but {lost}, or a"):
         running.run(Wanted(None, {"run": "same"}, superlink="ward"))
+    with pytest.raises(Unusable, match=f"run same: saw its checkpoints in .*same, but {lost}"):
+        running.run(Wanted(None, {}, superlink="ward", resume="same"))
     running.run(Wanted(None, {"run": "kept-nothing"}, superlink="ward"))
     made.settings.clear()
-    with pytest.raises(Unusable, match="--resume kept-nothing"):
+    with pytest.raises(Unusable, match="there is one of that name already, needed a new name, or --resume k"):
         running.run(Wanted(None, {"run": "kept-nothing"}, superlink="ward"))
     assert not made.settings, "nothing was submitted"
 
