@@ -17,6 +17,7 @@ from fedgc.store.liveness import (
     ALIVE_S,
     CRASHED,
     SUPERLINK,
+    SUPERLINK_ENDED,
     advice_for,
     busy_with,
     lost,
@@ -135,7 +136,12 @@ def _resume(known: _Known) -> Iterator[str]:
         yield f"to do: {advice}"
     elif run.state == "stopped":
         goes_on = f"`fedgc run --resume {run.run}` goes on" if run.models else "it has no model to go on from"
-        yield f"to do: nothing; {goes_on}"
+        act = (
+            "see in its log why the SuperLink has ended"
+            if run.reason.startswith(SUPERLINK_ENDED)
+            else "nothing"
+        )
+        yield f"to do: {act}; {goes_on}"
     elif run.models:
         yield f"to do: remove the cause, then `fedgc run --resume {run.run}` goes on"
     else:

@@ -20,6 +20,7 @@ ALIVE_S: Final = 60.0  # a run without a record for so long has probably died, i
 SERVER: Final = "server"  # its key in the state of a run
 SUPERLINK: Final = "superlink"  # the key of the SuperLink whose clients it asks
 CRASHED: Final = "crashed"
+SUPERLINK_ENDED: Final = "its SuperLink has ended"  # the reason of a run that its user has not stopped
 _BEGAN, _EXIT_CODE = 19, 49  # fields of /proc/PID/stat behind the program's name; the first is the state
 
 

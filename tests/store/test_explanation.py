@@ -9,7 +9,7 @@ from fedgc.config import RunConfig
 from fedgc.history import BY_SITE, ClientRow, RoundRow
 from fedgc.store.database import Store
 from fedgc.store.explanation import Explanation, explain
-from fedgc.store.liveness import SERVER, SUPERLINK, this_process
+from fedgc.store.liveness import SERVER, SUPERLINK, SUPERLINK_ENDED, this_process
 from fedgc.store.records import Appended, Audited, Begun, Ended, Present, Seen
 
 NOW = 1_700_000_000.0
@@ -204,6 +204,14 @@ def test_run_that_was_stopped_has_no_cause_to_remove(store: Store):
     lines = told(store).lines
     assert lines[0] == "stopped: stopped by the user"
     assert lines[-1] == "to do: nothing; `fedgc run --resume ward` goes on"
+
+
+def test_run_whose_superlink_has_ended_sends_user_to_its_log(store: Store):
+    store.write(Appended(NOW, "ward", row(2, "synced")))
+    store.write(Ended(NOW, "ward", "stopped", f"{SUPERLINK_ENDED}; the other settings are not kept"))
+    lines = told(store).lines
+    assert lines[0].startswith("stopped: its SuperLink has ended")
+    assert lines[-1] == "to do: see in its log why the SuperLink has ended; `fedgc run --resume ward` goes on"
 
 
 def test_crashed_run_says_how_server_ended_and_how_to_resume(store: Store):
