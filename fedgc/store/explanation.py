@@ -86,15 +86,16 @@ def explain(store: Store, run: Run, now: float) -> Explanation:
     last = next(iter(store.rounds(run.run, after=(run.last_round or 0) - 1)), None)
     rows = store.client_rows(run.run, last.row.round) if last else ()
     clients = store.clients()
+    names = {str(each["client"]): str(each.get("name", "")) for each in _live(run)}
+    names |= {each.client: each.name for each in clients}
     known = _Known(
         run,
         last,
         rows,
-        {str(each["client"]): str(each.get("name", "")) for each in _live(run)}
-        | {each.client: each.name for each in clients},
+        names,
         {each.client: each.last_seen for each in clients},
         now,
-        _refusals(store, run.run),
+        _refusals(store, run.run, names),
         busy_with(store.runs(), run.run, run.present.get(SUPERLINK), now),
     )
     if state_of(run) != "running":
@@ -103,14 +104,20 @@ def explain(store: Store, run: Run, now: float) -> Explanation:
     return _running(known)
 
 
-def _refusals(store: Store, run: str) -> tuple[str, ...]:
+def _refusals(store: Store, run: str, names: Mapping[str, str]) -> tuple[str, ...]:
     latest: dict[str, str] = {}
     for each in store.audited(run):
         if each.kind == BY_SITE:
-            latest[each.who] = f"refused by its site: {each.what}"
+            latest[each.who] = each.what
         elif each.kind == "joined":
-            latest.pop(each.who, None)
-    return tuple(latest.values())
+            # An app that was refused before it began has told the client's name, and not its identity.
+            named = f"client {names.get(each.who) or 'without a name'}: "
+            ended = [
+                who for who, what in latest.items() if who.startswith("node ") and what.startswith(named)
+            ]
+            for who in (each.who, *ended):
+                latest.pop(who, None)
+    return tuple(f"refused by its site: {each}" for each in latest.values())
 
 
 def _live(run: Run) -> Sequence[Mapping[str, Any]]:

@@ -142,6 +142,18 @@ def test_gathering_of_refused_clients_asks_for_sites_that_allow_run(store: Store
     assert "another one" not in advice
 
 
+def test_refusal_of_app_ends_when_its_client_joins(store: Store):
+    """The app was refused before it began, so that its client had no identity yet."""
+    store.write(Present(NOW, "ward", live(phase="gathering", needed=2)))
+    for number, name in enumerate(("north", "south", "north-2")):
+        store.write(Audited(NOW, BY_SITE, f"node {number}", f"client {name}: saw another app", "ward"))
+    store.write(Audited(NOW + 1, "joined", "aa", "over a session, with key aa", "ward"))
+    refused = [each for each in told(store).lines if each.startswith("refused")]
+    assert refused == [
+        f"refused by its site: client {name}: saw another app" for name in ("south", "north-2")
+    ]
+
+
 @pytest.mark.parametrize(
     ("made", "said"),
     [
