@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -254,8 +255,9 @@ def run_id(connection: Connection, key: str) -> int:
 
 def _no_run(connection: Connection, key: str) -> Unusable:
     kept = runs_folder("", os.environ) / key
-    if checkpoint.versions(kept):
-        return Unusable(f"run {key}: saw its checkpoints in {kept}, {LOST}")
+    with suppress(OSError, ValueError):  # no name of a folder
+        if checkpoint.versions(kept):
+            return Unusable(f"run {key}: saw its checkpoints in {kept}, {LOST}")
     known = connection.scalars(select(tables.Run.key).order_by(tables.Run.id.desc()).limit(100)).all()
     if not known:
         return Unusable("store: saw no run yet, needed one")

@@ -197,6 +197,8 @@ def test_wrong_run_name_is_answered_with_nearest(store):
     begin(store, "spring-run")
     with pytest.raises(Unusable, match="did you mean spring-run"):
         store.rounds("spring-rum")
+    with pytest.raises(Unusable, match="saw no run"):
+        store.run("x" * 5000)
 
 
 def test_text_unsuitable_for_database_is_cleaned(store, a_row, a_client):
