@@ -1,11 +1,11 @@
-"""The folders of the client cache: one for each run and client.
+"""The folders of the client cache, one for each run and client; and a client's account of its privacy.
 
 A folder is identified by fedgc's name of the run, which a resume shares, and by the settings that shape
 training. Knowing a run's name gives a server no more than it could get by asking the client to train. Folders
 of runs unused for a week are removed when a client opens its own.
 
-What a client has spent of its privacy is kept for good, in the folder `accounts`, by run and client alone: a
-resume with other settings goes on spending it.
+What a client has spent of its privacy is kept for good, in the folder `accounts` beside its key, by run and
+client alone: a resume with other settings goes on spending it, and so does a client whose cache was cleared.
 
 The folder `spilled` holds vectors that do not fit into memory. They are of use to one process only; if it is
 killed, the client's next process removes them.
@@ -26,7 +26,7 @@ from fedgc.training import AccountFile, CacheFiles
 STALE_S: Final = 7 * 24 * 3600.0
 SEPARATOR: Final = "@"  # between fedgc's name of a run and Flower's number of it
 SPILLED: Final = "spilled"  # next to the runs' folders, whose names are digests
-ACCOUNTS: Final = "accounts"  # the same
+ACCOUNTS: Final = "accounts"  # beside the key; earlier versions had it next to the runs' folders
 
 
 def default_root(environment: Mapping[str, str]) -> Path:
@@ -55,9 +55,14 @@ def open_cache(root: Path, full: str, config: RunConfig, client: str, now: float
     return CacheFiles(home / client)
 
 
-def open_account(root: Path, full: str, client: str) -> AccountFile:
-    """Return the account of a client's privacy in the run of this full name."""
-    return AccountFile(root / ACCOUNTS / f"{_digest(full.rpartition(SEPARATOR)[0])}-{client}.json")
+def open_account(home: Path, root: Path, full: str, client: str) -> AccountFile:
+    """Return the account of a client's privacy in the run of this full name.
+
+    It lies in `home`, the folder of the client's key. One that an earlier version has left among the caches
+    is moved there.
+    """
+    name = f"{_digest(full.rpartition(SEPARATOR)[0])}-{client}.json"
+    return AccountFile(home / ACCOUNTS / name, root / ACCOUNTS / name)
 
 
 @contextmanager

@@ -259,7 +259,7 @@ def _opened(
         departure = Departure.of(grace_s, os.environ, policy.closes_s)
         own |= {GPU_SHARE: policy.gpu_share} if policy.gpu_share < 1 else {}
         limits = (pace_s, uplink_bytes_s, caches, spill, site, departure, context.run_id, policy)
-        account = open_account(caches, run, who.client)
+        account = open_account(Path(str(who.path)).parent, caches, run, who.client)
         open_things.enter_context(keeps_reasons() if site is not None else nullcontext())
         known = {**own, "identity": str(who.path)}
         chosen = None if config.script or own.get(SITE) else task or named(config.task, config, known)

@@ -4,10 +4,11 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from functools import reduce
 from pathlib import Path
 
 from fedgc.errors import EdgeFailed, text_of
-from fedgc.secagg.renyi import Release
+from fedgc.secagg.renyi import Release, with_release
 
 Releases = tuple[Release, ...]
 
@@ -16,10 +17,11 @@ class AccountFile:
     """The noised steps of a run, and those of them that the log of the site's policy does not have yet.
 
     The file is replaced as a whole, and begins with the digest of the rest. One process at a time uses it.
+    What an earlier version of fedgc has left in another file, `earlier`, is taken over when it is read.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, earlier: Path | None = None) -> None:
+        self._path, self._earlier = path, earlier
 
     def put(self, spent: Sequence[Release], undelivered: Sequence[Release]) -> None:
         """Write both, on the disk once this returns, or raise EdgeFailed."""
@@ -40,16 +42,41 @@ class AccountFile:
 
     def read(self) -> tuple[Releases, Releases]:
         """Return what was written last, nothing without a file; raise EdgeFailed if it cannot be read."""
+        if self._earlier is not None and self._earlier.exists():
+            self._take_over(self._earlier)
+        return _read(self._path)
+
+    def _take_over(self, earlier: Path) -> None:
+        """Move the account of another file here; the sum of both if an earlier version has gone on there.
+
+        A kill in between leaves two equal accounts, which are one. It may count a sum twice, and never loses
+        what is spent.
+        """
+        if self._path.exists() and earlier.samefile(self._path):
+            return
+        theirs, ours = _read(earlier), _read(self._path)
+        if theirs != ours:
+            self.put(*(reduce(with_release, new, old) for old, new in zip(theirs, ours, strict=True)))
         try:
-            spent, undelivered = json.loads(_content(self._path.read_bytes()))
-            return _releases(spent), _releases(undelivered)
-        except FileNotFoundError:
-            return (), ()
-        except (OSError, ValueError) as error:
+            earlier.unlink()
+            _sync(earlier.parent)
+        except OSError as error:
             raise EdgeFailed(
-                f"account {self._path}: cannot be read ({text_of(error, self._path)}), and what this client "
-                "has spent of its privacy is in it; needed it, or another name of the run"
+                f"account {earlier}: is now {self._path}, and could not be removed: {text_of(error, earlier)}"
             ) from error
+
+
+def _read(path: Path) -> tuple[Releases, Releases]:
+    try:
+        spent, undelivered = json.loads(_content(path.read_bytes()))
+        return _releases(spent), _releases(undelivered)
+    except FileNotFoundError:
+        return (), ()
+    except (OSError, ValueError) as error:
+        raise EdgeFailed(
+            f"account {path}: cannot be read ({text_of(error, path)}), and what this client "
+            "has spent of its privacy is in it; needed it, or another name of the run"
+        ) from error
 
 
 def _sync(folder: Path) -> None:

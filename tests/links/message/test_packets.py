@@ -304,14 +304,40 @@ def test_caches_are_separate_and_stale_ones_are_removed(tmp_path: Path) -> None:
     assert default_root({"XDG_STATE_HOME": "/state"}) == Path("/state/fedgc/cache")
 
 
-def test_account_outlives_other_settings_and_runs(tmp_path: Path) -> None:
-    spent = ((1.0, 0.5, 3),)
-    open_account(tmp_path, "spring@1", "a").put(spent, ())
-    for path in tmp_path.rglob("*"):
+def test_account_outlives_other_settings_and_cleared_cache(tmp_path: Path) -> None:
+    spent, home, cache = ((1.0, 0.5, 3),), tmp_path / "state", tmp_path / "cache"
+    open_account(home, cache, "spring@1", "a").put(spent, ())
+    assert not cache.exists()
+    assert open_account(home, cache, "spring@3", "a").read() == (spent, ())
+    others = [open_account(home, cache, *each).read() for each in (("spring@3", "b"), ("autumn@2", "a"))]
+    assert others == [((), ()), ((), ())]
+
+
+def test_account_of_earlier_version_moves_out_of_cache(tmp_path: Path) -> None:
+    """An earlier version kept it in the cache; what it goes on to spend there is added."""
+    home, cache = tmp_path / "state", tmp_path / "cache"
+    earlier = open_account(cache, cache, "spring@1", "a")
+    earlier.put([(1.0, 0.5, 3)], [(1.0, 0.5, 2)])
+    for path in cache.rglob("*"):
         os.utime(path, (1.0, 1.0))
-    open_cache(tmp_path, "autumn@2", RunConfig(learning_rate=0.2), "a", time.time())
-    assert open_account(tmp_path, "spring@3", "a").read() == (spent, ())
-    assert open_account(tmp_path, "spring@3", "b").read() == open_account(tmp_path, "autumn@2", "a").read()
+    open_cache(cache, "autumn@2", RunConfig(learning_rate=0.2), "a", time.time())
+    account = open_account(home, cache, "spring@3", "a")
+    moved = (((1.0, 0.5, 3),), ((1.0, 0.5, 2),))
+    assert account.read() == account.read() == moved
+    assert not list((cache / "accounts").iterdir())
+    earlier.put(*moved)  # a kill came before it was removed
+    assert account.read() == moved
+    earlier.put([(1.0, 0.5, 4), (2.0, 0.5, 1)], [])
+    assert account.read() == (((1.0, 0.5, 7), (2.0, 0.5, 1)), ((1.0, 0.5, 2),))
+    assert account.read() == open_account(home, tmp_path / "cleared", "spring@3", "a").read()
+
+
+def test_account_stays_where_key_lies_among_caches(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (link := tmp_path / "state").symlink_to(tmp_path / "cache")
+    account = open_account(link, tmp_path / "cache", "spring@1", "a")
+    account.put([(1.0, 0.5, 3)], [])
+    assert account.read() == account.read() == (((1.0, 0.5, 3),), ())
 
 
 def test_concurrent_removal_of_cache_files_is_tolerated(tmp_path: Path, monkeypatch) -> None:
