@@ -6,8 +6,8 @@ inherited. The site decides how its fleet trains it: other settings have their d
 node config (`site-settings`).
 
 The run is named after the consortium's run (by Flower's number if that has no name) and the gateway
-(`run_name`). If a gateway is started again, the run goes on from its last checkpoint, once the run of the
-earlier gateway has ended.
+(`run_name`). If a gateway is started again, the site's server goes on from the last checkpoint of the run
+(`fedgc.flower.run_memory`): the gateway needs neither its store nor its checkpoints.
 """
 
 import hashlib
@@ -15,7 +15,6 @@ import math
 import os
 import re
 import shlex
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -32,10 +31,8 @@ from fedgc.config.names import group_of
 from fedgc.deploy.app_folder import App, Setting
 from fedgc.deploy.superlink import Superlink
 from fedgc.errors import BadSetting, EdgeFailed, Unusable, text_of
-from fedgc.store import checkpoint, owned
+from fedgc.store import owned
 from fedgc.store.database import Store
-from fedgc.store.engine import runs_folder
-from fedgc.store.liveness import alive
 from fedgc.training.loop.environment import VARIABLE, ScriptEnvironment
 
 SITE, SETTINGS, HOME = "site-fleet", "site-settings", "site-home"  # keys of the node config
@@ -47,8 +44,6 @@ GIVEN: Final[Mapping[str, Setting]] = {
     "history.evaluate-every": 0,
     "timing.start-timeout-s": 60.0,  # so that the consortium hears why the fleet is not there
 }
-END_S: Final = 60.0  # for the run of an earlier gateway to end
-POLL_S: Final = 0.2
 LONGEST_NAME: Final = 64  # characters of a run's name
 _NOT_IN_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _DIGITS: Final = 8  # of a digest
@@ -78,9 +73,6 @@ def serve_site(app: Path | None, consortium: int) -> None:
     console = view.terminal()
     with like_ctrl_c(), Store.open() as store:
         config = RunConfig.read(settings)
-        _await_end(store, config.run)
-        if checkpoint.versions(runs_folder(config.checkpoint_dir, os.environ) / config.run):
-            config = RunConfig.read({**settings, "resume": config.run})
         with host_of(wanted, console, config.run) as host:
             _must_be_another(host.superlink, consortium)
             over = started(Place(wanted, App(app, {}) if app else None, store, host, console), config)
@@ -149,13 +141,3 @@ def _must_be_another(superlink: Superlink, consortium: int) -> None:
             f"node config {SITE}: saw {superlink.name}, the SuperLink of the consortium itself, "
             "needed that of the site's fleet"
         )
-
-
-def _await_end(store: Store, run: str) -> None:
-    """Wait for the end of the run of an earlier gateway; raise EdgeFailed if it does not end."""
-    end = time.monotonic() + END_S
-    with suppress(Unusable):  # the store knows no such run
-        while alive(store.run(run), time.time()):
-            if time.monotonic() > end:
-                raise EdgeFailed(f"run {run}: saw it under way for {END_S:g} s, needed the end of it")
-            time.sleep(POLL_S)

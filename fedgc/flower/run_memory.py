@@ -4,13 +4,13 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from fedgc.config import RunConfig
-from fedgc.errors import Unusable
+from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower import preconditions
 from fedgc.flower.job import Save
 from fedgc.flower.recording import recorded, superlink_of
@@ -23,10 +23,12 @@ from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
-from fedgc.store.liveness import busy_with
+from fedgc.store.liveness import alive, busy_with
 from fedgc.store.writer import Keeper
 from fedgc.training.private_mean import with_most_spent
 
+END_S: Final = 60.0  # for the run of an earlier gateway to end
+POLL_S: Final = 0.2
 FLUSH_S: Final = 10.0  # longest wait of a checkpoint for its round's row to be stored
 
 
@@ -52,10 +54,16 @@ class Memory:
 def remembered(config: RunConfig, run: str, flower_run: int) -> Iterator[tuple[Sink, Memory]]:
     """Record a run in the store while the block runs; yield its sink, and what it starts from.
 
+    The run of a site whose gateway is started again goes on from its last checkpoint.
+
     Raises:
         Unusable: The run may not begin, or not go on.
+        EdgeFailed: The run of an earlier gateway does not end.
     """
     folder = runs_folder(config.checkpoint_dir, os.environ)
+    if config.site_gateway:
+        _await_end(run)
+        config = replace(config, resume=run if checkpoint.versions(folder / run) else "")
     resumed = _resumed(config, folder) if config.resume else None
     preconditions.must_know_best(config)
     preconditions.must_be_kept(config, folder / run)
@@ -71,6 +79,16 @@ def remembered(config: RunConfig, run: str, flower_run: int) -> Iterator[tuple[S
         save = _save(folder / run, keep, recording.keeper) if keep else None
         pin = _pin(folder / run) if keep else None
         yield recording.sink, Memory(run, speeds, save, resumed, _at_beginning(others), pin, best)
+
+
+def _await_end(run: str) -> None:
+    """Wait for the end of a run that another server may still be ending."""
+    end = time.monotonic() + END_S
+    with Store.open() as store, suppress(Unusable):  # the store knows no such run
+        while alive(store.run(run), time.time()):
+            if time.monotonic() > end:
+                raise EdgeFailed(f"run {run}: saw it under way for {END_S:g} s, needed the end of it")
+            time.sleep(POLL_S)
 
 
 def _past(config: RunConfig, run: str, store: Store, folder: Path) -> Past:

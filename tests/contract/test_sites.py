@@ -37,17 +37,28 @@ PACE = {"pace-s": 0.15}
 @pytest.fixture
 def apart(tmp_path: Path) -> dict[str, str]:
     """The environment: a store and a state folder of the test alone."""
-    Store.open(str(tmp_path / "fedgc.db")).close()
-    return {"FEDGC_DB": str(tmp_path / "fedgc.db"), "XDG_STATE_HOME": str(tmp_path / "state")}
+    return environment_in(tmp_path)
+
+
+def environment_in(folder: Path) -> dict[str, str]:
+    Store.open(str(folder / "fedgc.db")).close()
+    return {"FEDGC_DB": str(folder / "fedgc.db"), "XDG_STATE_HOME": str(folder / "state")}
 
 
 @pytest.fixture
-def gateway(tmp_path: Path, apart: dict[str, str]) -> Iterator[Mapping[str, Setting]]:
-    """The node config of the gateway of a fleet of two."""
+def site(tmp_path: Path) -> Iterator[Federation]:
+    """A fleet of two, with a store of its own, which is not that of its gateway."""
+    (folder := tmp_path / "site").mkdir()
     fleet = [Node(f"ward-{number}", {**PACE, "part": f"{number}/4"}) for number in (1, 2)]
-    with Federation(fleet, folder=tmp_path / "site", environment=apart) as site:
-        steps = f"local-steps={STEPS // ORDERS} timing.start-timeout-s={GATHER_S}"
-        yield {"site-fleet": NAME, "site-home": str(site.home), "site-settings": f"min-clients=2 {steps}"}
+    with Federation(fleet, folder=folder / "processes", environment=environment_in(folder)) as site:
+        yield site
+
+
+@pytest.fixture
+def gateway(site: Federation) -> Mapping[str, Setting]:
+    """The node config of the gateway of the fleet."""
+    steps = f"local-steps={STEPS // ORDERS} timing.start-timeout-s={GATHER_S}"
+    return {"site-fleet": NAME, "site-home": str(site.home), "site-settings": f"min-clients=2 {steps}"}
 
 
 @pytest.fixture
@@ -83,13 +94,13 @@ def suspend(federation: Federation, name: str, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def test_gateway_killed_in_each_phase_loses_no_round(consortium: Federation) -> None:
+def test_gateway_killed_in_each_phase_loses_no_round(consortium: Federation, site: Federation) -> None:
     run = consortium.submit({**SETTINGS, "run": "all"})
     for phase in ("working", "collecting"):
         before = rounds_of(consortium, "all")
 
         def is_due(phase: str = phase, before: int = before) -> bool:
-            done = rounds_of(consortium, f"all-{NORTH}") - ORDERS * rounds_of(consortium, "all")
+            done = rounds_of(site, f"all-{NORTH}") - ORDERS * rounds_of(consortium, "all")
             there = done >= 1 if phase == "working" else done >= ORDERS
             return rounds_of(consortium, "all") >= before and there and phase_of(consortium) == phase
 
@@ -105,7 +116,7 @@ def test_gateway_killed_in_each_phase_loses_no_round(consortium: Federation) -> 
         rows = [store.client_rows("all", each.row.round) for each in store.rounds("all")]
     counted = [{names[each.client]: each.counted for each in clients} for clients in rows]
     assert counted[:-1] == [{NORTH: STEPS, "single": STEPS}] * (len(counted) - 1)
-    repeated = rounds_of(consortium, f"all-{NORTH}") - ORDERS * rounds_of(consortium, "all")
+    repeated = rounds_of(site, f"all-{NORTH}") - ORDERS * rounds_of(consortium, "all")
     assert 0 <= repeated <= ORDERS, "rounds of the site that no round of the consortium has counted"
 
 
@@ -134,7 +145,7 @@ def hold(federation: Federation, phase: str, *, signs: bool) -> None:
 
 
 def test_gateway_killed_while_unmasking_counts_in_its_round(
-    masked: tuple[Federation, Mapping[str, Setting]],
+    masked: tuple[Federation, Mapping[str, Setting]], site: Federation
 ) -> None:
     federation, settings = masked
     run = federation.submit({**settings, "run": "all"})
@@ -157,7 +168,7 @@ def test_gateway_killed_while_unmasking_counts_in_its_round(
         ]
     assert {row.outcome for row in rounds} == {"synced"}
     assert counted == [dict.fromkeys((NORTH, EAST, SINGLE), STEPS)] * len(rounds)
-    repeated = rounds_of(federation, f"all-{NORTH}") - ORDERS * rounds_of(federation, "all")
+    repeated = rounds_of(site, f"all-{NORTH}") - ORDERS * rounds_of(federation, "all")
     assert 0 <= repeated <= ORDERS, "rounds of the site that no round of the consortium has counted"
 
 
