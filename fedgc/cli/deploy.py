@@ -70,10 +70,11 @@ def client(  # noqa: PLR0913, PLR0917  one for each option
 
     Example: fedgc deploy client --server fl.example.org:443 --name ward-3
     """
-    from fedgc.deploy.processes import ClientPlace
+    from fedgc.deploy.processes import ClientPlace, hold
 
     place = ClientPlace(server, name, keys, state, cache, node_config, insecure, grace_s, policy)
     sys.stderr.write(f"fedgc client: {place.check(time.time)}\n")
+    hold(place.state)
     _become(place.program(), state)
 
 
@@ -101,7 +102,7 @@ def health(
 def _become(program: "Started", state: Path) -> None:
     from fedgc.deploy.processes import save_process
 
-    save_process(state, os.getpid())
+    save_process(state, os.getpid(), program.port)
     beside = str(Path(sys.executable).parent)
     paths = {"PATH": os.pathsep.join([beside, os.environ.get("PATH", "")])}
     os.execvpe(program.words[0], program.words, {**os.environ, **paths, **program.environment})  # noqa: S606  Flower's own program

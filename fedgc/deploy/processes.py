@@ -9,6 +9,7 @@ another process, with data from the state folder.
 TLS and node authentication are always on; `insecure` is only for loopback.
 """
 
+import fcntl
 import http.client
 import math
 import os
@@ -32,6 +33,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fedgc.deploy.authority import describe, signed_by
 from fedgc.deploy.flower_programs import write_programs
 from fedgc.deploy.key_files import CLIENT_NAME, read, write
+from fedgc.deploy.local_federation import free_port
 from fedgc.deploy.superlink import EXECUTOR, KEEP_INSTALLED, LOOPBACK
 from fedgc.errors import EdgeFailed, Unusable, text_of
 from fedgc.flower import heartbeat as pulse
@@ -44,7 +46,6 @@ from fedgc.store import owned
 
 SUPERLINK_PORT: Final = 9092
 SESSION_PORT: Final = 9094
-RUNTIME_PORT: Final = 9095  # of a SuperNode, for its own executor
 CLOCK_LIMIT_S: Final = 300.0  # Flower refuses older signatures
 # An engine without a heartbeat for so long hangs. None comes during a step, a validation or the download of
 # a chunk; a restart, as by the liveness probe of the Helm chart, would repeat that for ever.
@@ -61,6 +62,7 @@ class Started:
 
     words: tuple[str, ...]
     environment: Environment
+    port: int = SUPERLINK_PORT  # on which it answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +221,9 @@ class ClientPlace:
             *("--superlink", self.server),
             *("--node-config", f"{own} {self.node_config}".strip()),
             *("--host", "127.0.0.1"),
-            *("--port", str(RUNTIME_PORT)),
+            *("--port", str(port := free_port())),  # of its executor: a machine may have several clients
         )
-        return Started(words, environment)
+        return Started(words, environment, port)
 
 
 def _make_absolute(place: ServerPlace | ClientPlace, *names: str) -> None:
@@ -247,7 +249,7 @@ def server_health(keys: Path, state: Path, *, insecure: bool) -> str:
 def client_health(state: Path, cache: Path, now: float) -> str:
     """Return a sentence if the client is healthy, or raise what is wrong."""
     _executor(state)
-    _ask("127.0.0.1", RUNTIME_PORT, None)
+    _ask("127.0.0.1", _number_in(state / "port"), None)
     _space(cache)
     beat = pulse.last_beat(state / "pulse")
     if beat is None or not beat.alive:
@@ -258,8 +260,27 @@ def client_health(state: Path, cache: Path, now: float) -> str:
     return f"the engine came round {turn_s:.0f} s ago, {beat.chunks} chunks finished in this session"
 
 
-def save_process(state: Path, process: int) -> None:
+def hold(state: Path) -> None:
+    """Lock the state folder of a client for this process, and for the program that it becomes.
+
+    Raises:
+        EdgeFailed: Another client has it.
+    """
+    lock = os.open(state / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise EdgeFailed(
+            f"FEDGC_STATE {state}: a client runs with it (process {_number_in(state / 'process')}), "
+            "needed its end, or another folder"
+        ) from error
+    os.set_inheritable(lock, True)
+
+
+def save_process(state: Path, process: int, port: int) -> None:
     """Write the state for health checks, and delete that of an earlier process."""
+    write(state / "port", f"{port}\n".encode(), secret=False)
     write(state / "process", f"{process}\n".encode(), secret=False)
     (state / "pulse").unlink(missing_ok=True)
 
@@ -389,15 +410,19 @@ def _same_clock(date: str | None, now: float) -> None:
 
 def _executor(state: Path) -> None:
     """Raise unless Flower's program runs with its executor below it."""
-    try:
-        process = int(read(state / "process"))
-    except ValueError as error:
-        raise EdgeFailed(f"{state / 'process'}: needed a process id") from error
+    process = _number_in(state / "process")
     commands = (_command(each) for each in supervision.descendants(process))
     if not any(EXECUTOR in command for command in commands):
         raise EdgeFailed(
             f"process {process} has no {EXECUTOR} below it, so that nothing would be carried out"
         )
+
+
+def _number_in(path: Path) -> int:
+    try:
+        return int(read(path))
+    except ValueError as error:
+        raise EdgeFailed(f"{path}: needed a number") from error
 
 
 def _command(process: int) -> str:

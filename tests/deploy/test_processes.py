@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fedgc.deploy import processes as deployed
 from fedgc.deploy.key_files import Keyring
-from fedgc.deploy.processes import ClientPlace, ServerPlace, Started, client_health, save_process
+from fedgc.deploy.processes import ClientPlace, ServerPlace, Started, client_health, hold, save_process
 from fedgc.deploy.superlink import connection
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower import heartbeat as pulse
@@ -183,6 +183,45 @@ def test_client_of_federation_checks_apps(place: Callable[..., ClientPlace]):
         assert "app_guard" in guarding(place("a.org:443", node_config=named).program()).read_text()
 
 
+def test_two_clients_of_one_machine_have_ports_of_their_own(place: Callable[..., ClientPlace]):
+    programs = [place("127.0.0.1:443").program() for _ in range(2)]
+    ports = [int(each.words[each.words.index("--port") + 1]) for each in programs]
+    assert ports == [each.port for each in programs]
+    assert len(set(ports)) == 2
+
+
+def test_state_of_running_client_is_refused_to_another(place: Callable[..., ClientPlace]):
+    here = place("127.0.0.1:443")
+    becomes = [sys.executable, "-c", "print(flush=True); input()"]
+    program = (
+        "import os, sys; from pathlib import Path; from fedgc.deploy.processes import hold, save_process;"
+        "hold(path := Path(sys.argv[1])); save_process(path, os.getpid(), 9);"
+        "os.execv(sys.argv[2], sys.argv[2:])"
+    )
+    client = subprocess.Popen(
+        [sys.executable, "-c", program, str(here.state), *becomes],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert client.stdout is not None
+    client.stdout.readline()
+    words = ["--server", "127.0.0.1:9", "--name", "ward-3", "--insecure"]
+    folders = ["--state", str(here.state), "--cache", str(here.cache)]
+    said = subprocess.run(
+        [sys.executable, "-m", "fedgc.cli", "deploy", "client", *words, *folders],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.stderr.splitlines()[1:] == [
+        f"fedgc: FEDGC_STATE {here.state}: a client runs with it (process {client.pid}), needed its end, "
+        "or another folder"
+    ]
+    assert said.returncode == 1
+    client.communicate(b"\n")
+    hold(here.state)
+
+
 def test_client_with_policy_checks_it_and_its_apps(place: Callable[..., ClientPlace], tmp_path: Path):
     policy = tmp_path / "site.toml"
     policy.write_text("[limits]\nbytes-per-day = 1000\n")
@@ -302,7 +341,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert parent.stdout is not None
     parent.stdout.readline()
-    save_process(tmp_path, parent.pid)
+    save_process(tmp_path, parent.pid, 9)
     monkeypatch.setattr(deployed, "_ask", lambda *_: None)
     yield tmp_path
     parent.communicate(b"\n")
@@ -310,6 +349,12 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_client_without_session_is_healthy_while_flower_answers(running: Path):
     assert client_health(running, running, time.time()).endswith("no session is open")
+
+
+def test_silent_client_is_unhealthy(running: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.undo()
+    with pytest.raises(EdgeFailed, match=r"127\.0\.0\.1:9 does not answer"):
+        client_health(running, running, time.time())
 
 
 def test_hanging_engine_is_unhealthy(running: Path):
@@ -334,7 +379,7 @@ def test_heartbeat_of_ended_process_is_ignored(running: Path):
 def test_client_without_executor_is_unhealthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(deployed, "_ask", lambda *_: None)
     sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    save_process(tmp_path, sleeper.pid)
+    save_process(tmp_path, sleeper.pid, 9)
     with pytest.raises(EdgeFailed, match="has no flower-superexec below it"):
         client_health(tmp_path, tmp_path, time.time())
     sleeper.communicate(b"\n")
