@@ -55,14 +55,21 @@ def split(
 
 @data.command("key")
 def key(path: Annotated[Path, typer.Argument(help="The file of a client's identity.")]) -> None:
-    """Print a client's key for `fedgc data admit`; make its identity if it is missing.
+    """Print a client's key for `fedgc data admit`; make its identity if it is missing, and say so.
 
-    Example: fedgc data key /var/lib/fedgc/client.key
+    Example: fedgc data key /srv/fedgc/state/identity.key
     """
     from fedgc.datastore.keys import client_key
     from fedgc.links.identity import open_key
 
-    sys.stdout.write(f"{client_key(open_key(path, makes=True)).hex()}\n")
+    was_missing = not path.exists()
+    text = client_key(open_key(path, makes=True)).hex()
+    if was_missing:
+        sys.stderr.write(
+            f"{path}: there was no file, so a new identity was made: admit it only if a client has this file "
+            "as its `identity` (`fedgc deploy client`: identity.key in its --state folder)\n"
+        )
+    sys.stdout.write(f"{text}\n")
 
 
 @data.command("admit")

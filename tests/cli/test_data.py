@@ -48,6 +48,13 @@ def test_client_reads_data_split_by_its_site(data, tmp_path: Path):
     assert len(json.loads(data("list", "store", "--json"))["chunks"]) == 4
 
 
+def test_key_says_when_it_makes_new_identity(data, tmp_path: Path):
+    made = CliRunner().invoke(app, ["data", "key", "client.key"])
+    assert made.stderr.startswith("client.key: there was no file, so a new identity was made: ")
+    again = CliRunner().invoke(app, ["data", "key", "client.key"])
+    assert (again.stderr, again.stdout) == ("", made.stdout)
+
+
 def test_verify_names_damaged_and_unknown_chunks(data, tmp_path: Path):
     data("split", "ward.npz", "--chunks", "2", "--to", "store")
     assert data("verify", "store").startswith("2 chunks as site ")
