@@ -339,6 +339,8 @@ class Round:
             self.result = self.collecting.aggregator.result(now)
         if summed and self.result is not None:
             self.statistics.count(self.result.counted)
+        if outcome == "empty":
+            self.reason = ""  # the gate's, of an exchange that did not take place
         self._enter(State.CLOSED)
         self.outcome, self.closed_at = outcome, now
         clients, number = self.plan.clients, self.assignment.number

@@ -275,7 +275,8 @@ def _last_round(known: _Known) -> Iterator[str]:
         parts.append(f"asked {len(known.rows)} of {len(known.clients)} clients")
     if row.outcome in SUMMED and row.known_samples:
         parts.append(f"counted {row.counted_samples} of {row.known_samples} samples")
-    parts += [_why_so(row)] if _why_so(row) else []
+    why = _why_empty(row, known.rows) if row.outcome == "empty" else _why_so(row)
+    parts += [why] if why else []
     if row.outcome != "skipped" and (lacking := _some(_uncounted(known))):
         parts.append(f"not counted: {lacking}")
     if row.left_out:
@@ -283,11 +284,16 @@ def _last_round(known: _Known) -> Iterator[str]:
     yield "; ".join(parts)
 
 
+def _why_empty(row: RoundRow, rows: Sequence[ClientRow]) -> str:
+    """Return why a round has no sum; its own reason says at which limit it ended."""
+    if rows and all(each.failure for each in rows):
+        return "; ".join(filter(None, ("all its clients failed or were lost", row.reason)))
+    return row.reason or "nothing was finished in time, or no update came"
+
+
 def _why_so(row: RoundRow) -> str:
     if row.outcome == "skipped":
         return f"{row.reason or 'the gate decided so'}; clients continue from where they are"
-    if row.outcome == "empty":
-        return row.reason or "nothing was finished in time, or no update came"
     if row.outcome == "approximate":
         missing = f"{len(row.short)} of {row.chunks} chunks are not in the sum"
         return row.reason if row.is_left_out else missing

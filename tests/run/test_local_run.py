@@ -307,6 +307,16 @@ def test_restart_on_same_chunks_after_skipped_round_keeps_steps(settings, same, 
     assert fleet.booked == fleet.done
 
 
+def test_round_whose_clients_were_lost_has_no_reason_of_gate():
+    fleet = Fleet(gate="every", rounds=3)
+    for client in CLIENTS:
+        fleet.report(client)
+    for client in CLIENTS:
+        fleet.say(Lost(fleet.now, client))
+    assert [(row.outcome, row.reason) for row in rows(fleet)] == [("empty", "")]
+    assert {each.failure for each in rows(fleet)[0].clients} == {"lost"}
+
+
 def test_steps_without_update_are_not_counted_again():
     fleet = Fleet(gate="every", rounds=3)
     for client in CLIENTS:

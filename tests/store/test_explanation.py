@@ -168,10 +168,18 @@ def test_refusal_of_app_ends_when_its_client_joins(store: Store):
             "round 2 was skipped; drift 0.1 of 0.3; clients continue from where they are",
         ),
         (
-            row(2, "empty", (ClientRow("aa", failure="ValueError: no labels"),), counted_samples=0),
+            row(2, "empty", (ClientRow("aa", failure="ValueError: no labels"), ClientRow("bb", finished=8)),
+                counted_samples=0),
             "round 2 was empty; nothing was finished in time, or no update came; not counted: "
             "north (can load 20 samples; ValueError: no labels), "
-            "south (can load 20 samples; not in this round), west (can load 20 samples; not in this round)",
+            "south (can load 20 samples), west (can load 20 samples; not in this round)",
+        ),
+        (
+            row(2, "empty", tuple(ClientRow(key, failure="lost") for key in KEYS), reason="a limit of 9 s",
+                counted_samples=0),
+            "round 2 was empty; all its clients failed or were lost; a limit of 9 s; not counted: "
+            "north (can load 20 samples; lost), south (can load 20 samples; lost), "
+            "west (can load 20 samples; lost)",
         ),
         (
             row(2, "synced", (ClientRow("aa", finished=8, counted=8), ClientRow("cc", failure="lost"))),
