@@ -39,8 +39,10 @@ def why_stopped(name: str, words: Sequence[str] | None = None) -> str:
 def _exists(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except OSError:
+    except ProcessLookupError:
         return False
+    except PermissionError:  # it is of another user
+        pass
     return True
 
 
