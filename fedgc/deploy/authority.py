@@ -46,6 +46,21 @@ class Described:
         """Return the whole days until it ends; negative once it has."""
         return (self.ends - datetime.fromtimestamp(int(now), UTC)).days  # certificates have whole seconds
 
+    def days_until(self, now: float) -> int:
+        """Return the days until it begins, rounded up; 0 or less once it has."""
+        return -((datetime.fromtimestamp(int(now), UTC) - self.begins).days)
+
+    def covers(self, host: str) -> bool:
+        """Return whether it is for this host name or address.
+
+        >>> of = Described(("*.example.org", "10.0.0.1"), datetime.now(UTC), datetime.now(UTC))
+        >>> [of.covers(host) for host in ("fl.example.org", "10.0.0.1", "example.org", "a.fl.example.org")]
+        [True, True, False, False]
+        """
+        return not {host.lower(), f"*.{host.lower().partition('.')[2]}"}.isdisjoint(
+            name.lower() for name in self.names
+        )
+
 
 def make_authority(now: float) -> Certificate:
     """Return a new authority: its certificate and its private key."""

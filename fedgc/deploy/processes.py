@@ -100,12 +100,16 @@ class ServerPlace:
             raise EdgeFailed(
                 f"{self.keys / 'server.pem'}: not signed by ca.pem beside it; needed both of one authority"
             )
-        left = describe(own).days_left(now)
-        if left < 0:
-            raise EdgeFailed(
-                f"{self.keys / 'server.pem'}: it ended {-left} days ago, or this machine's clock is wrong"
-            )
-        return f"clients dial {self.advertise}, the authority lasts {left} days"
+        _must_fit(self.keys / "server.pem", self.keys / "server.key")
+        certificate = describe(own)
+        left, early = certificate.days_left(now), certificate.days_until(now)
+        if left < 0 or early > 0:
+            seen = f"it ended {-left} days ago" if left < 0 else f"it begins in {early} days"
+            raise EdgeFailed(f"{self.keys / 'server.pem'}: {seen}, or this machine's clock is wrong")
+        host = self.advertise.rpartition(":")[0].strip("[]")
+        known = certificate.covers(host)
+        lacks = "" if known else f", which does not name {host}: clients refuse it unless a proxy has another"
+        return f"clients dial {self.advertise}, the certificate lasts {left} days{lacks}"
 
     def program(self) -> Started:
         """Return the SuperLink, which runs ServerApps below itself."""
@@ -322,6 +326,15 @@ def _writable(folder: Path, variable: str) -> None:
             f"{variable} {folder}: {error.strerror}, needed a folder that user {os.getuid()} may write"
         ) from error
     _space(folder)
+
+
+def _must_fit(certificate: Path, key: Path) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except (ssl.SSLError, OSError) as error:
+        raise EdgeFailed(
+            f"{key}: does not fit {certificate.name} beside it ({text_of(error, key)}); needed its key"
+        ) from error
 
 
 def _close_to_others(database: Path) -> None:

@@ -288,7 +288,15 @@ def test_server_must_know_address_dialed_by_clients():
 
 def test_server_keys_are_read_before_start(ring: Keyring, tmp_path: Path):
     place = ServerPlace("a.org:443", ring.folder / "server", tmp_path, EVERYWHERE)
-    assert place.check(time.time()).startswith("clients dial a.org:443, the authority lasts")
+    assert place.check(time.time()).startswith("clients dial a.org:443, the certificate lasts")
+    lacks = "which does not name a.org: clients refuse it unless a proxy has another"
+    assert place.check(time.time()).endswith(lacks)
+    named = ServerPlace("localhost:443", ring.folder / "server", tmp_path, EVERYWHERE)
+    assert "does not name" not in named.check(time.time())
+    with pytest.raises(
+        EdgeFailed, match=r"server\.pem: it begins in 10 days, or this machine's clock is wrong"
+    ):
+        place.check(time.time() - 10.5 * DAY_S)
     with pytest.raises(EdgeFailed, match=r"it ended \d+ days ago, or this machine's clock is wrong"):
         place.check(time.time() + 4000 * DAY_S)
     mixed = tmp_path / "mixed"
@@ -298,6 +306,10 @@ def test_server_keys_are_read_before_start(ring: Keyring, tmp_path: Path):
     for name, whose in (("ca.pem", other), ("server.pem", ring), ("server.key", ring)):
         (mixed / name).write_bytes((whose.folder / "server" / name).read_bytes())
     with pytest.raises(EdgeFailed, match=r"not signed by ca\.pem beside it"):
+        ServerPlace("a.org:443", mixed, tmp_path, EVERYWHERE).check(time.time())
+    for name, whose in (("ca.pem", ring), ("server.key", other)):
+        (mixed / name).write_bytes((whose.folder / "server" / name).read_bytes())
+    with pytest.raises(EdgeFailed, match=r"server\.key: does not fit server\.pem beside it"):
         ServerPlace("a.org:443", mixed, tmp_path, EVERYWHERE).check(time.time())
 
 
