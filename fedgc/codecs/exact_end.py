@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgc.codecs.checked import encoded
+from fedgc.codecs.checked import encoded, tiles_of
 from fedgc.codecs.codec import Bytes, Codec
 from fedgc.codecs.make import EXACT, make_codec
 from fedgc.errors import BadVector
@@ -46,13 +46,13 @@ class ExactEnd(Codec):
         return vector
 
     def tiles(self, data: Bytes, size: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Return the numbers a tile at a time."""
+        """Return the numbers a tile at a time; raise BadVector where the other codec lacks some."""
         first = self._coded(size)
         border = data.size - NUMBER.itemsize * (size - first)
         if border < 0:
             raise BadVector(f"saw {data.size} bytes, needed 4 for each of the last {size - first} numbers")
         if first:
-            yield from self._codec.tiles(data[:border], first)
+            yield from tiles_of(self._codec, data[:border], first)
         yield first, data[border:].copy().view(NUMBER)
 
     def largest(self, size: int) -> int:

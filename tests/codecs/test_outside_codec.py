@@ -147,6 +147,12 @@ def test_invalid_bytes_are_refused_by_name(data, says):
         received(data, 100)
 
 
+def test_numbers_missing_before_buffers_are_refused():
+    data = np.zeros(4 * 12, np.uint8)
+    with pytest.raises(BadVector, match="how=short cannot read it: decode returned 4 numbers, needed 10"):
+        Form(12, "broken how=short", exact=2).unpacked(data, STREAM)
+
+
 BROKEN = [
     ("raises", "saw ValueError: boom"),
     ("short", "decode returned 4 numbers, needed 12"),
