@@ -48,12 +48,20 @@ def bundled_files(
 
 def _files_in(folder: Path, prefix: str = "") -> Iterator[tuple[str, Path]]:
     """Yield the files that Flower's `collect_files` finds, which takes 5 times as long: no symbolic links."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from _files_in(Path(entry.path), f"{prefix}{entry.name}/")
-            elif not entry.is_symlink():
-                yield prefix + entry.name, Path(entry.path)
+    for entry in _entries(folder):
+        if entry.is_dir(follow_symlinks=False):
+            yield from _files_in(Path(entry.path), f"{prefix}{entry.name}/")
+        elif not entry.is_symlink():
+            yield prefix + entry.name, Path(entry.path)
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """Return what a folder holds; Flower passes over one that may not be read, such as that of a database."""
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except OSError:
+        return []
 
 
 def _is_beside(name: str, script: str) -> bool:

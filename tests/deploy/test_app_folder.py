@@ -1,5 +1,6 @@
 """Test a user's app: its manifest, and the copy that lists every setting."""
 
+import os
 import tomllib
 from pathlib import Path
 
@@ -84,6 +85,25 @@ def test_copy_is_bundled_as_app_is(tmp_path: Path, keys: str):
     assert names_in(written) == {name for name in sent if not name.startswith(".info/")}
     assert app_digest(asked) == app_digest(sent)
     assert "ward/secrets.py" not in sent
+
+
+def make_unreadable(folder: Path) -> None:
+    """Make folders in it whose paths are longer than the system reads, for any user."""
+    place = os.open(folder, os.O_RDONLY)
+    for _ in range(17):
+        os.mkdir("d" * 255, dir_fd=place)
+        outer, place = place, os.open("d" * 255, os.O_RDONLY, dir_fd=place)
+        os.close(outer)
+    os.close(place)
+
+
+def test_folder_that_cannot_be_read_is_passed_over(tmp_path: Path):
+    app = app_in(place := folder(tmp_path, with_app_keys("")))
+    assert app is not None
+    files, sent = app.files(), files_in_bundle(bundle_of(place))
+    make_unreadable(place)
+    assert app.files() == files
+    assert files_in_bundle(bundle_of(place)) == sent
 
 
 def test_script_travels_with_its_neighbours_only(tmp_path: Path):
