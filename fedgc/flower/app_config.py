@@ -19,17 +19,19 @@ def submitted_name(setting: str, overrides: Mapping[str, Any], folders: Iterable
         overrides: The settings of Flower's run that override those of the app.
         folders: Where Python looks for modules: Flower puts the app's folder there.
     """
-    name = overrides.get(setting) or next(filter(None, (_name_in(each, setting) for each in folders)), "")
+    name = overrides.get(setting) or next(filter(None, (_value_in(each, setting) for each in folders)), "")
+    if not isinstance(name, str):  # a setting of the app's own, which happens to have this name
+        return ""
     try:
         RunConfig.read({setting: name})
-    except BadSetting:  # a setting of the app's own, which happens to have this name
+    except BadSetting:
         return ""
-    return str(name)
+    return name
 
 
-def _name_in(folder: str, setting: str) -> str:
+def _value_in(folder: str, setting: str) -> object:
     try:
         manifest = tomllib.loads((Path(folder) / MANIFEST).read_text())
-        return str(manifest["tool"]["flwr"]["app"]["config"][setting])
+        return manifest["tool"]["flwr"]["app"]["config"][setting]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""
