@@ -1,6 +1,5 @@
 """The process of a training script, and its connection over a local socket. Both may end, and come again."""
 
-import os
 import secrets
 import shutil
 import socket
@@ -15,6 +14,7 @@ from typing import Any, Final
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, EdgeFailed, FedgcError
+from fedgc.processes.temporary_folder import place_of_sockets
 from fedgc.training.loop.environment import ScriptEnvironment
 from fedgc.training.loop.protocol import LineSocket
 from fedgc.training.loop.shared_vectors import SharedVectors
@@ -26,13 +26,6 @@ STOP_S: Final = 2.0  # the same, if the run is not over
 LOST_S: Final = 15.0  # that a script has to end once its connection is closed
 HELLO_S: Final = 5.0  # for a connected process to prove that it is the script
 LINES_A_TURN: Final = 1000  # so that a script that sends without end does not stop its client
-LONGEST_PLACE: Final = 80  # bytes; a path of a socket has at most 103 on macOS
-
-
-def _place_of_socket() -> str:
-    """Return the folder for temporary files, or one with a path short enough for a socket."""
-    usual = tempfile.gettempdir()
-    return usual if len(os.fsencode(usual)) <= LONGEST_PLACE else "/tmp"  # noqa: S108  mkdtemp makes it safe
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +51,7 @@ class ScriptConnection:
 
     def __init__(self, facts: ScriptFacts) -> None:
         self._facts = facts
-        self._folder = Path(tempfile.mkdtemp(prefix="fedgc-", dir=_place_of_socket()))
+        self._folder = Path(tempfile.mkdtemp(prefix="fedgc-", dir=place_of_sockets()))
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(self._folder / "client"))
         self._listener.listen()

@@ -13,11 +13,13 @@ from tempfile import TemporaryDirectory
 from nbclient import NotebookClient, cli
 from traitlets.config import Config
 
+from fedgc.processes.temporary_folder import place_of_sockets
+
 
 def main() -> None:
     """Execute the notebooks that the command line names."""
-    with TemporaryDirectory(prefix="fedgc-kernel-") as folder:
-        manager = {"transport": "ipc", "connection_file": str(Path(folder) / "kernel.json")}
+    with TemporaryDirectory(prefix="fedgc-", dir=place_of_sockets()) as folder:
+        manager = {"transport": "ipc", "connection_file": str(Path(folder) / "k.json")}  # sockets: k-ipc-1
         vars(cli)["NotebookClient"] = partial(NotebookClient, config=Config(KernelManager=manager))
         cli.NbClientApp.launch_instance()
 

@@ -90,8 +90,11 @@ def test_script_that_ends_by_itself_is_given_time(tmp_path: Path):
     assert script.ended == 4
 
 
-def test_kernel_of_notebook_listens_on_no_port(tmp_path: Path) -> None:
-    """Kernels that start at the same time would be given the same ports."""
+@pytest.mark.parametrize("place_bytes", [80, 120])
+def test_kernel_of_notebook_listens_on_no_port(
+    place_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels that start at the same time would be given the same ports; paths of sockets are short."""
     pytest.importorskip("ipykernel", reason="ipykernel is not installed")
     nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
     cell = """
@@ -99,6 +102,9 @@ from pathlib import Path
 from ipykernel.kernelapp import IPKernelApp
 Path("transport").write_text(IPKernelApp.instance().transport)
 """
+    place = tmp_path / ("x" * max(1, place_bytes - len(os.fsencode(tmp_path)) - 1))
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
     path = tmp_path / "train.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)]), path)
     process = ScriptProcess(f"{path} --timeout=60", {}, tmp_path / "log")
