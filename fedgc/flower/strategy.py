@@ -159,9 +159,10 @@ class FedGC(Strategy):
                 )
             return one._run(grid, self._sink, initial_arrays, configs, evaluate_fn)()
         run = name_of_run(one.config, grid.run.run_id)
+        one.config = replace(one.config, run=run)
         if again := _begun[grid.run.run_id, run]:
             one.config = replace(one.config, run=f"{run}-{again + 1}", resume="")
-        with remembered(one.config, one.config.run or run, grid.run.run_id) as (sink, one._memory):
+        with remembered(one.config, one.config.run, grid.run.run_id) as (sink, one._memory):
             _begun[grid.run.run_id, run] += 1
             return one._run(grid, sink, initial_arrays, configs, evaluate_fn)()
 

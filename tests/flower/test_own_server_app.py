@@ -1,6 +1,7 @@
 """Test `FedGC.start` as a ServerApp of the user's own calls it: names of runs, checkpoints and resume."""
 
 import itertools
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from fedgc.errors import Unusable
 from fedgc.flower.run_memory import Memory
 from fedgc.flower.sink import Sink
 from fedgc.store.database import Store
+from fedgc.store.engine import runs_folder
 from tests.flower.test_stock_driver import FIRST, PlayedGrid, adds
 
 RUNS = itertools.count(100)  # of Flower
@@ -71,6 +73,13 @@ def test_second_start_is_run_of_its_own_with_first_settings() -> None:
     start(made, 1, flower_run=99)
     start(made, flower_run=99)
     assert recorded() == {"demo": [1], "demo-2": [1, 2, 3]}
+
+
+def test_resume_goes_before_own_name_of_app() -> None:
+    start(strategy(rounds=1, run="old"))
+    start(strategy(rounds=2, run="hospital"), submitted={"resume": "old"})
+    assert recorded() == {"old": [1, 2]}
+    assert not (runs_folder("", os.environ) / "hospital").exists()
 
 
 def test_resume_or_memory_without_its_counterpart_is_refused() -> None:
