@@ -77,7 +77,7 @@ def restore(run: str | None, version: int) -> None:
         saved = checkpoint.restore(_folder(found), version)
         reason = f"version {version}, of round {saved.round}, is the one to go on from"
         store.write(Decided(time.time(), found.run, saved.round, "restore", {"version": version}, reason))
-    sys.stdout.write(f"{reason}: `fedgc run --resume {found.run}`\n")
+    sys.stdout.write(f"{reason}: `fedgc run --resume {found.first_start}`\n")
 
 
 def _write(path: Path, run: Run, saved: Saved, about: Mapping[str, Any]) -> None:

@@ -49,6 +49,7 @@ from fedgc.flower.preconditions import rounds_done
 from fedgc.policy.digests import STATEMENT
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
+from fedgc.store.later_starts import last_start
 from fedgc.store.liveness import ALIVE_S, advice_for, alive, lost, reason_of, state_of
 from fedgc.store.views import Run
 from fedgc.training.tasks.find import check_name
@@ -439,7 +440,7 @@ def settings_of(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
         layers.append((MANIFEST, app.settings))
     if wanted.resume is not None:
         found = store.run(wanted.resume)
-        must_be_over(found)
+        must_be_over(last_start(store, found.run))
         layers.append((f"run {found.run}", known(found.settings) | {"resume": found.run}))
     settled = settle([*layers, (GIVEN, wanted.settings)])
     must_be_private(settled)
@@ -484,7 +485,8 @@ def _must_begin(store: Store, wanted: Wanted, config: RunConfig) -> None:
     else:
         if not wanted.elsewhere:
             beginning.must_go_on(config, beginning.reached(runs / config.resume))
-            beginning.must_have_rounds_left(config, store)
+            last = last_start(store, config.resume).run
+            beginning.must_have_rounds_left(replace(config, resume=last), store)
             beginning.must_have_model(config.resume, runs)
     if not wanted.elsewhere:
         beginning.must_be_kept(config, runs)

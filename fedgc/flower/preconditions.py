@@ -14,6 +14,7 @@ from fedgc.messages import SUMMED
 from fedgc.run.figure_names import is_lowest
 from fedgc.store import checkpoint, owned
 from fedgc.store.database import Store
+from fedgc.store.later_starts import later_starts
 from fedgc.store.reading import LOST
 from fedgc.store.views import Round
 
@@ -58,10 +59,14 @@ def rounds_done(rounds: Sequence[Round]) -> int:
 
 
 def must_have_rounds_left(config: RunConfig, store: Store) -> None:
-    """Refuse to resume a complete run without more rounds; it would only rewrite the run's last state."""
+    """Refuse to resume a complete run without more rounds; it would only rewrite the run's last state.
+
+    A start that its app has gone on from is not refused: it returns its model to the app.
+    """
     run = store.run(config.resume)
     done = rounds_done(store.rounds(run.run))
-    if run.state == "completed" and config.rounds <= done and not config.site_gateway:
+    ends = config.rounds <= done and not config.site_gateway and not later_starts(store, run)
+    if run.state == "completed" and ends:
         raise Unusable(f"run {run.run} is complete at round {done}: --set rounds=N, above {done}, trains on")
 
 

@@ -23,6 +23,7 @@ from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
+from fedgc.store.later_starts import later_starts, name_of_start
 from fedgc.store.liveness import alive, busy_with
 from fedgc.store.writer import Keeper
 from fedgc.training.private_mean import with_most_spent
@@ -50,11 +51,33 @@ class Memory:
     best: BestModel | None = None
 
 
+def of_start(config: RunConfig, first: str, number: int) -> RunConfig:
+    """Return the settings of one `FedGC.start` of an app whose first one has this name.
+
+    If the app is resumed, so is a later start that has made models.
+
+    Raises:
+        Unusable: The run to be resumed is that of a later start.
+    """
+    name = name_of_start(first, number)
+    if not config.resume:
+        return replace(config, run=name)
+    with Store.open() as store:
+        resumed = store.run(first)
+        later = [each.run for each in later_starts(store, resumed)]
+    if (app := resumed.first_start) != first:
+        raise Unusable(f"run {first} is a later start of run {app}, with which it is resumed: --resume {app}")
+    folder = runs_folder(config.checkpoint_dir, os.environ) / name
+    goes_on = number == 1 or (name in later and checkpoint.versions(folder))
+    return replace(config, run=name, resume=name if goes_on else "")
+
+
 @contextmanager
 def remembered(config: RunConfig, run: str, flower_run: int) -> Iterator[tuple[Sink, Memory]]:
     """Record a run in the store while the block runs; yield its sink, and what it starts from.
 
-    The run of a site whose gateway is started again goes on from its last checkpoint.
+    The name in the settings is that of the app's first start. The run of a site whose gateway is started
+    again goes on from its last checkpoint.
 
     Raises:
         Unusable: The run may not begin, or not go on.

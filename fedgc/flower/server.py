@@ -51,6 +51,7 @@ def server_app(task: Task | None = None) -> ServerApp:
         config = placed(RunConfig.read(context.run_config), os.environ)
         chosen = None if config.script else task or named(config.task, config)
         run, folder = name_of_run(config, context.run_id), runs_folder(config.checkpoint_dir, os.environ)
+        config = replace(config, run=run)
         if config.validate_only != "off":
             saved = _scored(config, folder / run, config.validate_only)
             FedGC(chosen, config, Sink(), Memory(run, resume=saved)).score(grid)

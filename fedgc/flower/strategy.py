@@ -32,7 +32,7 @@ from fedgc.flower.initialize import Events, announced_model
 from fedgc.flower.job import Evaluate, Job, ServerModel
 from fedgc.flower.must_fit import must_fit_server
 from fedgc.flower.recording import name_of_run
-from fedgc.flower.run_memory import Memory, remembered
+from fedgc.flower.run_memory import Memory, of_start, remembered
 from fedgc.flower.scoring import Parts, Scoring
 from fedgc.flower.signals import before_signals, why_stopped
 from fedgc.flower.sink import Sink
@@ -158,12 +158,12 @@ class FedGC(Strategy):
                     f"setting resume: saw {one.config.resume}, needed none with a sink of one's own"
                 )
             return one._run(grid, self._sink, initial_arrays, configs, evaluate_fn)()
-        run = name_of_run(one.config, grid.run.run_id)
-        one.config = replace(one.config, run=run)
-        if again := _begun[grid.run.run_id, run]:
-            one.config = replace(one.config, run=f"{run}-{again + 1}", resume="")
-        with remembered(one.config, one.config.run, grid.run.run_id) as (sink, one._memory):
-            _begun[grid.run.run_id, run] += 1
+        first = name_of_run(one.config, grid.run.run_id)
+        number = _begun[grid.run.run_id, first] + 1
+        one.config = of_start(one.config, first, number)
+        named = replace(one.config, run=first)
+        with remembered(named, one.config.run, grid.run.run_id) as (sink, one._memory):
+            _begun[grid.run.run_id, first] = number
             return one._run(grid, sink, initial_arrays, configs, evaluate_fn)()
 
     def _settings(self, grid: Grid, num_rounds: int | None, timeout: float | None) -> RunConfig:

@@ -142,7 +142,8 @@ def _resume(known: _Known) -> Iterator[str]:
     if state_of(run) == CRASHED and (advice := advice_for(run)):
         yield f"to do: {advice}"
     elif run.state == "stopped":
-        goes_on = f"`fedgc run --resume {run.run}` goes on" if run.models else "it has no model to go on from"
+        resume = f"`fedgc run --resume {run.first_start}` goes on"
+        goes_on = resume if run.models else "it has no model to go on from"
         act = (
             "see in its log why the SuperLink has ended"
             if run.reason.startswith(SUPERLINK_ENDED)
@@ -150,7 +151,7 @@ def _resume(known: _Known) -> Iterator[str]:
         )
         yield f"to do: {act}; {goes_on}"
     elif run.models:
-        yield f"to do: remove the cause, then `fedgc run --resume {run.run}` goes on"
+        yield f"to do: remove the cause, then `fedgc run --resume {run.first_start}` goes on"
     else:
         yield "to do: remove the cause, and start the run again; it has no model to go on from"
 

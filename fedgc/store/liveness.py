@@ -101,7 +101,7 @@ def reason_of(run: Run) -> str:
 
 def advice_for(run: Run) -> str:
     """Return how to resume a run whose server is gone; empty for others, and without a model."""
-    return f"`fedgc run --resume {run.run}` goes on" if run.models and lost(run) else ""
+    return f"`fedgc run --resume {run.first_start}` goes on" if run.models and lost(run) else ""
 
 
 def _in_round(run: Run) -> str:

@@ -1,5 +1,6 @@
 """Values that the store returns to the command line, the page and exports."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,12 @@ class Run:
     heard: float
     initial_metrics: Mapping[str, float] = field(default_factory=dict)  # of the model before round 1
     models: int = 0
+
+    @property
+    def first_start(self) -> str:
+        """The run of the first `FedGC.start` of this run's app, by which the app is resumed."""
+        first = str(self.settings.get("run", ""))
+        return first if first and re.fullmatch(re.escape(first) + r"-\d+", self.run) else self.run
 
 
 @dataclass(frozen=True, slots=True)

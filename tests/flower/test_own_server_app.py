@@ -12,7 +12,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedgc import FedGC, RunConfig
 from fedgc.cli.view import round_line
-from fedgc.errors import Unusable
+from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower.run_memory import Memory
 from fedgc.flower.sink import Sink
 from fedgc.store.database import Store
@@ -35,9 +35,9 @@ def strategy(**settings) -> FedGC:
 
 
 def start(
-    made: FedGC, num_rounds: int | None = None, flower_run: int = 0, submitted=None
+    made: FedGC, num_rounds: int | None = None, flower_run: int = 0, submitted=None, grid=None
 ) -> list[np.ndarray]:
-    grid = PlayedGrid(adds(1.0))
+    grid = grid or PlayedGrid(adds(1.0))
     grid.run = SimpleNamespace(run_id=flower_run or next(RUNS), override_config=submitted or {})
     return made.start(grid, ArrayRecord(FIRST), num_rounds).arrays.to_numpy_ndarrays()
 
@@ -80,6 +80,55 @@ def test_resume_goes_before_own_name_of_app() -> None:
     start(strategy(rounds=2, run="hospital"), submitted={"resume": "old"})
     assert recorded() == {"old": [1, 2]}
     assert not (runs_folder("", os.environ) / "hospital").exists()
+
+
+def test_resumed_app_goes_on_in_each_start() -> None:
+    whole = start(strategy(rounds=3, run="whole"))
+    made, submitted, resumed, again = strategy(rounds=3, run="demo"), next(RUNS), next(RUNS), next(RUNS)
+    first = start(made, 1, submitted)
+    start(made, 1, submitted)
+    np.testing.assert_array_equal(start(made, 1, resumed, {"resume": "demo"})[0], first[0])
+    np.testing.assert_array_equal(start(made, 3, resumed, {"resume": "demo"})[0], whole[0])
+    assert recorded() == {"whole": [1, 2, 3], "demo": [1], "demo-2": [1, 2, 3]}
+    start(made, 1, again, {"resume": "demo"})
+    with pytest.raises(Unusable, match="run demo-2 is complete at round 3: --set rounds=N, above 3"):
+        start(made, 3, again, {"resume": "demo"})
+
+
+class Lost(PlayedGrid):
+    """A grid whose SuperLink is lost."""
+
+    def get_node_ids(self) -> list[int]:
+        raise ConnectionError("lost")
+
+
+def test_later_start_without_models_begins_anew() -> None:
+    made, submitted, resumed = strategy(rounds=1, run="demo"), next(RUNS), next(RUNS)
+    start(made, 1, submitted)
+    with pytest.raises(EdgeFailed, match="lost"):
+        start(made, 1, submitted, grid=Lost(adds(1.0)))
+    for _ in range(2):
+        start(made, 1, resumed, {"resume": "demo"})
+    assert recorded() == {"demo": [1], "demo-2": [1]}
+
+
+def test_app_is_resumed_by_its_first_start() -> None:
+    made, submitted = strategy(rounds=1, run="demo"), next(RUNS)
+    for _ in range(2):
+        start(made, 1, submitted)
+    with pytest.raises(Unusable, match=r"demo-2 is a later start of run demo, .*: --resume demo$"):
+        start(made, 2, submitted={"resume": "demo-2"})
+    assert recorded() == {"demo": [1], "demo-2": [1]}
+
+
+def test_later_start_leaves_other_run_of_its_name_alone() -> None:
+    made, resumed = strategy(rounds=1, run="demo"), next(RUNS)
+    start(strategy(rounds=1, run="demo-2"))
+    start(made)
+    start(made, 2, resumed, {"resume": "demo"})
+    with pytest.raises(Unusable, match="run demo-2: there is one of that name already"):
+        start(made, 2, resumed, {"resume": "demo"})
+    assert recorded() == {"demo-2": [1], "demo": [1, 2]}
 
 
 def test_resume_or_memory_without_its_counterpart_is_refused() -> None:
