@@ -33,6 +33,7 @@ from fedgc.cli.follow import (
     why_incomplete,
 )
 from fedgc.cli.history import must_be_over
+from fedgc.cli.run_end import AppStarts, Over
 from fedgc.cli.run_place import RunPlace, claimed, keep_place, keys_of, place_of
 from fedgc.cli.script import placed_script, travels
 from fedgc.cli.settings import GIVEN, Layer, must_be_private, settle
@@ -132,24 +133,6 @@ class Place:
     console: Console
 
 
-@dataclass(frozen=True, slots=True)
-class Over:
-    """How one start of a run ended; `reason` is why it did not complete, None if it did."""
-
-    before: Seen
-    seen: Seen
-    stopped: bool  # from here
-    reason: str | None
-    flower_run: int
-    status: str = ""  # as Flower says it, of a run that is not in this store
-    log: str = ""
-
-    @property
-    def resumable(self) -> bool:
-        """Whether this start has made a model to go on from."""
-        return self.seen.last > self.before.last and self.seen.has_model
-
-
 def run(wanted: Wanted) -> None:
     """Run to the end and print the tables; Ctrl-C or a signal stops the run and keeps its checkpoint.
 
@@ -174,7 +157,7 @@ def run(wanted: Wanted) -> None:
         ):
             keep_place(name, wanted.place)
             over = started(Place(wanted, app, store, host, console), config)
-        print_tables(console, over.seen, time.monotonic() - began, resumed=bool(config.resume))
+        over.print(console, time.monotonic() - began, resumed=bool(config.resume))
     without = "" if over.seen.has_model else "; it has no model to go on from"
     resumable = over.seen.has_model if over.stopped else over.resumable
     goes_on = f"; `fedgc run --resume {name}` goes on" if resumable else without
@@ -184,7 +167,7 @@ def run(wanted: Wanted) -> None:
         console.print(f"stopped after round {done}{goes_on}{''.join(lost)}", soft_wrap=True, markup=False)
         raise click.Abort
     if over.reason is not None:
-        raise EdgeFailed(f"the run did not complete: {over.reason}{goes_on}")
+        raise EdgeFailed(f"{over.failure}{goes_on}")
 
 
 def _how_left(store: Store, name: str, wanted: Wanted, before: Run | None) -> str:
@@ -211,7 +194,8 @@ def must_be_known(wanted: Wanted) -> None:
 
 def started(place: Place, config: RunConfig, meanwhile: Callable[[], object] = lambda: None) -> Over:
     """Start a run or resume it, and show it to its end; call `meanwhile` again and again."""
-    follower = Follower(place.store, config.resume or config.run)
+    follower = Follower(place.store, name := config.resume or config.run)
+    starts = AppStarts(place.store, name, own_app=whole(place.app) is not None)
     before, superlink, wanted = follower.look(), place.host.superlink, place.wanted
     with tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
         written = app_with(place.app, Path(folder) / "app", config, wanted.folder)
@@ -222,13 +206,15 @@ def started(place: Place, config: RunConfig, meanwhile: Callable[[], object] = l
             else Unseen(place.console, log, waits=not wanted.elsewhere).show
         )
         with show_on(place.console, config.rounds, _heard(before)) as show:
-            shown = Shown(follower, show, Warned(Log(path)), before)
+            shown = Shown(follower, show, Warned(Log(path)), before, starts)
             stopped, gone = _followed(shown, place, flower_run, unknown, meanwhile)
         said = log.text()
         status = "" if follower.look().run else superlink.status(flower_run)
     seen = follower.whole()
     reason = gone or (_why(before, seen, said) if not status else _unlike_completed(status, said))
-    return Over(before, seen, stopped, reason, flower_run, status, said)
+    if reason is None and not status:
+        reason = starts.why_failed(superlink, flower_run, said)
+    return Over(before, seen, stopped, reason, flower_run, status, said, starts.later)
 
 
 def attach(run_name: str, *, alone: bool) -> None:
@@ -264,6 +250,7 @@ class Shown:
     show: Show
     warned: Warned
     before: Seen  # the state of the run before this attempt
+    starts: AppStarts
     notes: list[str] = field(default_factory=list)
 
     def lost(self) -> str:
@@ -272,8 +259,9 @@ class Shown:
         return reason_of(run) if run and run.heard != _heard(self.before) and lost(run) else ""
 
     def noted(self) -> list[str]:
-        """Return the notes, with the server's new warnings at the end."""
-        self.notes.extend(each for each in self.warned.notes() if each not in self.notes)
+        """Return the notes, with the server's new warnings and starts at the end."""
+        new = (*self.warned.notes(), *self.starts.notes())
+        self.notes.extend(each for each in new if each not in self.notes)
         return self.notes
 
     def update(self, *more: str) -> Seen:

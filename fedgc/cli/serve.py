@@ -21,11 +21,10 @@ import click
 from rich.console import Console
 
 from fedgc.cli import view
-from fedgc.cli.follow import Follower, Seen, follow, print_tables, show_on
+from fedgc.cli.follow import Follower, Seen, follow, show_on
 from fedgc.cli.run import (
     ROUND_OVER,
     Host,
-    Over,
     Place,
     Wanted,
     host_of,
@@ -35,6 +34,7 @@ from fedgc.cli.run import (
     settings_of,
     started,
 )
+from fedgc.cli.run_end import Over
 from fedgc.cli.run_place import claimed, keep_place
 from fedgc.cli.signals import like_ctrl_c
 from fedgc.config import RunConfig
@@ -46,6 +46,7 @@ from fedgc.messages import SUMMED
 from fedgc.store import checkpoint
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
+from fedgc.store.later_starts import last_start
 from fedgc.store.liveness import alive
 from fedgc.store.views import Run
 
@@ -160,6 +161,7 @@ def _kept(
 ) -> Over | None:
     """Keep a run alive whose lock is held."""
     wanted, known = _under_its_name(store, wanted, app)
+    known = _last(store, known.run) if known is not None else None
     if known is not None and alive(known, time.time()):
         known = _followed(store, known, console)
     if known is not None and known.state == "completed" and not _wants_more(store, wanted, app, known):
@@ -175,7 +177,7 @@ def _kept(
     with on(wanted, name) as host:
         keep_place(name, wanted.place)
         over = _Server(Place(wanted, app, store, host, console)).keep(config, Restarts(most))
-    print_tables(console, over.seen, time.monotonic() - began, resumed=bool(config.resume))
+    over.print(console, time.monotonic() - began, resumed=bool(config.resume))
     if over.reason is not None:
         lasts = "" if over.stopped else ", and is not restarted"
         say(console, f"run {name} was stopped after round {over.seen.last}{lasts}")
@@ -191,7 +193,7 @@ class _Waits:
 
     def __call__(self, holder: str) -> bool:
         """Return whether to wait longer."""
-        known = Follower(self._store, self._name).run()
+        known = _last(self._store, self._name)
         if known is not None and alive(known, time.time()):
             _followed(self._store, known, self._console)
             self._until = None
@@ -231,6 +233,11 @@ def _under_its_name(store: Store, wanted: Wanted, app: App | None) -> tuple[Want
     return replace(wanted, resume=given, settings=own), found
 
 
+def _last(store: Store, run: str) -> Run | None:
+    """Return the run of the last start of the app of a run; None if the run has not begun."""
+    return last_start(store, run) if Follower(store, run).run() is not None else None
+
+
 def _has_checkpoint(config: RunConfig) -> bool:
     folder = runs_folder(config.checkpoint_dir, os.environ) / (config.resume or config.run)
     return bool(checkpoint.versions(folder))
@@ -268,6 +275,8 @@ class _Server:
             over = self._start(config)
             if over.stopped or over.reason is None:
                 return over
+            if over.complete:
+                raise GivenUp(over.failure)
             self._restart()
             if self._by_user(over):
                 return over
@@ -308,7 +317,7 @@ class _Server:
         Flower gives the server SIGINT then, but also when its SuperLink ends or has missed its heartbeats.
         So Flower is asked; without an answer, the run goes on.
         """
-        run = over.seen.run
+        run = over.last
         if run is None:
             return over.status == STOPPED
         if run.state != "stopped" or not run.reason.startswith(BY_USER):
@@ -343,8 +352,12 @@ class _Server:
 
 
 def _reached(over: Over) -> int:
-    """Return the last round of the run: in the store, or in the log of a run whose store is elsewhere."""
-    return max(over.seen.last, *(int(number) for number, _ in ROUND_OVER.findall(over.log)), 0)
+    """Return the last round of the run: in the store, or in the log of a run whose store is elsewhere.
+
+    Rounds of later starts of the app come on top.
+    """
+    done = over.seen.last + sum(each.last_round or 0 for each in over.later)
+    return max(done, *(int(number) for number, _ in ROUND_OVER.findall(over.log)), 0)
 
 
 def restart_ended(host: Host, console: Console) -> None:

@@ -18,7 +18,8 @@ import click
 from rich.console import Console
 
 from fedgc.cli import view
-from fedgc.cli.run import Host, Over, Wanted, host_of, must_be_known
+from fedgc.cli.run import Host, Wanted, host_of, must_be_known
+from fedgc.cli.run_end import Over
 from fedgc.cli.run_place import claimed_queue, keys_of_queue
 from fedgc.cli.serve import keep, restart_ended, say
 from fedgc.cli.signals import like_ctrl_c

@@ -1,0 +1,100 @@
+"""How one attempt of a run ended: that of its app's first start, of later starts, and of the app itself.
+
+A second `FedGC.start` of a user's app is a run of its own. The display is of the first one, and names others.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Console
+
+from fedgc.cli.follow import Follower, Seen, fault_in, print_tables, why_incomplete
+from fedgc.cli.view import numbered
+from fedgc.deploy.superlink import Superlink
+from fedgc.errors import EdgeFailed
+from fedgc.store.database import Store
+from fedgc.store.later_starts import later_starts
+from fedgc.store.liveness import state_of
+from fedgc.store.views import Run
+
+FAILED: Final = "finished:failed"  # as Flower calls the state
+
+
+class AppStarts:
+    """The starts of one attempt of a run that come after its first one."""
+
+    def __init__(self, store: Store, run: str, *, own_app: bool) -> None:
+        """With fedgc's own app there are none."""
+        self._store, self._first, self._own_app = store, Follower(store, run), own_app
+        self._before = {each.run: each.heard for each in self._known()}
+
+    def _known(self) -> tuple[Run, ...]:
+        first = self._first.run() if self._own_app else None
+        return later_starts(self._store, first) if first is not None else ()
+
+    @property
+    def later(self) -> tuple[Run, ...]:
+        """Their runs."""
+        return tuple(each for each in self._known() if each.heard != self._before.get(each.run))
+
+    def notes(self) -> Iterator[str]:
+        """Name each of them."""
+        for each in self.later:
+            yield f"the app has begun run {each.run}: `fedgc watch {each.run}` shows it"
+
+    def why_failed(self, superlink: Superlink, flower_run: int, log: str) -> str | None:
+        """Return what failed after the first start was complete; None if nothing did."""
+        for each in self.later:
+            if (reason := why_incomplete(Seen(each), log)) is not None:
+                return f"run {each.run}: {reason}"
+        with suppress(EdgeFailed):  # the SuperLink has gone, and with it what it knew
+            if self._own_app and superlink.status(flower_run) == FAILED:
+                return f"its app failed after the last round: {fault_in(log) or 'its log does not say why'}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """How one start of a run ended; `reason` is why it did not complete, None if it did."""
+
+    before: Seen
+    seen: Seen
+    stopped: bool  # from here
+    reason: str | None
+    flower_run: int
+    status: str = ""  # as Flower says it, of a run that is not in this store
+    log: str = ""
+    later: tuple[Run, ...] = ()  # of later starts of the app
+
+    @property
+    def last(self) -> Run | None:
+        """The run of the app's last start."""
+        return (self.seen.run, *self.later)[-1]
+
+    @property
+    def complete(self) -> bool:
+        """Whether each start of the app is; the app itself may have failed."""
+        return self.seen.run is not None and all(
+            each.state == "completed" for each in (self.seen.run, *self.later)
+        )
+
+    @property
+    def failure(self) -> str:
+        """What did not complete, and why."""
+        about = "the run is complete, but" if self.complete else "the run did not complete:"
+        return f"{about} {self.reason}"
+
+    @property
+    def resumable(self) -> bool:
+        """Whether this start has made a model to go on from."""
+        made = self.seen.last > self.before.last and self.seen.has_model
+        return (made or any(each.models for each in self.later)) and not self.complete
+
+    def print(self, console: Console, seconds: float, *, resumed: bool) -> None:
+        """Print the tables of the run, and a line for each later start."""
+        print_tables(console, self.seen, seconds, resumed=resumed)
+        for each in self.later:
+            ended = f"run {each.run}: {state_of(each)}, {numbered(each.last_round or 0, 'round')}"
+            console.print(ended, soft_wrap=True, markup=False, highlight=False)
