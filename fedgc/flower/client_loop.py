@@ -91,7 +91,7 @@ class ClientLoop:
         self._policy = policy or SitePolicy()
         self.refused: NotAllowed | None = None  # why the session was ended by the policy
         self._departure = departure or Departure()
-        self._leaves = self._has_said_so = False
+        self._leaves = self._has_said_so = self._has_said_left = False
         self._closed_at = 0.0  # when the last round was closed
         self._site = site
         self._session: Session | None = None
@@ -114,8 +114,8 @@ class ClientLoop:
             else:
                 joined = joined or self._join(session, client)
             idle = self.engine.idle
-            if idle and joined and self.engine.has_left and not self._has_said_so:
-                self._has_said_so = True  # no round waits for it; it stays to hand in what it has
+            if idle and joined and self.engine.has_left and not (self._has_said_left or self._leaves):
+                self._has_said_left = True  # no round waits for it; it stays to hand in what it has
                 session.send(Leaving(0.0, client, STAYS_S))
             command = session.receive((IDLE_S if joined else START_S) if idle else 0.0)
             if command is not None:

@@ -42,7 +42,7 @@ class Clients:
     @property
     def staying(self) -> AbstractSet[str]:
         """The present clients that are not leaving."""
-        return self.present.keys() - self.departures.leaving
+        return self.present.keys() - self.departures.leaving.keys()
 
     @property
     def able(self) -> list[str]:

@@ -1,21 +1,24 @@
 """The clients that are leaving a run, and how often an exchange may be forced for them."""
 
+import math
 from collections.abc import Collection
 from typing import Final
 
 from fedgc.messages import Closing, Event, Joined, Leaving, Lost
 
+SHORTER: Final = 0.5  # by which a client's time must shrink for it to say again that it leaves
 FORCED_EVERY_S: Final = 10.0  # the least time from a forced exchange to the next, whatever clients say
 
 
 class Departures:
     """Knows the clients that hand in what they have and get no new work.
 
-    A client says `Leaving` once; it counts again only after it has joined again.
+    A client says `Leaving` once, and again if its time becomes much shorter: one whose script has left stays
+    for days, until it is asked to end. Otherwise it counts again only after it has joined again.
     """
 
     def __init__(self) -> None:
-        self.leaving: Final[set[str]] = set()
+        self.leaving: Final[dict[str, float]] = {}  # by when each of them has to go
         self.closes: Final[dict[str, float]] = {}  # when the hours end in which a client may train
         self.forced_from = 0.0  # from when on an exchange may be forced
 
@@ -25,19 +28,23 @@ class Departures:
         >>> departures = Departures()
         >>> [departures.ignores(Leaving(0.0, client, 20.0), ("a", "b")) for client in ("a", "a", "c")]
         [False, True, True]
+        >>> departures.ignores(Leaving(0.0, "a", 9.0), ("a", "b"))
+        False
         """
         if isinstance(event, Closing):
             self.closes[event.client] = event.now + event.closes_s
             return True
         if isinstance(event, Joined | Lost):
-            self.leaving.discard(event.client)
+            self.leaving.pop(event.client, None)
         if isinstance(event, Lost):
             self.closes.pop(event.client, None)
         if not isinstance(event, Leaving):
             return False
-        is_new = event.client in present and event.client not in self.leaving
-        self.leaving.update({event.client} if is_new else ())
-        return not is_new
+        left_s = self.leaving.get(event.client, math.inf) - event.now
+        if event.client not in present or event.grace_s >= left_s * SHORTER:
+            return True
+        self.leaving[event.client] = event.now + event.grace_s
+        return False
 
     def closed(self, at: float, *, forced: bool) -> None:
         """Note the end of a round, and whether its exchange was forced."""

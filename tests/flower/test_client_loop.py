@@ -293,14 +293,17 @@ def test_leaving_client_answers_until_its_round_is_closed(link) -> None:
 
 
 def test_client_whose_script_has_left_says_so_and_stays(link) -> None:
-    """No round waits for its steps; it hands in what it has, and no exchange is forced for it."""
-    with serving(link) as (engine, client, ended):
+    """No round waits for its steps; it hands in what it has, and is hurried only once it is asked to end."""
+    departure = Departure(WAIT_S)
+    with serving(link, departure) as (engine, client, ended):
         given_work(link, client)
         engine.has_left = True
         assert link.event(Leaving).grace_s > 86_400
         link.listener.send(Reveal(client, 1, 0, "coded", Mix((0,), ((1.0, 2.0),))))
         assert link.event(Codeword).round == 1
         assert not ended
+        departure.ask()
+        assert 0 < link.event(Leaving).grace_s <= WAIT_S
 
 
 def test_leaving_client_takes_no_new_work(link) -> None:

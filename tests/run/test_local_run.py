@@ -485,6 +485,17 @@ def test_storm_of_departures_causes_one_exchange():
     assert rows(fleet)[0].reason == "client a and 2 more are leaving"
 
 
+def test_client_whose_script_left_is_hurried_once_asked_to_end():
+    fleet = Fleet(gate="every", gate_period=6)
+    leave(fleet, "a", grace_s=7 * 86_400.0)
+    usual = fleet.run.next_tick
+    fleet.say(Leaving(fleet.now, "a", 20.0))
+    hurried = fleet.run.next_tick
+    assert hurried < 20.0 < usual
+    fleet.say(Leaving(fleet.now, "a", 15.0))
+    assert fleet.run.next_tick == hurried, "its time is not much shorter"
+
+
 def test_leaving_client_does_not_count_for_min_clients():
     fleet = Fleet(gate="every", min_clients=5)
     fleet.say(Leaving(0.0, "b", 20.0))
