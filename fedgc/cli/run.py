@@ -50,7 +50,7 @@ from fedgc.flower.preconditions import rounds_done
 from fedgc.policy.digests import STATEMENT
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
-from fedgc.store.later_starts import last_start
+from fedgc.store.later_starts import last_start, submitted
 from fedgc.store.liveness import ALIVE_S, advice_for, alive, lost, reason_of, state_of
 from fedgc.store.views import Run
 from fedgc.training.tasks.find import check_name
@@ -429,7 +429,8 @@ def settings_of(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
     if wanted.resume is not None:
         found = store.run(wanted.resume)
         must_be_over(last_start(store, found.run))
-        layers.append((f"run {found.run}", known(found.settings) | {"resume": found.run}))
+        of_run = {**known(found.settings), **submitted(store, found), "resume": found.run}
+        layers.append((f"run {found.run}", of_run))
     settled = settle([*layers, (GIVEN, wanted.settings)])
     must_be_private(settled)
     config = settled.config

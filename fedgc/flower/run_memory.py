@@ -3,10 +3,11 @@
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from fedgc.config import RunConfig
@@ -25,11 +26,13 @@ from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
 from fedgc.store.later_starts import later_starts, name_of_start
 from fedgc.store.liveness import alive, busy_with
+from fedgc.store.records import Plain
 from fedgc.store.writer import Keeper
 from fedgc.training.private_mean import with_most_spent
 
 END_S: Final = 60.0  # for the run of an earlier gateway to end
 POLL_S: Final = 0.2
+NO_MORE: Final[Mapping[str, Plain]] = MappingProxyType({})
 FLUSH_S: Final = 10.0  # longest wait of a checkpoint for its round's row to be stored
 
 
@@ -73,15 +76,21 @@ def of_start(config: RunConfig, first: str, number: int) -> RunConfig:
 
 
 @contextmanager
-def remembered(config: RunConfig, run: str, flower_run: int) -> Iterator[tuple[Sink, Memory]]:
+def remembered(
+    config: RunConfig, run: str, flower_run: int, more: Mapping[str, Plain] = NO_MORE
+) -> Iterator[tuple[Sink, Memory]]:
     """Record a run in the store while the block runs; yield its sink, and what it starts from.
 
-    The name in the settings is that of the app's first start. The run of a site whose gateway is started
-    again goes on from its last checkpoint.
+    <<<<<<< HEAD
+        The name in the settings is that of the app's first start. The run of a site whose gateway is started
+        again goes on from its last checkpoint.
+    =======
+        The name in the settings is that of the app's first start. `more` is recorded with the settings.
+    >>>>>>> 5b43b78d (Resume an app of several starts with the rounds that it was submitted with)
 
-    Raises:
-        Unusable: The run may not begin, or not go on.
-        EdgeFailed: The run of an earlier gateway does not end.
+        Raises:
+            Unusable: The run may not begin, or not go on.
+            EdgeFailed: The run of an earlier gateway does not end.
     """
     folder = runs_folder(config.checkpoint_dir, os.environ)
     if config.site_gateway:
@@ -91,7 +100,7 @@ def remembered(config: RunConfig, run: str, flower_run: int) -> Iterator[tuple[S
     preconditions.must_know_best(config)
     preconditions.must_be_kept(config, folder / run)
     with Store.open() as store:
-        past = _past(config, run, store, folder)
+        past = replace(_past(config, run, store, folder), more=more)
         store.fold(config.keep_rounds)
         speeds = store.speeds(config.workload)
         others = busy_with(store.runs(), run, superlink_of(sys.argv), time.time())

@@ -40,10 +40,14 @@ AUDITED: Final = 100  # recorded events of one kind and client in a run, so that
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """The settings of a run before it is resumed, and in words those that the resume changes."""
+    """The settings of a run before it is resumed, and in words those that the resume changes.
+
+    `more` is recorded with the settings that it has now.
+    """
 
     settings: Mapping[str, Plain] = field(default_factory=dict)
     changes: str = ""
+    more: Mapping[str, Plain] = field(default_factory=dict)
 
 
 class StoreSink(Sink):
@@ -83,7 +87,8 @@ class StoreSink(Sink):
         the next one.
         """
         self._past = past or Past()
-        self._put(Begun(self._wall(), self._run, config.table(), self._past.changes))
+        settings = {**config.table(), **self._past.more}
+        self._put(Begun(self._wall(), self._run, settings, self._past.changes))
         self._put(Present(self._wall(), self._run, self._process))
         try:
             yield

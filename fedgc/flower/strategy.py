@@ -54,6 +54,7 @@ from fedgc.run.machine import Finished
 from fedgc.secagg import Federation
 from fedgc.store.descriptor import read_descriptor
 from fedgc.store.engine import runs_folder
+from fedgc.store.later_starts import SUBMITTED_ROUNDS
 from fedgc.training import AnnouncedModel, CommonModel, Vector
 from fedgc.training.export import arrays_of
 from fedgc.training.tasks import Task, must_be_task
@@ -162,7 +163,8 @@ class FedGC(Strategy):
         number = _begun[grid.run.run_id, first] + 1
         one.config = of_start(one.config, first, number)
         named = replace(one.config, run=first)
-        with remembered(named, one.config.run, grid.run.run_id) as (sink, one._memory):
+        more = {SUBMITTED_ROUNDS: self.config.rounds} if num_rounds is not None else {}
+        with remembered(named, one.config.run, grid.run.run_id, more) as (sink, one._memory):
             _begun[grid.run.run_id, first] = number
             return one._run(grid, sink, initial_arrays, configs, evaluate_fn)()
 

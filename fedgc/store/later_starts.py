@@ -3,11 +3,16 @@
 The settings of such a run have the name of the first one, RUN, with which the app is resumed.
 """
 
+from collections.abc import Mapping
 from itertools import count
+from typing import Final
 
 from fedgc.errors import Unusable
 from fedgc.store.database import Store
 from fedgc.store.views import Run
+
+# Recorded with the settings: `rounds` of the app, if its `start` was given another number
+SUBMITTED_ROUNDS: Final = "submitted-rounds"
 
 
 def name_of_start(first: str, number: int) -> str:
@@ -38,3 +43,9 @@ def last_start(store: Store, run: str) -> Run:
     """Return the run of the newest start of an app that a run belongs to; raise Unusable if it is unknown."""
     found = store.run(run)
     return (found, *later_starts(store, found))[-1]
+
+
+def submitted(store: Store, run: Run) -> Mapping[str, int]:
+    """Return what an app with several starts was submitted with, where its first start had something else."""
+    rounds = run.settings.get(SUBMITTED_ROUNDS)
+    return {"rounds": rounds} if isinstance(rounds, int) and later_starts(store, run) else {}

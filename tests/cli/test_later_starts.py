@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,16 +14,20 @@ from fedgc.cli.run import Wanted
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.store.database import Store
+from fedgc.store.later_starts import SUBMITTED_ROUNDS
 from fedgc.store.records import Begun, Ended
 from tests.cli.test_run import apart, saved, stand, tell_as
 from tests.cli.test_serve import Starts
 
 __all__ = ["apart", "stand"]
+NONE: Mapping[str, int] = {}
 
 
-def write_start(store: Store, name: str, state: str, reason: str = "", now: float = 1000.0) -> None:
+def write_start(
+    store: Store, name: str, state: str, reason: str = "", now: float = 1000.0, more: Mapping[str, int] = NONE
+) -> None:
     """Record a start of the app of run ward."""
-    store.write(Begun(now, name, RunConfig(run="ward", rounds=1).table()))
+    store.write(Begun(now, name, {**RunConfig(run="ward", rounds=1).table(), **more}))
     tell_as(store, name)
     if state != "running":
         store.write(Ended(now + 1, name, state, reason))
@@ -39,16 +44,22 @@ def test_app_is_resumed_until_its_last_start_is_complete(stand):
     with Store.open() as store:
         write_start(store, "ward", "completed")
         write_start(store, "ward-2", "stopped")
-
-    def both(store: Store, name: str) -> None:
-        for each in (name, f"{name}-2"):
-            write_start(store, each, "completed", now=2000.0)
-
     made = stand(both)
     running.run(Wanted(None, {}, superlink="ward", resume="ward"))
     assert (made.settings["run"], made.settings["resume"]) == ("ward", "ward")
     with pytest.raises(Unusable, match="run ward-2 is complete at round 1: --set rounds=N, above 1"):
         running.run(Wanted(None, {}, superlink="ward", resume="ward"))
+
+
+@pytest.mark.usefixtures("resumable")
+def test_resumed_app_gets_rounds_it_was_submitted_with(stand):
+    """Its first start was given fewer, as its argument `num_rounds`."""
+    with Store.open() as store:
+        write_start(store, "ward", "completed", more={SUBMITTED_ROUNDS: 9})
+        write_start(store, "ward-2", "stopped")
+    made = stand(both)
+    running.run(Wanted(None, {}, superlink="ward", resume="ward"))
+    assert made.settings["rounds"] == 9
 
 
 @pytest.mark.usefixtures("resumable")

@@ -17,6 +17,7 @@ from fedgc.flower.run_memory import Memory
 from fedgc.flower.sink import Sink
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
+from fedgc.store.later_starts import submitted as submitted_settings
 from tests.flower.test_stock_driver import FIRST, PlayedGrid, adds
 
 RUNS = itertools.count(100)  # of Flower
@@ -90,6 +91,9 @@ def test_resumed_app_goes_on_in_each_start() -> None:
     np.testing.assert_array_equal(start(made, 1, resumed, {"resume": "demo"})[0], first[0])
     np.testing.assert_array_equal(start(made, 3, resumed, {"resume": "demo"})[0], whole[0])
     assert recorded() == {"whole": [1, 2, 3], "demo": [1], "demo-2": [1, 2, 3]}
+    with Store.open() as store:
+        assert store.run("demo").settings["rounds"] == 1
+        assert submitted_settings(store, store.run("demo")) == {"rounds": 3}
     start(made, 1, again, {"resume": "demo"})
     with pytest.raises(Unusable, match="run demo-2 is complete at round 3: --set rounds=N, above 3"):
         start(made, 3, again, {"resume": "demo"})
