@@ -81,16 +81,12 @@ def remembered(
 ) -> Iterator[tuple[Sink, Memory]]:
     """Record a run in the store while the block runs; yield its sink, and what it starts from.
 
-    <<<<<<< HEAD
-        The name in the settings is that of the app's first start. The run of a site whose gateway is started
-        again goes on from its last checkpoint.
-    =======
-        The name in the settings is that of the app's first start. `more` is recorded with the settings.
-    >>>>>>> 5b43b78d (Resume an app of several starts with the rounds that it was submitted with)
+    The name in the settings is that of the app's first start. `more` is recorded with the settings. The run
+    of a site whose gateway is started again goes on from its last checkpoint.
 
-        Raises:
-            Unusable: The run may not begin, or not go on.
-            EdgeFailed: The run of an earlier gateway does not end.
+    Raises:
+        Unusable: The run may not begin, or not go on.
+        EdgeFailed: The run of an earlier gateway does not end.
     """
     folder = runs_folder(config.checkpoint_dir, os.environ)
     if config.site_gateway:
