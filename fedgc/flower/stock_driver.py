@@ -57,6 +57,7 @@ from fedgc.training import ServerOptimizer
 NODES_S: Final = 1.0  # between queries of the connected nodes
 POLL_S: Final = 0.04
 PRESENT_S: Final = 0.25
+NO_EVALUATE: Final = "No evaluate function registered"  # Flower's error of a ClientApp without @app.evaluate
 OLD_RECORD: Final = "fitins.parameters"  # what a ClientApp with a `client_fn` looks for in a train message
 OF_CLIENT_FN: Final = "; needed a ClientApp with @app.train, saw one with a client_fn"
 EXAMPLES: Final = "num-examples"
@@ -109,6 +110,7 @@ class StockDriver:
         self._down: dict[str, int] = {}
         self._train_metrics: list[tuple[float, Metrics]] = []
         self._evaluations: dict[int, _Evaluation] = {}
+        self._scoreless: set[int] = set()  # nodes whose ClientApp has no evaluate function
         self._looked = self._shown = -NODES_S
         self._began = clock()
         self._warned: set[str] = set()
@@ -227,6 +229,10 @@ class StockDriver:
                 reason = printable(reply.error.reason)
                 hint = OF_CLIENT_FN if OLD_RECORD in reason else ""
                 said = f"failed with code {reply.error.code}, {reason}"
+                if about[0] == "evaluate" and NO_EVALUATE in reason:
+                    self._scoreless.add(about[1])
+                    self._count(about[2], about[1])
+                    continue
                 if raised := RAISED.search(reason):
                     said = f"raised {raised[1]}: {raised[2]}"
                 self._failed(*about, f"its ClientApp {said}{hint}")
@@ -238,7 +244,7 @@ class StockDriver:
     def _failed(self, kind: str, node: int, round_: int, reason: str) -> None:
         if f"{kind} {reason}" not in self._warned:
             self._warned.add(f"{kind} {reason}")
-            text = "round %d: %s: a %s message failed: %s"
+            text = "round %d: %s: the %s message failed: %s"
             self._log.log(WARNING, text, round_, name_of(node), kind, reason)
         if kind == "train":
             self._do(self._machine.failed(self._clock(), node, round_, reason))
@@ -331,10 +337,11 @@ class StockDriver:
         if is_evaluated:
             self._evaluate(round_)
         self._keep(closed)
-        if is_evaluated and (free := self._machine.free):  # a straggler would evaluate before it trains again
+        free = {*self._machine.free} - self._scoreless  # a straggler would evaluate before it trains again
+        if is_evaluated and free:
             until = self._clock() + max(LEAST_DEADLINE_S, self._machine.limit_s)
-            self._evaluations[round_] = _Evaluation(set(free), until)
-            self._send("evaluate", list(free), round_)
+            self._evaluations[round_] = _Evaluation(free, until)
+            self._send("evaluate", sorted(free), round_)
 
     def _evaluate(self, round_: int) -> None:
         """Evaluate the present model on the server, if there is an `evaluate_fn`."""

@@ -357,6 +357,27 @@ def test_client_fn_is_named_as_cause_of_its_error() -> None:
     assert "needed a ClientApp with @app.train, saw one with a client_fn" in failure
 
 
+def test_client_without_evaluate_function_is_asked_once() -> None:
+    def trains_alone(node: int, message: Message) -> RecordDict | None:
+        return None if message.metadata.message_type == "evaluate" else adds(1.0)(node, message)
+
+    grid, sink = PlayedGrid(trains_alone), Kept()
+    grid.reason = "<class 'ValueError'>:<'No evaluate function registered with name 'default''>"
+    config = config_of({"rounds": 3, "min_clients": 2})
+    scored = []
+
+    def evaluate(round_: int, _: ArrayRecord) -> MetricRecord:
+        scored.append(round_)
+        return MetricRecord({"loss": 1.0 / (1 + round_)})
+
+    job = StockJob(config, sink, ArrayRecord(FIRST), ConfigRecord(), ConfigRecord(), evaluate_fn=evaluate)
+    assert StockDriver(grid, job, time.monotonic, logging.getLogger("test")).drive().complete
+    asked = [each.metadata.dst_node_id for each in grid.sent if each.metadata.message_type == "evaluate"]
+    assert sorted(asked) == [1, 2]
+    assert scored == [0, 1, 2, 3]
+    assert not any(client.failure for row in sink.rows for client in row.clients)
+
+
 class StoppedGrid(PlayedGrid):
     def push_messages(self, messages) -> list[str]:
         raise RuntimeError("the run was stopped")
