@@ -82,11 +82,13 @@ def phase_of(federation: Federation) -> object:
 
 
 def awaits(federation: Federation, phase: str, name: str) -> bool:
-    """Whether the run is in this phase and waits for this client alone."""
+    """Whether the run is in this phase of a round without a row yet, and waits for this client alone."""
     with federation.store() as store:
-        live = store.run("all").present
+        run = store.run("all")
+    live = run.present
     awaited = [each["name"] for each in live.get("clients", ()) if each["awaited"]]
-    return live.get("phase") == phase and awaited == [name]
+    is_present = live.get("round", 0) > (run.last_round or 0)
+    return is_present and live.get("phase") == phase and awaited == [name]
 
 
 def suspend(federation: Federation, name: str, number: signal.Signals) -> None:
