@@ -203,7 +203,7 @@ def test_shared_memory_and_its_files_are_freed(serve):
         served.link.publish(n, update)
         kept = served.upload(session, client, update, round_=n + 1)
         served.link.forget(client, n + 1, 0)
-        served.link.send(Close(client, n + 1, "synced", True))
+        served.link.send(Close(client, n + 1, "empty", True))
         assert isinstance(session.receive(WAIT_S), Close)
         np.testing.assert_array_equal(kept, update)
         del kept
