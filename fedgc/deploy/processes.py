@@ -279,6 +279,8 @@ def hold(state: Path) -> None:
             f"FEDGC_STATE {state}: a client runs with it (process {_number_in(state / 'process')}), "
             "needed its end, or another folder"
         ) from error
+    except OSError:  # a file system that locks no files
+        pass
     os.set_inheritable(lock, True)
 
 
