@@ -280,6 +280,25 @@ def bench_preempt(
     show(measure(QUICK_DEPARTURES if quick else departures), as_json=as_json, save=save)
 
 
+@app.command("kills")
+def bench_kills(
+    as_json: AsJson = False,
+    quick: Quick = False,
+    save: Save = False,
+    torchft_python: Annotated[Path, typer.Option(help="An interpreter with torchft and torch.")] = PYTHON,
+) -> None:
+    """What a killed client costs, beside torchft's LocalSGD and Flower's FedAvg.
+
+    Example: python -m benchmarks kills --torchft-python torchft/bin/python --json
+    """
+    from benchmarks.kills import QUICK, USUAL, text_lines
+    from benchmarks.kills import bench_kills as measure
+    from benchmarks.printing import show
+
+    report = measure(QUICK if quick else USUAL, str(torchft_python))
+    show(report, as_json=as_json, save=save, lines=text_lines(report))
+
+
 @app.command("simulation")
 def bench_simulation(
     as_json: AsJson = False,
