@@ -43,6 +43,7 @@ from fedgc.training.tasks import Task
 
 WAIT_S: Final = 120.0
 GRACE_S: Final = 2.0
+INVITATIONS: Final = 5  # of a client: Flower sends one with each message, if its session was lost
 
 
 def settings(period: int) -> RunConfig:
@@ -64,7 +65,7 @@ def settings(period: int) -> RunConfig:
 class _Place:
     """What a client's process needs."""
 
-    invitation: Invitation
+    invitations: Sequence[Invitation]  # to be used in turn
     key: bytes
     steps: Any  # a shared counter of the steps that it has begun
     config: RunConfig
@@ -78,7 +79,9 @@ class Client:
         self.name = Identity(key).client
         self._steps = context.Value("q", 0, lock=False)
         self._counted = counted
-        place = _Place(listener.invite(), key.private_bytes_raw(), self._steps, config)
+        place = _Place(
+            [listener.invite() for _ in range(INVITATIONS)], key.private_bytes_raw(), self._steps, config
+        )
         self.process = context.Process(target=_serve, args=(place,), daemon=True)
         self.process.start()
 
@@ -190,5 +193,8 @@ def _serve(place: _Place) -> None:
             departure=departure,
         )
         terms = Terms(config.grace_s, config.piece_kb * 1024, loop.engine.size, time.monotonic, random.random)
-        with Session(place.invitation, who, terms) as session:
-            loop.serve(session, who.client)
+        for invitation in place.invitations:
+            with Session(invitation, who, terms) as session:
+                loop.serve(session, who.client)
+            if session.complete or departure.asked:
+                return

@@ -27,9 +27,10 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from signal import SIGKILL, SIGTERM, Signals
-from threading import Barrier
+from threading import Barrier, Lock
 from typing import Final
 
 from benchmarks.killed.work import CLIENTS, STEP_S
@@ -98,17 +99,19 @@ def bench_kills(size: Size, torchft_python: str) -> Report:
 
 def _together(entries: Sequence[Entry], cells: Sequence[Cell]) -> list[Mapping[str, Value]]:
     """Run frameworks at the same time."""
-    ready = Barrier(len(entries))
+    gates = Barrier(len(entries)), Lock()
     with ThreadPoolExecutor(len(entries)) as pool:
         return [
-            row for rows in pool.map(lambda entry: _measured(entry, cells, ready), entries) for row in rows
+            row for rows in pool.map(lambda entry: _measured(entry, cells, *gates), entries) for row in rows
         ]
 
 
-def _measured(entry: Entry, cells: Sequence[Cell], ready: Barrier) -> list[dict[str, Value]]:
+def _measured(entry: Entry, cells: Sequence[Cell], ready: Barrier, starts: Lock) -> list[dict[str, Value]]:
     """Run a framework through the parts; return a row for each."""
-    with entry.made() as arm:
-        arm.wait()
+    with ExitStack() as stack:
+        with starts:  # one after the other
+            arm = stack.enter_context(entry.made())
+            arm.wait()
         ready.wait(READY_S)
         rows, calm, begins = list[dict[str, Value]](), 0.0, time.monotonic() + entry.later_s
         for cell in cells:
