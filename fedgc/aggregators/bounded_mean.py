@@ -173,6 +173,7 @@ class BoundedMean(AggregationRule):
         if "apart" in memory:
             self._apart = BoundedMean(factor=self._factor)
             self._apart._before = memory["apart"].tolist()
+            self._apart._moved = _moved(self._apart._before)
 
     @property
     def check(self) -> OutlierCheck | None:

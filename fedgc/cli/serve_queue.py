@@ -7,12 +7,12 @@ its reason, and the queue goes on; a run whose server was killed, or got a signa
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 from rich.console import Console
@@ -64,7 +64,7 @@ def _run(
     over: Over | None = None
     try:
         with guarded("the queue", f"entry {entry.id}", EdgeFailed):
-            given = replace(wanted, settings=entry.settings, folder=_folder(entry))
+            given = replace(wanted, settings=_settings(entry), folder=_folder(entry))
             over = keep(given, most, store, console, lambda *_: nullcontext(host), math.inf)
     except FedgcError as error:
         return "failed", str(error)
@@ -73,6 +73,15 @@ def _run(
     if over is None:
         return "completed", "it was complete already"
     return ("completed", "") if over.reason is None else ("stopped", over.reason)
+
+
+def _settings(entry: Entry) -> Mapping[str, Any]:
+    if entry.damaged:
+        raise Unusable(
+            f"queue: saw damaged settings in entry {entry.id}, needed the run to be added again: "
+            "by `fedgc queue add`"
+        )
+    return entry.settings
 
 
 def _folder(entry: Entry) -> Path:

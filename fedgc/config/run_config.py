@@ -124,6 +124,11 @@ class RunConfig(Settings):
         rests = self.measure == "gradient" or self.secrecy == "masked" or self.protects_records
         if self.work != "local" or self.lockstep == "on" or (self.lockstep == AUTO and rests):
             return 0
+        return self.most_kept
+
+    @property
+    def most_kept(self) -> int:
+        """The most local steps that a client can hold since the last exchange."""
         return self.round_steps * (self.max_gap or self.rounds)
 
     @property

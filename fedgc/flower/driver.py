@@ -223,6 +223,7 @@ class Driver:
             if isinstance(event, NewModel):
                 self.model = event.model
                 self._optimizer = self._new_optimizer()
+                self._rollback.begin()
                 self._handle(event.granted, link)
                 self._publish(self._run.version, link)
             else:

@@ -104,6 +104,7 @@ class MessageWork:
     def _handled(self, command: ToClient) -> bool:
         """Carry out a command; return whether to continue with the next."""
         if isinstance(command, Work):
+            self._cache.drop_models_after(command.version)
             model = self._cache.model(command.version)
             if model is None:  # the answer lists the models here; the next packet brings it
                 return False

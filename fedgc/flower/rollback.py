@@ -63,8 +63,13 @@ class Rollback:
         """`names` are those of the clients, by identity; they come while the run goes on."""
         self._names = {} if names is None else names
         self._is_on = config.rollback == "auto" and config.secrecy == "open" and not config.is_private
-        self._watch = CollapseWatch(config.best, config.best_is)
+        self._config = config
         self._sink, self._log, self._scratch = sink, log, scratch or Scratch()
+        self.begin()
+
+    def begin(self) -> None:
+        """Know no model: a run begins, or that of a site goes on from a new model of its consortium."""
+        self._watch = CollapseWatch(self._config.best, self._config.best_is)
         self._kept: dict[int, _Kept] = {}  # by version
         self._sources: dict[int, tuple[str, ...]] = {}  # clients whose updates made a version
         self._due: _Kept | None = None

@@ -167,10 +167,14 @@ class StockRounds:
         """A node has answered the message of this round with valid arrays."""
         if self.finished or not self._is_pending(node, round_):
             return ()
+        outputs: tuple[Output, ...] = ()
+        if self._open is None:  # it ends the pause after a round in which no client answered
+            self._pauses_until = now
+            outputs = self._begin(now)
         pending = self._pending.pop(node)
         self._times_s.append(now - pending.since)
         if self._open is None:
-            return ()
+            return outputs
         current, staleness = self._open, self.version - pending.version
         weight = trained.examples * staleness_weight(staleness)
         current.weight += weight
@@ -183,7 +187,7 @@ class StockRounds:
         current.rows[node] = _row_of(
             node, finished=1, counted=1, busy_s=took_s, up_bytes=trained.size_bytes, failure=late
         )
-        return (Aggregate(node, pending.version, weight), *self._go_on(now))
+        return (*outputs, Aggregate(node, pending.version, weight), *self._go_on(now))
 
     def failed(self, now: float, node: int, round_: int, reason: str) -> tuple[Output, ...]:
         """A node has failed in this round, or its answer was refused; it can be asked again."""

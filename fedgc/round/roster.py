@@ -26,6 +26,7 @@ class Assignment:
     first_step: int = 0
     common_steps: float = 0.0
     most_steps: int = 0
+    most_kept: int = 0  # local steps that a client can hold; after a resume they are beyond the target
     loading: frozenset[str] = frozenset()  # carried clients whose model may still be in transit
     reached: Mapping[str, int] = field(default_factory=dict)  # steps that carried clients have reported
     weights: tuple[float, ...] = ()  # of each chunk of the plan, used if the round ends early

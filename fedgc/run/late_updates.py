@@ -203,7 +203,8 @@ class LateUpdates:
         answer = late.mean.accept(w, event.attempt, event.norm)
         if not isinstance(answer, Add):
             return Answer(event.client, roster.refuse(event, str(answer)))
-        weight = answer.weights[0] * late.factor(version)
+        is_cut = answer.weights[0] < late.mean.reports.weight(w)  # by `aggregation.largest-share`
+        weight = answer.weights[0] * (1.0 if is_cut else late.factor(version))
         self._counted[event.client] = update = LateUpdate(
             report.steps, report.seconds, weight, late.mean.reports.numbers(w)
         )

@@ -373,6 +373,7 @@ class Run:
             first_step=self._first_step,
             common_steps=self._common_steps,
             most_steps=self.config.most_steps,
+            most_kept=self.config.most_kept,
             loading=self._carried.loading,
             reached=self._carried.reached,
             orders=self._orders,
@@ -452,7 +453,9 @@ class Run:
         self._model_since = began_training(self.config.fragments, over, now)
         self._first_step += self._target
         self._common_steps = result.steps if self.config.alpha < 1 and not self.goes_back else 0.0
-        self._gate.last_sync = (self._up_bytes, over.closed_at - over.started_at - over.working_s)
+        seconds = over.closed_at - over.started_at - over.working_s
+        if seconds > 0:  # late updates alone can make a model, without an exchange
+            self._gate.last_sync = (self._up_bytes, seconds)
 
     def _next(self, over: Round, now: float) -> list[Output]:
         if over.outcome == "stopped":

@@ -17,6 +17,15 @@ def mapping_in(text: str) -> Mapping[str, Any]:
     return MappingProxyType(value if isinstance(value, dict) else {})
 
 
+def is_mapping(text: str) -> bool:
+    """Whether a column has a mapping.
+
+    >>> is_mapping('{"rounds": 3}'), is_mapping('{"rounds": ')
+    (True, False)
+    """
+    return isinstance(_value(text), dict)
+
+
 def metrics_in(text: str) -> dict[str, float]:
     """Return the metrics in a column; null stands for NaN, and what is no number is left out.
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, RowMapping, case, delete, func, insert, select, update
 
 from fedgc.errors import Unusable
-from fedgc.store.columns import mapping_in
+from fedgc.store.columns import is_mapping, mapping_in
 from fedgc.store.engine import Database
 from fedgc.store.liveness import ended
 from fedgc.store.plausible import text
@@ -42,6 +42,7 @@ class Entry:
     began: float | None
     ended: float | None
     process: Mapping[str, Any]  # that serves it, as `liveness` names one
+    damaged: bool  # its settings cannot be read
 
 
 class RunQueue:
@@ -135,4 +136,4 @@ def _entry(line: RowMapping) -> Entry:
     read: dict[str, Any] = {name: mapping_in(line[name]) for name in ("settings", "process")}
     if line["state"] == INTERRUPTED or (line["state"] == RUNNING and ended(read["process"])):
         read |= {"state": INTERRUPTED, "reason": AGAIN}
-    return Entry(**{**line, **read})
+    return Entry(**{**line, **read}, damaged=not is_mapping(line["settings"]))

@@ -166,6 +166,12 @@ class CacheFiles:
         for other in here.keys() - {before, version}:
             (self._folder / f"model-{other}-{here[other]}.pt").unlink(missing_ok=True)
 
+    def drop_models_after(self, version: int) -> None:
+        """Discard later models: the server has gone back to this one, and makes others of these versions."""
+        for other, digest in self.models().items():
+            if other > version:
+                (self._folder / f"model-{other}-{digest}.pt").unlink(missing_ok=True)
+
     def model(self, version: int) -> Vector | None:
         """Return the memory-mapped model of this version, or None if it cannot be read."""
         return self._read_or(None, lambda: self._saved_model(version))

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadSetting, EdgeFailed
+from fedgc.errors import BadSetting, BadVector, EdgeFailed
 from fedgc.fragments import borders_of
 from fedgc.large_vectors import in_tiles
 from fedgc.training.flat import Vector, check_shape, check_vector
@@ -63,6 +63,7 @@ RULES: Final[Mapping[str, Callable[..., torch.optim.Optimizer]]] = MappingProxyT
 )
 PART: Final = 1 << 20  # numbers of one part
 KEPT: Final = np.float32(0.5)  # of a variance that a step would make negative
+LARGEST: Final = 1e18  # number of a mean update: rules keep squares, and must keep them finite
 
 
 class ServerOptimizer:
@@ -107,7 +108,8 @@ class ServerOptimizer:
         `mean_update` is overwritten with the result.
 
         Raises:
-            BadVector: An argument or the result is not a finite vector.
+            BadVector: An argument or the result is not a finite vector, or a number of the mean update is so
+                large that the rule's state would not be finite from then on.
         """
         first, last, _ = (part or slice(None)).indices(max(vector.size, self._parameters))
         check = check_shape if self._optimizer is None else check_vector
@@ -117,6 +119,7 @@ class ServerOptimizer:
             is_finite = self._average(vector[first:last], mean_update, first)  # only if the arguments are
         else:
             is_finite = False  # as far as is known
+            _check_size(mean_update)
             self._step(self._optimizer, vector[first:last], mean_update, first)
         if not is_finite:
             check_vector(mean_update, last - first)
@@ -225,6 +228,13 @@ class ServerOptimizer:
         probe = RULES[self._rule]([tried], **self._options)
         probe.step()
         return set(probe.state[tried])
+
+
+def _check_size(mean_update: Vector) -> None:
+    """Raise BadVector if a number is too large for the state of a rule."""
+    largest = max(float(mean_update.max(initial=0.0)), -float(mean_update.min(initial=0.0)))
+    if largest > LARGEST:
+        raise BadVector(f"the mean update: saw a number of {largest:.1e}, needed at most {LARGEST:.0e}")
 
 
 def _slices(borders: Sequence[int]) -> list[slice]:

@@ -87,6 +87,15 @@ def test_bounded_mean_goes_on_with_bound_of_buffers():
     np.testing.assert_array_equal(result(rule, *few), result(other, *few))
 
 
+def test_bounded_mean_of_many_goes_on_with_bound_of_buffers():
+    rule, other = (make_rule("bounded-mean", "factor=2") for _ in range(2))
+    rule.buffers = other.buffers = 2
+    result(rule, *honest(12, 6))
+    other.recall(rule.memory())
+    many = [np.float32(1 + 50 * (client == 11)) * each for client, each in enumerate(honest(12, 6, seed=1))]
+    np.testing.assert_array_equal(result(rule, *many), result(other, *many))
+
+
 def test_bounded_mean_of_similar_updates_is_weighted_mean():
     updates, weights = honest(5, 50), [1.0, 2.0, 3.0, 4.0, 5.0]
     expected = np.average(updates, axis=0, weights=weights)

@@ -111,6 +111,19 @@ def test_missing_folder_and_unforeseen_error_fail_only_their_run(starts, serve, 
     assert reasons["b"] == "the queue (entry 2): saw ZeroDivisionError"
 
 
+def test_entry_with_damaged_settings_is_not_run(starts, serve, apart):
+    add("a")
+    add("b")
+    with closing(sqlite3.connect(apart / "fedgc.db")) as connection, connection:
+        connection.execute("UPDATE queue SET settings = '{\"rounds\": ' WHERE run = 'a'")
+    made = starts(does(9, state="completed"))
+    serve()
+    assert [run for run, _ in made.given] == ["b"]
+    assert states() == {"a": "failed", "b": "completed"}
+    reasons = {each["run"]: each["reason"] for each in entries()}
+    assert reasons["a"].startswith("queue: saw damaged settings in entry 1, needed the run to be added again")
+
+
 def test_run_that_was_complete_says_that_nothing_was_trained(starts, serve):
     add("one")
     starts(does(9, state="completed"))

@@ -77,6 +77,18 @@ def test_clients_since_best_model_are_named() -> None:
     assert what.endswith("updates since then came from cc, north, south")
 
 
+def test_run_of_site_does_not_go_back_before_model_of_consortium() -> None:
+    sink = Kept()
+    rollback = Rollback(RunConfig(), sink, logging.getLogger("test"))
+    for version, accuracy in enumerate(ACCURACIES):
+        if version == len(ACCURACIES) - 1:
+            rollback.begin()
+        rollback.made(large(version))
+        rollback.evaluated(version, {"accuracy": accuracy})
+    assert not rollback.is_due
+    assert not sink.audit
+
+
 def test_large_models_before_newest_are_in_scratch(tmp_path: Path) -> None:
     rollback = Rollback(RunConfig(), Sink(), logging.getLogger("test"), Scratch(tmp_path))
     models = []

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from fedgc.errors import BadMessage
 from fedgc.flower.stock_rounds import (
     FIRST_DEADLINE_S,
+    FRUITLESS_DEADLINES,
     LEAST_ANSWERS,
     LEAST_DEADLINE_S,
     Aggregate,
@@ -157,6 +158,19 @@ def test_next_round_waits_after_one_that_gave_nothing_at_once() -> None:
     assert closed.row.outcome == "empty"
     assert machine.tick(LEAST_DEADLINE_S + 0.9) == ()
     assert machine.tick(LEAST_DEADLINE_S + 1.0) == (Ask(1, 2, 0), Ask(2, 2, 0))
+
+
+def test_answer_in_pause_begins_round_in_which_it_counts() -> None:
+    machine = stock(deadline_s=10.0)
+    machine.nodes_seen(0.0, [1, 2])
+    empty_at = FRUITLESS_DEADLINES * 10.0
+    (closed,) = machine.tick(empty_at)
+    assert closed.row.outcome == "empty"
+    outputs = machine.answered(empty_at + 5.0, 1, 1, TEN)
+    assert of(outputs, Aggregate) == [Aggregate(1, 0, 10.0)]
+    (closed,) = of(outputs, Closed)  # the other one owes an answer of round 1
+    assert (closed.row.outcome, closed.row.round, closed.version) == ("synced", 2, 1)
+    assert of(outputs, Ask) == [Ask(1, 3, 1)]
 
 
 def test_resumed_run_starts_at_next_round() -> None:

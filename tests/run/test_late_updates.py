@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import fields
+from types import MappingProxyType
 
 import pytest
 
@@ -117,6 +118,17 @@ def test_weight_grows_with_missed_models_up_to_limit():
             fleet.do_round()
         weights.append(fleet.send(LATE)[0].weights[0] / SAMPLES)
     assert weights == pytest.approx([math.sqrt(2), math.sqrt(3), 2.0, MOST])
+
+
+def test_late_update_of_bounded_share_counts_no_more_than_that():
+    class Uneven(Late):
+        samples = MappingProxyType({**Late.samples, LATE: 1000 * SAMPLES})
+
+    fleet = Uneven()
+    fleet.do_round()
+    fleet.do_round()
+    (weight,) = fleet.send(LATE)[0].weights
+    assert weight == pytest.approx(sum(fleet.samples[each] for each in QUICK))
 
 
 def test_setting_says_most_weight():

@@ -3,6 +3,7 @@
 import json
 import math
 from itertools import pairwise
+from types import MappingProxyType
 
 import pytest
 
@@ -17,6 +18,7 @@ from fedgc.messages import (
     Kept,
     Leaving,
     Lost,
+    Refuse,
     Report,
     Reveal,
     Tick,
@@ -36,6 +38,8 @@ SAMPLES = 10
 class Fleet:
     """Reference clients that do their steps at once, each with its own chunk, and send requested updates."""
 
+    samples = MappingProxyType(dict.fromkeys(CLIENTS, SAMPLES))
+
     def __init__(
         self, resume: RunState | None = None, *, shared: bool = False, site=None, **settings: object
     ) -> None:
@@ -50,7 +54,7 @@ class Fleet:
         self.done = dict.fromkeys(CLIENTS, 0)  # in all
         for client in CLIENTS:
             held, digest = (CLIENTS, "same") if shared else ((client,), "")
-            holds = tuple(Held(f"chunk {each}", SAMPLES, digest) for each in held)
+            holds = tuple(Held(f"chunk {each}", self.samples[each], digest) for each in held)
             self.say(Joined(0.0, client, True, holds))
 
     def say(self, event: object) -> None:
@@ -81,7 +85,7 @@ class Fleet:
 
     def tell(self, client: str, told: Reported | Failed | None) -> None:
         if isinstance(told, Reported):
-            samples = SAMPLES * len(self.names[client])
+            samples = sum(self.samples[name.removeprefix("chunk ")] for _, name in self.names[client])
             found = Finding(squared_norm=told.reached * self.norms[client], loss=0.5)
             self.say(told.event(self.now, client, samples, found))
 
@@ -148,6 +152,26 @@ def test_gate_state_is_json_and_resumed_run_decides_equally():
     assert first.outcomes + again.to_the_end() == whole.to_the_end()
     assert again.of(Work)[0].common_steps == state.common_steps > 0
     assert again.of(Work)[0].first_step == state.first_step == 5 * len(first.outcomes)
+
+
+def test_steps_of_skipped_rounds_count_after_resume_in_lockstep():
+    settings = {"gate": "every", "gate_period": 4, "lockstep": "on"}
+    first = Fleet(**settings)
+    while first.outcomes.count("synced") < 1:
+        first.do_a_round()
+    state = first.run.state()
+    while first.outcomes[-2:] != ["skipped", "skipped"]:
+        first.do_a_round()
+    again = Fleet(resume=state, **settings)
+    for client in CLIENTS:  # as its process kept them while the server was away
+        kept = tuple(first.clients[client].kept())
+        again.clients[client] = first.clients[client]
+        again.clients[client].restart(keeps=True)
+        again.say(Lost(0.0, client))
+        again.say(Joined(0.0, client, True, (Held(f"chunk {client}", SAMPLES),), kept))
+    again.to_the_end()
+    assert not again.of(Refuse)
+    assert again.outcomes[:4] == ["skipped", "skipped", "skipped", "synced"]
 
 
 @pytest.mark.parametrize(

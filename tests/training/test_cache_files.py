@@ -150,6 +150,16 @@ def test_earlier_model_replaces_those_of_abandoned_run(folder, bench):
     assert sorted(cache.models()) == [4, 5]
 
 
+def test_models_of_abandoned_run_are_dropped_at_work_from_earlier_one(folder, bench):
+    cache = CacheFiles(folder)
+    for version in (3, 4):
+        cache.put_model(version, bench.vector(5, version))
+    cache.drop_models_after(3)
+    assert sorted(cache.models()) == [3]
+    cache.drop_models_after(3)
+    np.testing.assert_array_equal(cache.model(3), bench.vector(5, 3))
+
+
 def changed(data: bytes, how: int, at: int) -> bytes:
     """Return these bytes with one bit flipped, cut short, or followed by one more."""
     at %= len(data)

@@ -175,6 +175,24 @@ def test_invalid_vectors_are_refused(vector, mean):
         ServerOptimizer(RunConfig(work="coded"), 5).apply(vector, mean.copy())
 
 
+@pytest.mark.parametrize("huge", [1e21, -3e38])
+@pytest.mark.parametrize("rule", sorted(RULES))
+def test_huge_number_is_refused_and_next_steps_are_as_without(rule, huge):
+    """Its square would be infinite in the state, and the number of the model would not move again."""
+    server, other = (
+        ServerOptimizer(RunConfig(server_optimizer=rule, server_learning_rate=0.1), 2) for _ in range(2)
+    )
+    model, ones = np.zeros(2, np.float32), np.ones(2, np.float32)
+    for each in (server, other):
+        each.apply(model.copy(), ones.copy())
+    if server._optimizer is not None:  # averaging has no state
+        with pytest.raises(BadVector, match=r"the mean update: saw a number of .*, needed at most 1e\+18"):
+            server.apply(model.copy(), np.float32([huge, 1]))
+    after = [each.apply(model.copy(), ones.copy()) for each in (server, other)]
+    np.testing.assert_array_equal(*after)
+    assert (after[0] != 0).all()
+
+
 @pytest.mark.parametrize("at", [0, TILE, THREADED])
 def test_number_that_is_not_finite_is_found_in_any_tile(at: int):
     mean = np.zeros(THREADED + 1, np.float32)

@@ -37,6 +37,8 @@ class StepReports:
         }
         # A client trains to the target, or ahead of it as far as its work says, and no further
         self.most_steps: Final = max(roster.assignment.target, roster.assignment.most_steps)
+        # In rounds that the gate skipped, and that a resumed run does not know, it did more
+        self.most_kept: Final = max(self.most_steps, roster.assignment.most_kept)
 
     def enter(self, w: int, event: Joined, steps: int, since: float, *, owes: bool = False) -> LocalState:
         """Enter a client with the steps that it has kept; one that `owes` its update can send it."""
@@ -123,7 +125,7 @@ class StepReports:
         version = self.roster.assignment.version
         reached = {each.chunk: each.reached for each in event.kept if each.version == version}
         steps = min(reached.values(), default=0) if reached.keys() == set(self.numbers(w)) else 0
-        return steps if steps <= self.most_steps else 0
+        return steps if steps <= self.most_kept else 0
 
     def numbers(self, w: int) -> tuple[int, ...]:
         """Return the numbers of the chunks that a client trains on."""
@@ -159,9 +161,10 @@ class StepReports:
             return f"client {event.client} is not in round {self.roster.assignment.number}"
         if event.samples != self.samples[w]:
             return f"it trains on {event.samples} samples, needed {self.samples[w]}"
-        if event.steps > self.most_steps:
-            return f"saw {event.steps} steps, it was asked for at most {self.most_steps}"
         is_claim = state.report is None  # its steps are those that it kept, maybe from an abandoned model
+        most = self.most_kept if is_claim else self.most_steps
+        if event.steps > most:
+            return f"saw {event.steps} steps, it was asked for at most {most}"
         if event.steps < state.steps and not (is_claim or self.collecting):
             return f"saw {event.steps} steps, it has reported {state.steps}"
         return ""

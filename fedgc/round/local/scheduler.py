@@ -77,6 +77,7 @@ class LocalScheduler(Scheduler):
         state = self._reports.clients.get(w)
         if state is None or not state.able:
             return "it was reported before"
+        self._stalled.gone(w)
         self._reports.failed(w)
         return ""
 
@@ -89,8 +90,8 @@ class LocalScheduler(Scheduler):
 
     def stalled(self, now: float, loading: Container[str]) -> Wait:
         """Wait no longer for clients that make no progress; they are asked for what they have."""
-        target = self._roster.assignment.target
-        self._stalled.found(now, loading, lambda w: int(self._reports.clients[w].steps < target))
+        reports = self._reports
+        self._stalled.found(now, loading, lambda w: int(w in reports.staying and w not in reports.arrived))
         return Wait(until=self._stalled.look_at)
 
     @property

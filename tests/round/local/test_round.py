@@ -162,6 +162,17 @@ def reach(machine: Round, fleet: Clients, client: str, steps: int = TARGET, now:
     fleet.obey(machine, machine.handle(fleet.report(client, now)), now)
 
 
+def test_failed_client_is_not_called_stalled_later():
+    plan = replace(planned(3), gives_up_stalled=True)
+    machine, fleet = begun(plan)
+    machine.handle(Failed(1.0, "client 0", 1, "ValueError: no data", ()))
+    reach(machine, fleet, "client 1", now=2.0)
+    for now in (33.0, 40.0):
+        machine.handle(Tick(now))
+    assert "no data" in machine.statistics.failure[0]
+    assert machine.statistics.awaited == {2}
+
+
 class AnyOrder(RuleBasedStateMachine):
     """Reports, deaths, returns with and without state, failures, late and foreign events, in any order."""
 
