@@ -1,7 +1,8 @@
 """Digits that are divided over four sites, each of which has most images of some digits.
 
-Each site is a client whose own setting `site` is its number. The data of a site are private: no other client
-has them. The examples `windows`, `spot` and `consortium` train this task.
+Each site is a client whose own setting `site` is its number; or several clients, each with a part of the data
+(`part=1/2`). The data of a client are private: no other client has them. The examples `windows`, `spot`,
+`consortium` and `plugs` train this task.
 
 With the variable FEDGC_EXAMPLE_STEPS, a client adds a byte to a file of its own for each step.
 An example can compare what was done with what was counted.
@@ -48,7 +49,9 @@ def task(_: fedgc.RunConfig, client: Mapping[str, object]) -> fedgc.Task:
     inputs, labels = images()
     chunks: dict[str, torch.Tensor] = {}
     if "site" in client:
-        chunks[f"site-{client['site']}"] = rows_of(int(str(client["site"])), labels)
+        part, parts = map(int, str(client.get("part", "1/1")).split("/"))
+        rows = rows_of(int(str(client["site"])), labels)[part - 1 :: parts]
+        chunks[f"site-{client['site']}" + (f"-{part}" if parts > 1 else "")] = rows
 
     def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         if folder := os.environ.get(STEPS):

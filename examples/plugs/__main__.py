@@ -10,9 +10,10 @@ import tempfile
 from pathlib import Path
 
 from examples.federation import finished_example, say
-from examples.plugs.fleet import Fleet, eventually_over, started
+from examples.plugs.fleet import Fleet, eventually_over
 from examples.plugs.page_server import serving
 from examples.plugs.presses import MANY, pressed
+from examples.plugs.scene import started
 from fedgc.errors import FedgcError
 
 DAY_S = 86_400.0
@@ -26,16 +27,16 @@ BANDS = {
 
 def show(folder: Path, port: int) -> None:
     """Serve the page until Ctrl-C, or until the run is lost."""
-    (folder / "run").mkdir(parents=True, exist_ok=True)
-    fleet = Fleet(started(folder / "run", "plugs", MANY))
-    try:
-        with serving(fleet, port) as address:
-            say(f"{address}\nCtrl-C ends the run")
-            eventually_over(fleet.served, DAY_S)
-    except KeyboardInterrupt:
-        say("ending the run")
-    finally:
-        fleet.close()
+    with started(folder / "run", "plugs", MANY) as scene:
+        fleet = Fleet(scene)
+        try:
+            with serving(fleet, port) as address:
+                say(f"{address}\nCtrl-C ends the run")
+                eventually_over(fleet.served, DAY_S)
+        except KeyboardInterrupt:
+            say("ending the run")
+        finally:
+            fleet.close()
 
 
 def main() -> None:

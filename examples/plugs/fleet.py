@@ -1,44 +1,35 @@
-"""A run on real processes, and the faults that buttons make: kill, leave, stop, go on, restart.
+"""The faults that buttons make: kill, leave, stop, cut off, fill the disk, restart; and what the page shows.
 
-`fedgc serve` keeps the run alive: it starts again what has ended, and resumes the run if its server has. The
-faults are those of `python -m benchmarks soak`.
+The signals are those of `python -m benchmarks soak`. Some buttons begin a fault, and end it if they are
+pressed again.
 """
 
-import os
+import resource
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from benchmarks.served import SERVER, SUPERLINK, SUPERNODE, Served
+from benchmarks.served import SERVER, SUPERLINK, SUPERNODE, Served, eventually
 from benchmarks.soak_faults import Fault, Kind, go_on, halt, make
-from examples.federation import ROOT, rows_by_name
-from examples.sites import SITES, STEPS
-from fedgc.deploy.app_folder import Setting
+from examples.federation import rows_by_name
+from examples.plugs.scene import NAMES, Scene
 from fedgc.errors import FedgcError, Unusable
 from fedgc.messages import SUMMED
 
-PACE_S = 0.03  # least time of a step: the machine has room for processes that start
-NAMES = tuple(f"site-{number}" for number in range(SITES))
-SETTINGS: Mapping[str, Setting] = {
-    "task": "examples.sites:task",
-    "work": "local",
-    "local-steps": 20,
-    "learning-rate": 0.2,
-    "optimizer.shared-momentum": "off",
-    "gate.name": "every",
-    "min-clients": 3,
-    "timing.start-timeout-s": 600.0,
-    "client.threads": 1,
-    "links.kind": "session",
-    "links.grace-s": 4.0,
-}
-OF_CLIENTS = {"kill": Kind.KILL, "leave": Kind.LEAVE}
+KILL, LEAVE, STOP, CUT, FILL, RESTART = "kill", "leave", "stop", "cut off", "fill disk", "restart"
 BUTTONS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(NAMES, ("kill", "leave", "stop")),
-    "server": ("kill", "stop"),
-    "superlink": ("restart", "stop"),
+    **dict.fromkeys(NAMES, (KILL, LEAVE, STOP, CUT)),
+    "server": (KILL, STOP, FILL),
+    "superlink": (RESTART, STOP),
+}
+AGAIN: Mapping[str, str] = {STOP: "go on", CUT: "connect", FILL: "free disk"}  # those that are pressed twice
+KINDS = {
+    **{(name, KILL): Kind.KILL for name in NAMES},
+    **{(name, LEAVE): Kind.LEAVE for name in NAMES},
+    ("server", KILL): Kind.SERVER,
+    ("superlink", RESTART): Kind.SUPERLINK,
 }
 PROGRAMS = {"server": SERVER, "superlink": SUPERLINK}
 
@@ -54,28 +45,19 @@ class Press:
     outcome: str = ""
 
 
-def started(folder: Path, run: str, rounds: int) -> Served:
-    """Start the run under `fedgc serve`, with all files in a folder."""
-    for each in ("tmp", "steps"):
-        (folder / each).mkdir(parents=True, exist_ok=True)
-    environment = {
-        "TMPDIR": str(folder / "tmp"),
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", "")))),
-        "OMP_NUM_THREADS": "1",
-        STEPS: str(folder / "steps"),
-    }
-    clients = {name: {"site": number, "pace-s": PACE_S} for number, name in enumerate(NAMES)}
-    return Served(folder, {**SETTINGS, "run": run, "rounds": rounds}, clients, environment)
-
-
 @dataclass
 class Fleet:
     """The processes of a served run, and what was pressed."""
 
-    served: Served
+    scene: Scene
     presses: list[Press] = field(default_factory=list)
-    stopped: dict[str, tuple[int, ...]] = field(default_factory=dict)  # process ids, by name
     lock: threading.Lock = field(default_factory=threading.Lock)
+    _begun: dict[tuple[str, str], Callable[[], object]] = field(default_factory=dict)  # how faults end
+
+    @property
+    def served(self) -> Served:
+        """The run."""
+        return self.scene.served
 
     def press(self, name: str, button: str) -> Press:
         """Make the fault of a button in a thread of its own, as it may wait for a process to appear.
@@ -84,7 +66,7 @@ class Fleet:
             Unusable: There is no such process or button.
         """
         if button not in BUTTONS.get(name, ()):
-            known = ", ".join(f"{each} ({' '.join(buttons)})" for each, buttons in BUTTONS.items())
+            known = ", ".join(f"{each} ({', '.join(buttons)})" for each, buttons in BUTTONS.items())
             raise Unusable(f"button: saw {button!r} of {name!r}, needed one of {known}")
         made = Press(time.time(), name, button, self.served.last())
         self.presses.append(made)
@@ -94,31 +76,38 @@ class Fleet:
     def _make(self, made: Press) -> None:
         with self.lock:
             try:
-                made.outcome = self._fault(made.name, made.button)
+                made.outcome = self.fault(made.name, made.button)
             except (FedgcError, OSError) as error:
                 made.outcome = str(error)
 
-    def _fault(self, name: str, button: str) -> str:
-        if button == "stop":
-            return self._stop_or_go_on(name)
-        go_on(self.stopped.pop(name, ()))  # a stopped process hears no signal but SIGKILL
-        kinds = {("server", "kill"): Kind.SERVER, ("superlink", "restart"): Kind.SUPERLINK}
-        kind = kinds.get((name, button)) or OF_CLIENTS[button]
+    def fault(self, name: str, button: str) -> str:
+        """Make the fault of a button, or end it if it has begun; return what was done."""
+        if button in AGAIN:
+            if (end := self._begun.pop((name, button), None)) is not None:
+                end()
+                return AGAIN[button]
+            self._begun[name, button] = self._begin(name, button)
+            return button
+        if (end := self._begun.pop((name, STOP), None)) is not None:
+            end()  # a stopped process hears no signal but SIGKILL
+        kind = KINDS[name, button]
         make(Fault(kind, 0.0, name, 0.0), self.served)
         return kind.value.partition(": ")[2]
 
-    def _stop_or_go_on(self, name: str) -> str:
-        if name in self.stopped:
-            go_on(self.stopped.pop(name))
-            return "SIGCONT"
-        self.stopped[name] = halt(self.served, PROGRAMS.get(name, name))
-        return "SIGSTOP"
+    def _begin(self, name: str, button: str) -> Callable[[], object]:
+        """Begin a fault; return how it ends."""
+        if button == STOP:
+            stopped = halt(self.served, PROGRAMS.get(name, name))
+            return lambda: go_on(stopped)
+        if button == CUT:
+            self.scene.relay.cut(name)
+            return lambda: self.scene.relay.mend(name)
+        return fill_disk(self.served)
 
     def close(self) -> None:
-        """Let all go on, and end the run."""
-        for pids in self.stopped.values():
-            go_on(pids)
-        self.served.end()
+        """End all faults that have begun."""
+        for end in self._begun.values():
+            end()
 
     # ---- what the page shows
 
@@ -127,12 +116,13 @@ class Fleet:
         run = self.served.run()
         rounds = self.served.history() if run else ()
         metrics = [each.row.metrics["accuracy"] for each in rounds if "accuracy" in each.row.metrics]
+        begun = list(self._begun)
         return {
             "processes": [
                 {
                     "name": name,
-                    "buttons": buttons,
-                    "stopped": name in self.stopped,
+                    "buttons": {each: AGAIN[each] if (name, each) in begun else each for each in buttons},
+                    "faults": [each for of, each in begun if of == name],
                     "running": bool(self._pids(name)),
                 }
                 for name, buttons in BUTTONS.items()
@@ -151,6 +141,25 @@ class Fleet:
             return self.served.programs(PROGRAMS[name])
         supervisor = self.served.supervisor(name)
         return self.served.programs(SUPERNODE, supervisor) if supervisor else []
+
+
+def fill_disk(served: Served) -> Callable[[], None]:
+    """Let no file of the ServerApp grow, as on a full disk; return what ends that.
+
+    The limit is of the process: a server that is started again has none.
+    """
+    eventually(lambda: served.programs(SERVER))
+    pids = served.programs(SERVER)
+    before = {pid: resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in pids}
+    for pid, (_, most) in before.items():
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, most))
+
+    def free() -> None:
+        for pid, limits in before.items():
+            with suppress(ProcessLookupError):
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+
+    return free
 
 
 @dataclass

@@ -83,14 +83,41 @@ def test_buttons_of_page_end_and_stop_processes_of_run(page: Page):
     assert page.outcome() == "SIGKILL"
     page.goes_on()
     assert page.press("site-1", "stop") == 202
-    eventually(lambda: any(each["stopped"] for each in page.state()["processes"]))
+    eventually(lambda: any(each["faults"] == ["stop"] for each in page.state()["processes"]))
     page.goes_on()
     assert page.press("site-1", "stop") == 202
-    eventually(lambda: page.outcome() == "SIGCONT")
+    eventually(lambda: page.outcome() == "go on")
     assert page.press("server", "kill") == 202
     eventually(page.outcome)
     page.goes_on()
     assert page.state()["serves"]
+
+
+def test_run_goes_on_without_site_that_is_cut_off(page: Page):
+    page.goes_on()
+    assert page.press("site-2", "cut off") == 202
+    eventually(page.outcome)
+    page.goes_on()
+    assert page.press("site-2", "cut off") == 202
+    eventually(lambda: page.outcome() == "connect")
+    page.goes_on()
+
+
+def test_run_goes_on_after_its_gateway_was_killed(page: Page):
+    page.goes_on()
+    assert page.press("gateway", "kill") == 202
+    eventually(page.outcome)
+    page.goes_on()
+    assert page.outcome() == "SIGKILL"
+
+
+def test_run_goes_on_after_disk_of_server_was_full(page: Page):
+    page.goes_on()
+    assert page.press("server", "fill disk") == 202
+    eventually(lambda: page.outcome() == "fill disk")
+    assert page.press("server", "fill disk") == 202
+    eventually(lambda: page.outcome() == "free disk")
+    page.goes_on()
 
 
 def test_page_refuses_presses_without_token(page: Page):

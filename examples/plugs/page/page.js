@@ -1,6 +1,8 @@
 "use strict";
-const KEYS = { server: "s", superlink: "l" };
+const KEYS = { gateway: "g", server: "s", superlink: "l" };
 const keyOf = (name) => KEYS[name] || String(Number(name.split("-").pop()) + 1);
+const firstOf = (each) => Object.keys(each.buttons)[0];
+const stateOf = (each) => each.faults.join(", ") || (each.running ? "runs" : "is not there");
 let processes = [];
 
 async function press(name, button) {
@@ -24,11 +26,10 @@ function row(...cells) {
 
 function buttonsOf(each) {
   const all = document.createElement("span");
-  for (const name of each.buttons) {
+  for (const [name, label] of Object.entries(each.buttons)) {
     const made = document.createElement("button");
     const key = keyOf(each.name);
-    const label = name === "stop" && each.stopped ? "go on" : name;
-    const keys = { [each.buttons[0]]: ` [${key}]`, stop: ` [Shift ${key}]` };
+    const keys = { [firstOf(each)]: ` [${key}]`, stop: ` [Shift ${key}]` };
     made.textContent = label + (keys[name] || "");
     made.addEventListener("click", () => press(each.name, name));
     all.append(made);
@@ -50,7 +51,7 @@ async function look() {
   if (JSON.stringify(processes) !== before) { // keeps the focus of a button
     document.getElementById("processes").replaceChildren(
       ...processes.map((each) =>
-        row(each.name, each.stopped ? "stopped" : each.running ? "runs" : "is not there", buttonsOf(each))),
+        row(each.name, stateOf(each), buttonsOf(each))),
     );
   }
   document.getElementById("presses").replaceChildren(
@@ -63,7 +64,7 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.altKey || event.metaKey || event.repeat) return;
   const key = event.code.replace(/^(Digit|Key)/, "").toLowerCase();
   const found = processes.find((each) => keyOf(each.name) === key);
-  if (found) press(found.name, event.shiftKey ? "stop" : found.buttons[0]);
+  if (found) press(found.name, event.shiftKey ? "stop" : firstOf(found));
 });
 look();
 setInterval(look, 1000);
