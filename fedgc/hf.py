@@ -37,7 +37,7 @@ class Callback(TrainerCallback):
     A step is one optimizer step, whatever number of batches it accumulates. After each, the callback hands in
     the model if the round asks for it, and writes the next common model into the module. The Trainer's own
     logging, evaluation and checkpoints go on. In a federation the training ends with the run: `max_steps` and
-    `num_train_epochs` hold outside only.
+    `num_train_epochs` hold outside only, where the callback counts steps for `fed.global_step`.
 
     Args:
         fed: What `fedgc.join(model)` returned.
@@ -50,6 +50,8 @@ class Callback(TrainerCallback):
 
     def __init__(self, fed: "TrainingLoop") -> None:
         self._fed = fed
+        if not fed.joined:
+            fed.step()  # the first call counts nothing
 
     def on_init_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object

@@ -27,7 +27,7 @@ class Callback:
     A step is one optimizer step, whatever number of batches it accumulates. After each, the callback hands in
     the model if the round asks for it, and writes the next common model into the module. The Trainer's own
     logging, validation and checkpoints go on. In a federation the training ends with the run: `max_steps`,
-    `max_epochs` and `min_epochs` hold outside only.
+    `max_epochs` and `min_epochs` hold outside only, where the callback counts steps for `fed.global_step`.
 
     Args:
         fed: What `fedgc.join(module)` returned.
@@ -47,16 +47,18 @@ class Callback:
     def __init__(self, fed: "TrainingLoop") -> None:
         self._fed = fed
         self._steps = 0  # of the optimizer, as the Trainer counts them
+        if not fed.joined:
+            fed.step()  # the first call counts nothing
 
     def on_train_start(self, trainer: Any, module: object) -> None:  # noqa: ANN401  of either package
         """Lift the Trainer's own limits, and wait for the first common model."""
+        self._steps = trainer.global_step
         if not self._fed.joined:
             return
         loop = trainer.fit_loop
         loop.max_epochs = loop.epoch_loop.max_steps = ENDLESS
         optimizers = trainer.optimizers
         self._fed.prepare(trainer.train_dataloader, optimizers[0] if len(optimizers) == 1 else None)
-        self._steps = trainer.global_step
         _leave_at_sigterm(self._fed)
         self._proceed(trainer)
 
@@ -69,7 +71,7 @@ class Callback:
         batch_idx: int,
     ) -> None:
         """Count a step if the optimizer has taken one."""
-        if not self._fed.joined or trainer.global_step == self._steps:
+        if trainer.global_step == self._steps:
             return
         self._steps = trainer.global_step
         if isinstance(outputs, Mapping) and outputs.get("loss") is not None:

@@ -56,7 +56,7 @@ trainer = Trainer(
 said = trainer.train()
 told = {
     "steps": trainer.state.global_step, "max": trainer.state.max_steps, "seen": Seen.steps,
-    "weight": model.weight.tolist(),
+    "weight": model.weight.tolist(), "global_step": fed.global_step,
     "losses": [row["loss"] for row in trainer.state.log_history if "loss" in row],
     "rate": said.metrics["train_samples_per_second"] / said.metrics["train_steps_per_second"],
 }
@@ -107,6 +107,7 @@ def test_trainer_alone_ends_at_its_own_limit(script: Path, tmp_path: Path):
     assert done.returncode == 0, done.stderr
     seen = told(done.stdout)
     assert (seen["steps"], seen["weight"]) == (3, [3.0] * 4)
+    assert seen["global_step"] == 3, "schedules go by it outside a federation too"
     assert checkpoints(tmp_path) == {2, 3}
 
 

@@ -54,7 +54,7 @@ trainer = pl.Trainer(
 trainer.fit(model, DataLoader(torch.ones(12, 1), 2))
 told = {
     "steps": trainer.global_step, "batches": Seen.batches, "weight": model.weight.tolist(),
-    "loss": float(trainer.callback_metrics["loss"]),
+    "loss": float(trainer.callback_metrics["loss"]), "global_step": fed.global_step,
 }
 print("told", json.dumps(told))
 """
@@ -101,7 +101,9 @@ def test_reported_loss_is_per_batch_with_accumulation(tmp_path: Path):
 def test_trainer_alone_ends_at_its_own_limit(tmp_path: Path):
     done = subprocess.run([sys.executable, script(tmp_path)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert (told(done.stdout)["steps"], told(done.stdout)["weight"]) == (3, [3.0] * 4)
+    seen = told(done.stdout)
+    assert (seen["steps"], seen["weight"]) == (3, [3.0] * 4)
+    assert seen["global_step"] == 3, "schedules go by it outside a federation too"
 
 
 def test_early_stop_hands_in_and_leaves(tmp_path: Path):
