@@ -12,6 +12,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +47,7 @@ INTERFACES: Final = {  # of extensions, with the members that an author writes
     Code: ("make", "solve", "prune"),
     Sink: tuple(name for name in vars(Sink) if not name.startswith("_")),
 }
+CALLBACKS: Final = ("hf.Callback", "lightning.Callback")  # of Trainers, in modules that are not in `__all__`
 LONGEST_SIGNATURE: Final = 90
 ARGUMENTS: Final = re.compile(r"^Args:\n((?: {4}.*\n?|\n)+)", re.MULTILINE)  # of a docstring
 ARGUMENT: Final = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
@@ -91,12 +93,17 @@ def filled(markdown: str, pages: dict[str, Page]) -> str:
 
 def api_list() -> str:
     """Return the public names of fedgc with signatures, parameters and first lines of their docstrings."""
-    return "\n\n".join(_public(name) for name in fedgc.__all__ if not name.startswith("_"))
+    return "\n\n".join(_public(name) for name in public_names())
 
 
 def api_directives() -> str:
     """Return the public names as directives of mkdocstrings, which shows their docstrings."""
-    return "\n\n".join(_directive(name) for name in fedgc.__all__ if not name.startswith("_"))
+    return "\n\n".join(_directive(name) for name in public_names())
+
+
+def public_names() -> Sequence[str]:
+    """Return the public names of fedgc, in the order of the page."""
+    return (*(name for name in fedgc.__all__ if not name.startswith("_")), *CALLBACKS)
 
 
 def interfaces_list() -> str:
@@ -185,7 +192,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def _public(name: str) -> str:
-    value = getattr(fedgc, name)
+    value = attrgetter(name)(fedgc)
     lines = [f"## `fedgc.{name}`", "", _first_line(value), "", "```py", _signature(f"fedgc.{name}", value)]
     owner, prefix = (TrainingLoop, "fed") if name == "join" else (value, f"fedgc.{name}")
     members = [(each, getattr(owner, each)) for each in _members(name)]
@@ -289,17 +296,30 @@ def _commands(group: Any, prefix: str) -> Iterator[str]:  # noqa: ANN401  of cli
 
 
 def _one(command: Any, name: str) -> str:  # noqa: ANN401  the same
-    said, _, example = (command.help or "").partition("Example: ")
+    said, *examples = (command.help or "").split("Example: ")
     lines = [f"## `{name}`", "", " ".join(said.split())]
     options = [each for each in command.params if not getattr(each, "hidden", False)]
     if options:
-        lines += ["", "| option | meaning |", "|---|---|"]
+        lines += ["", "| option | default | meaning |", "|---|---|---|"]
         lines += [
-            f"| `{'`, `'.join(each.opts)}` | {_cell(getattr(each, 'help', None) or '')} |" for each in options
+            f"| `{'`, `'.join(each.opts)}` | {_default(each)} | {_cell(_meaning(each))} |" for each in options
         ]
-    if example:
-        lines += ["", "```console", f"$ {example.strip()}", "```"]
+    if examples:
+        lines += ["", "```console", *(f"$ {each.strip()}" for each in examples), "```"]
     return "\n".join(lines)
+
+
+def _default(option: Any) -> str:  # noqa: ANN401  the same
+    """Return what holds without the option; nothing for a flag, and where the help says it."""
+    value = option.default
+    plain = isinstance(value, int | float | str | Path) and not isinstance(value, bool)
+    return f"`{value}`" if plain and value != "" else ""
+
+
+def _meaning(option: Any) -> str:  # noqa: ANN401  the same
+    """Return the help of an option, with the environment variable that it replaces."""
+    variable = f" Variable: `{option.envvar}`." if option.envvar else ""
+    return f"{getattr(option, 'help', None) or ''}{variable}"
 
 
 def _names(words: Sequence[str]) -> str:

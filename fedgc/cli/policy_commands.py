@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedgc.cli.options import AsJson, Run, RunName, Script, Task
+from fedgc.cli.options import AsJson, Run, Script, Task, runs_like
 
 policy = typer.Typer(help="The rules of a site: check, explain, try on a run.", no_args_is_help=True)
 audit = typer.Typer(help="The audit log of a site: verify, export.", no_args_is_help=True)
@@ -82,7 +82,14 @@ def verify(file: Log, head: Noted = "") -> None:
 
 
 @audit.command("export")
-def export(file: Log, run: RunName = None, head: Noted = "") -> None:
+def export(
+    file: Log,
+    run: Annotated[
+        str | None,
+        typer.Option(help="Only the entries of this run; by default of all.", autocompletion=runs_like),
+    ] = None,
+    head: Noted = "",
+) -> None:
     """Verify an audit log, and print its entries as JSON lines, of all runs or of one.
 
     Example: fedgc audit export site.audit.jsonl > audit.jsonl

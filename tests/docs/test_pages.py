@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,19 @@ def test_command_has_example_and_reference(name: str):
     assert f"## `{name}`" in generate.commands_list()
 
 
+def test_each_example_of_command_can_be_typed():
+    blocks = re.findall(r"```console\n(.*?)```", generate.commands_list(), re.DOTALL)
+    assert [line for block in blocks for line in block.splitlines() if not line.startswith("$ ")] == []
+
+
+def test_reference_shows_defaults_and_variables_of_options():
+    listed = generate.commands_list()
+    assert "| `--rounds` | `20` | How many rounds. |" in listed
+    assert "| `--upload-slots` | `0` |" in listed
+    assert "| `--json` |  | Print one JSON object. |" in listed
+    assert re.search(r"\| `--superlink` \|  \| .* Variable: `FEDGC_SUPERLINK`\. \|", listed)
+
+
 @pytest.mark.parametrize("name", [name for name, page in PAGES.items() if "[tool.flwr.app.config" in page])
 def test_settings_of_example_apps_are_accepted(name: str):
     blocks = re.findall(r"```toml\n(.*?)```", PAGES[name], re.DOTALL)
@@ -213,17 +227,19 @@ def test_committed_text_is_generated_text(name: str):
 
 def test_public_names_have_signatures():
     listed = generate.api_list()
-    public = [name for name in fedgc.__all__ if not name.startswith("_")]
+    public = generate.public_names()
+    assert {"join", "hf.Callback", "lightning.Callback"} < set(public)
     assert [name for name in public if f"fedgc.{name}(" not in listed] == []
     assert [name for name in public if f"::: fedgc.{name}" not in generate.api_directives()] == []
 
 
 @pytest.mark.parametrize(
-    "name", ["Task", "over", "from_lightning", "join", "FedGC", "server_app", "client_app"]
+    "name",
+    ["Task", "over", "from_lightning", "join", "FedGC", "server_app", "client_app", "hf.Callback"],
 )
 def test_parameters_of_public_name_are_described(name: str):
     section = generate.api_list().split(f"## `fedgc.{name}`\n")[1].split("\n## ")[0]
-    parameters = inspect.signature(getattr(fedgc, name)).parameters
+    parameters = inspect.signature(attrgetter(name)(fedgc)).parameters
     assert [each for each in parameters if f"\n| `{each}` | " not in section] == []
 
 
