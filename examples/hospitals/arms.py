@@ -12,9 +12,10 @@
     SCAFFOLD, waits     control variates (Karimireddy et al., arXiv:1910.06378)
     FedCM, waits        shared momentum (Xu et al., arXiv:2106.10874)
     ..., 4 steps        rounds of a twelfth of the steps, for arms that wait
-    fedgc               partial steps count, uploads in 8 bits; all else by default, an exchange in each round
+    fedgc               partial steps count, uploads in 8 bits, an exchange in each round; all else by default
 
-Each arm is tuned over as many learning rates (`comparison`).
+Each arm is tuned over as many learning rates (`comparison`), and gives up an upload after `ROUND_S`, a quick
+site's round, where fedgc's default follows from the measured links.
 """
 
 from collections.abc import Mapping

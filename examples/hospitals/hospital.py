@@ -1,6 +1,6 @@
 """The task of one hospital: its share of the images, by the site's number in its own settings.
 
-fedgc run --task examples.hospitals.hospital:task --client ward:site=0 --client clinic:site=1
+fedgc run --task examples.hospitals.hospital:task --client ward:site=0 --client clinic:site=1 ...
 
 It validates on held-out images in its own label proportions.
 """

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.scripts.driven import Driven
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "trainer"
 PAGE = (ROOT / "docs" / "how-to" / "own-loop.md").read_text()
@@ -50,6 +52,40 @@ def last_lines(*scripts: Path) -> list[str]:
     )
     assert done.returncode == 0, done.stderr
     return [said.splitlines()[-1] for said in done.stdout.split("over\n")[:-1]]
+
+
+PROXIMAL = """
+import torch
+import fedgc
+
+class Sum(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(4))
+
+    def forward(self, batch):
+        return self.weight.sum() * batch
+
+model = Sum()
+optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+fed = fedgc.join(model, samples=1)
+loader = [(torch.ones(1), torch.zeros(1))]
+"""
+
+
+def test_proximal_term_is_from_newest_common_model(tmp_path: Path):
+    """With a loss of minus the sum of the weights, the term holds them after the first step of a round."""
+    block = re.search(r"## A proximal term.*?```python\n(.*?)```", PAGE, re.DOTALL)
+    assert block is not None
+    loop = block.group(1).replace("mu = 0.01", "mu = 1.0")
+    loop = loop.replace("torch.nn.functional.mse_loss(model(batch), target)", "-model(batch).sum()")
+    (tmp_path / "script.py").write_text(PROXIMAL + loop)
+    with Driven(tmp_path / "script.py", tmp_path) as client:
+        for fill in (5.0, 100.0):
+            client.begin(fill)
+            vector, steps = client.handed(client.steps(3))
+            assert steps >= 3
+            assert vector.tolist() == [fill + 1.0] * 4
 
 
 def test_page_shows_every_script():

@@ -108,6 +108,12 @@ def test_markers_name_benchmarks():
     assert named <= {"none", *examples, *(command.name for command in app.registered_commands)}
 
 
+def test_each_benchmark_is_in_table_and_protocol():
+    listed = set(re.findall(r"^\| `(\w+)` \|", PAGES["docs/benchmarks.md"], re.MULTILINE))
+    assert set(MEASURED) <= listed
+    assert [name for name in sorted(listed) if f"`{name}`" not in PAGES["docs/protocol.md"]] == []
+
+
 def test_numbers_of_benchmarks_page_are_marked():
     text = CODE.sub("", results.MARKER.sub("", PAGES["docs/benchmarks.md"].removesuffix(results.EXPLAINED)))
     for each in FIXED:
