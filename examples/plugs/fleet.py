@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from benchmarks.served import SERVER, SUPERLINK, SUPERNODE, Served, eventually
 from benchmarks.soak_faults import Fault, Kind, go_on, halt, make
 from examples.federation import rows_by_name
-from examples.plugs.scene import NAMES, Scene
+from examples.plugs.scene import GATEWAY, NAMES, Scene
 from fedgc.errors import FedgcError, Unusable
 from fedgc.messages import SUMMED
 
@@ -180,9 +180,12 @@ class Steps:
         return {name: file.stat().st_size if file.exists() else 0 for name, file in files.items()}
 
     def counted(self) -> dict[str, int]:
-        """Return by client the steps that are in a sum."""
+        """Return by client the steps that are in a sum; those of a site's clients are in sums of the site."""
         with self.served.store() as store:
             rows = rows_by_name(store, self.served.name)
+            with suppress(Unusable):  # the run of the site has not begun
+                of_site = rows_by_name(store, f"{self.served.name}-{GATEWAY}").values()
+                rows[GATEWAY] = [row for each in of_site for row in each]
         return {name: sum(row.counted for _, row in rows.get(name, ())) for name in NAMES}
 
     def note(self, name: str) -> None:

@@ -19,7 +19,8 @@ from fedgc.deploy.local_federation import NAME, LocalFederation, Node, free_port
 from fedgc.processes import supervision
 
 PACE_S = 0.03  # least time of a step: the machine has room for processes that start
-NAMES = (*(f"site-{number}" for number in range(SITES - 1)), "gateway")
+GATEWAY = "gateway"
+NAMES = (*(f"site-{number}" for number in range(SITES - 1)), GATEWAY)
 OF_SITE = 2  # clients behind the gateway
 SETTINGS: Mapping[str, Setting] = {
     "task": "examples.sites:task",
