@@ -150,7 +150,7 @@ def test_every_variable_in_readme_is_in_example():
 
 
 @pytest.mark.parametrize("page", ["docker/README.md", "docs/how-to/operation.md"])
-def test_page_on_restoring_names_what_store_leaves_beside_it(tmp_path: Path, page: str):
+def test_page_on_restoring_names_files_beside_store(tmp_path: Path, page: str):
     """SQLite writes what these files hold into a backup that is put in the place of the store."""
     with Store.open(str(tmp_path / "fedgc.db")) as store:
         store.write(Seen(1.0, "north", "north"))
