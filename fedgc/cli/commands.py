@@ -187,7 +187,7 @@ def serve(  # noqa: PLR0913, PLR0917  one for each option
         bool,
         typer.Option(
             "--stay",
-            help="Stay when the run is over, as a container that is not to be restarted; until a signal.",
+            help="Stay once the run is complete or was stopped, as a container has to; until a signal.",
         ),
     ] = False,
     of_queue: Annotated[

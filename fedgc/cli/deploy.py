@@ -41,10 +41,12 @@ def server(
     Example: fedgc deploy server --advertise fl.example.org:443
     """
     from fedgc.deploy.processes import ServerPlace
+    from fedgc.deploy.superlink import flower_home
 
     place = ServerPlace(advertise, keys, state, host, insecure)
     sys.stderr.write(f"fedgc server: {place.check(time.time())}\n")
-    place.configure(Path(os.environ.get("FLWR_HOME", state / "flower")))
+    path = place.configure(flower_home(os.environ))
+    sys.stderr.write(f"fedgc server: the connection `local` is in {path}\n")
     _become(place.program(), state)
 
 

@@ -58,6 +58,7 @@ from fedgc.training.tasks.find import check_name
 AFTER: Final = "the run is over; the scripts of clients have up to 60 s to test and save their models"
 ELSEWHERE: Final = "the server writes to another store; showing its log"
 ROUND_OVER: Final = re.compile(r"\bround (\d+) (synced|approximate|skipped|empty|aborted) ")
+NOT_STOPPED: Final = "the run was asked to stop, and may go on"
 STOPPING: Final = "stopping the run; a second Ctrl-C does not wait for that, and may leave it as crashed"
 STOP_S: Final = 30.0  # a run that was asked to stop has stopped by then, or is left to Flower
 
@@ -209,12 +210,12 @@ def started(place: Place, config: RunConfig, meanwhile: Callable[[], object] = l
             shown = Shown(follower, show, Warned(Log(path)), before, starts)
             stopped, gone = _followed(shown, place, flower_run, unknown, meanwhile)
         said = log.text()
-        status = "" if follower.look().run else superlink.status(flower_run)
+        status = "" if follower.look().run else stopped or superlink.status(flower_run)
     seen = follower.whole()
     reason = gone or (_why(before, seen, said) if not status else _unlike_completed(status, said))
     if reason is None and not status:
         reason = starts.why_failed(superlink, flower_run, said)
-    return Over(before, seen, stopped, reason, flower_run, status, said, starts.later)
+    return Over(before, seen, bool(stopped), reason, flower_run, status, said, starts.later)
 
 
 def attach(run_name: str, *, alone: bool) -> None:
@@ -280,9 +281,16 @@ def _followed(
     flower_run: int,
     unknown: Callable[[], None],
     meanwhile: Callable[[], object],
-) -> tuple[bool, str]:
-    """Show the run until it is over; return whether it was stopped from here, and how its server was lost."""
-    notes: list[str] = []  # to show at the end
+) -> tuple[str, str]:
+    """Show the run until it is over.
+
+    Returns:
+        What Flower says of it if it was stopped from here, else ""; and how its server was lost.
+
+    Raises:
+        KeyboardInterrupt: It was to be stopped from here, and could not be.
+    """
+    stopped = ""
     superlink = place.host.superlink
 
     def going() -> bool:
@@ -292,16 +300,24 @@ def _followed(
     try:
         follow(shown.follower, shown.show, going, unknown, shown.noted)
     except KeyboardInterrupt as asked:
-        if isinstance(asked, Terminated) and place.host.leave is not None:
-            shown.update("clients hand in what they have")
-            place.host.leave()
-        shown.update(STOPPING)
-        superlink.stop(flower_run)
-        superlink.wait(flower_run, STOP_S)
-        notes.append("stopped")
-    if shown.update(*notes).run is None:
+        try:
+            stopped = _stopped(shown, place, flower_run, leaves=isinstance(asked, Terminated))
+        except EdgeFailed as error:  # its SuperLink may have ended too, or be out of reach
+            place.console.print(f"{NOT_STOPPED}: {error}", soft_wrap=True, highlight=False, markup=False)
+            raise asked from None
+    if shown.update(*(["stopped"] if stopped else [])).run is None:
         unknown()
-    return bool(notes), shown.lost()
+    return stopped, shown.lost()
+
+
+def _stopped(shown: Shown, place: Place, flower_run: int, *, leaves: bool) -> str:
+    """Stop the run, before which its clients may leave; return what Flower says of it then."""
+    if leaves and place.host.leave is not None:
+        shown.update("clients hand in what they have")
+        place.host.leave()
+    shown.update(STOPPING)
+    place.host.superlink.stop(flower_run)
+    return place.host.superlink.wait(flower_run, STOP_S)
 
 
 def _why(before: Seen, seen: Seen, log: str) -> str | None:

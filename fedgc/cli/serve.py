@@ -10,7 +10,6 @@ not seen is stopped, before the run is resumed.
 """
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
@@ -59,10 +58,6 @@ NOT_BY_USER: Final = "its SuperLink ended the server"
 STOPPED: Final = "finished:stopped"  # as Flower calls the state
 
 
-class GivenUp(EdgeFailed):
-    """The run was restarted as often as is allowed: it is over, unlike one whose store does not answer."""
-
-
 @dataclass(frozen=True, slots=True)
 class Restarts:
     """How many restarts in a row have given no new round.
@@ -82,19 +77,21 @@ class Restarts:
         return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (self.in_a_row - 1))
 
     def after(self, reached: int, reason: str) -> "Restarts":
-        """Count one more restart, or raise GivenUp if there were too many."""
+        """Count one more restart, or raise EdgeFailed if there were too many."""
         if reached > self.reached:
             return Restarts(self.most, 1, reached, reason)
         if self.in_a_row >= self.most:
             count = f"; {self.in_a_row} restarts in a row gave no new round, the last one: {reason}"
-            raise GivenUp(f"the run did not complete: {self.cause or reason}{count if self.in_a_row else ''}")
+            raise EdgeFailed(
+                f"the run did not complete: {self.cause or reason}{count if self.in_a_row else ''}"
+            )
         return replace(self, in_a_row=self.in_a_row + 1, cause=self.cause or reason)
 
 
 def serve(wanted: Wanted, most: int, rest: Callable[[], object] | None = None) -> None:
     """Keep a run alive until it is over; then say how it ended and `rest`, if given, as until a signal.
 
-    A command that fails before, as its store does not answer, ends: what restarts it begins again.
+    A command that fails before ends, as when it gives up: what restarts it begins again.
     """
     if rest is None:
         _serve(wanted, most)
@@ -102,10 +99,7 @@ def serve(wanted: Wanted, most: int, rest: Callable[[], object] | None = None) -
     if not (wanted.resume or wanted.settings.get("run")):
         raise Unusable("--stay: saw no name of the run, needed --set run=NAME, by which it is found again")
     with like_ctrl_c():
-        try:
-            _serve(wanted, most)
-        except GivenUp as error:
-            sys.stderr.write(f"fedgc: {error}\n")
+        _serve(wanted, most)
         rest()
 
 
@@ -142,7 +136,7 @@ def keep(
         How the last start of the run ended; None if it was complete before.
 
     Raises:
-        GivenUp: The run did not complete; the message begins with the first cause.
+        EdgeFailed: The run did not complete; the message begins with the first cause.
         Unusable: The run cannot begin with these settings, or another command holds it.
     """
     app = app_in(wanted.folder)
@@ -276,7 +270,7 @@ class _Server:
             if over.stopped or over.reason is None:
                 return over
             if over.complete:
-                raise GivenUp(over.failure)
+                raise EdgeFailed(over.failure)
             self._restart()
             if self._by_user(over):
                 return over

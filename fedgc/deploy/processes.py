@@ -18,7 +18,6 @@ import shutil
 import ssl
 import sys
 import tempfile
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,6 +25,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Final
 
+import tomli_w
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -34,7 +34,8 @@ from fedgc.deploy.authority import describe, signed_by
 from fedgc.deploy.flower_programs import write_programs
 from fedgc.deploy.key_files import CLIENT_NAME, read, write
 from fedgc.deploy.local_federation import free_port
-from fedgc.deploy.superlink import EXECUTOR, KEEP_INSTALLED, LOOPBACK
+from fedgc.deploy.node_config import OPTION, read_settings, whole_text
+from fedgc.deploy.superlink import CONFIG, EXECUTOR, KEEP_INSTALLED, LOOPBACK, SUPERLINKS, read_config
 from fedgc.errors import EdgeFailed, Unusable, text_of
 from fedgc.flower import heartbeat as pulse
 from fedgc.flower.app_guard import POLICY
@@ -52,7 +53,6 @@ CLOCK_LIMIT_S: Final = 300.0  # Flower refuses older signatures
 STALE_S: Final = 3600.0
 SPACE_BYTES: Final = 64 * 2**20  # with less, the next checkpoint does not fit
 PATIENCE_S: Final = 10.0
-NODE_SETTING: Final = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")  # as Flower's program reads it
 Environment = dict[str, str]
 
 
@@ -138,14 +138,19 @@ class ServerPlace:
     def _database(self) -> Path:
         return self.state / "superlink.db"
 
-    def configure(self, flower_home: Path) -> None:
-        """Write the connections for `flwr`: `local` on this machine, `server` for a container beside it."""
-        trust = "insecure = true" if self.insecure else f'root-certificates = "{self.keys / "ca.pem"}"'
+    def configure(self, flower_home: Path) -> Path:
+        """Write the connections for `flwr`: `local` on this machine, `server` for a container beside it.
+
+        Others in the file stay. Return the file.
+        """
+        trust = {"insecure": True} if self.insecure else {"root-certificates": str(self.keys / "ca.pem")}
         hosts = {"local": "127.0.0.1"} | ({} if self.insecure else {"server": "server"})
-        text = '[superlink]\ndefault = "local"\n'
-        for name, host in hosts.items():
-            text += f'\n[superlink.{name}]\naddress = "{host}:{SUPERLINK_PORT}"\n{trust}\n'
-        write(flower_home / "config.toml", text.encode(), secret=False)
+        table = read_config(path := flower_home / CONFIG)
+        own = {name: {"address": f"{host}:{SUPERLINK_PORT}", **trust} for name, host in hosts.items()}
+        links = {"default": "local", **table.get(SUPERLINKS, {}), **own}
+        if links != table.get(SUPERLINKS):
+            write(path, tomli_w.dumps({**table, SUPERLINKS: links}).encode(), secret=False)
+        return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +169,7 @@ class ClientPlace:
 
     def __post_init__(self) -> None:
         _make_absolute(self, "keys", "state", "cache", *(("policy",) if self.policy is not None else ()))
-        if not 0 <= self.grace_s < math.inf:
-            raise Unusable(f"--grace-s (FEDGC_LEAVE_GRACE_S): saw {self.grace_s}, needed seconds, 0 or more")
+        _must_be_grace(self.grace_s, "--grace-s (FEDGC_LEAVE_GRACE_S)")
         host, _ = _host_and_port(
             self.server, "--server (FEDGC_SERVER)", "the server's address, such as fl.example.org:443"
         )
@@ -177,7 +181,14 @@ class ClientPlace:
             raise Unusable(
                 f"--name (FEDGC_NAME): saw {self.name!r}, needed up to 63 letters, digits, - and _"
             )
-        _must_be_node_config(self.node_config)
+        _must_be_grace(self.leave_s, f"{OPTION} {GRACE_KEY}")
+        self._whole_node_config()  # checks
+
+    @property
+    def leave_s(self) -> float:
+        """In which it hands in what it has: that of the node config, where it has one."""
+        seconds: float = read_settings(self.node_config).get(GRACE_KEY, self.grace_s)
+        return seconds
 
     def check(self, now: Callable[[], float]) -> str:
         """Return a sentence on the results, or raise the first error."""
@@ -207,10 +218,6 @@ class ClientPlace:
             *("--root-certificates", str(self.keys / "ca.pem")),
             *("--auth-supernode-private-key", str(self.keys / "client.key")),
         )
-        own = f'name="{self.name}" identity="{self.state / "identity.key"}" cache="{self.cache / "cache"}"'
-        own += f" {GRACE_KEY}={self.grace_s}"
-        if self.policy is not None:
-            own += f' {POLICY}="{self.policy}"'
         write_programs(self.state / "programs")
         folders = (str(self.state / "programs"), str(Path(sys.executable).parent))
         environment = {
@@ -219,15 +226,25 @@ class ClientPlace:
             "PATH": os.pathsep.join((*folders, os.environ.get("PATH", ""))),
         }
         words = (
-            *(sys.executable, supervision.__file__, "--alone", "--leave", str(self.grace_s)),
+            *(sys.executable, supervision.__file__, "--alone", "--leave", str(self.leave_s)),
             "flower-supernode",
             *(("--insecure",) if self.insecure else secure),
             *("--superlink", self.server),
-            *("--node-config", f"{own} {self.node_config}".strip()),
+            *("--node-config", self._whole_node_config()),
             *("--host", "127.0.0.1"),
             *("--port", str(port := free_port())),  # of its executor: a machine may have several clients
         )
         return Started(words, environment, port)
+
+    def _whole_node_config(self) -> str:
+        options: dict[str, str | Path] = {
+            "name": self.name,
+            "identity": self.state / "identity.key",
+            "cache": self.cache / "cache",
+            **({POLICY: self.policy} if self.policy is not None else {}),
+        }
+        usual: dict[str, float | Path] = {GRACE_KEY: self.grace_s, "data-cache": self.cache / "chunks"}
+        return whole_text(options, usual, self.node_config)
 
 
 def _make_absolute(place: ServerPlace | ClientPlace, *names: str) -> None:
@@ -303,18 +320,9 @@ def _host_and_port(address: str, variable: str, needed: str) -> tuple[str, int]:
     return found.group(1).strip("[]"), int(found.group(2))
 
 
-def _must_be_node_config(text: str) -> None:
-    """Raise unless Flower's program can read these settings, and leaves none of them out."""
-    try:
-        tomllib.loads("\n".join(f"{key} = {value}" for key, value in NODE_SETTING.findall(text)))
-        left_out = NODE_SETTING.sub("", text).strip()
-    except tomllib.TOMLDecodeError:
-        left_out = text
-    if left_out:
-        raise Unusable(
-            f"--node-config (FEDGC_NODE_CONFIG): saw {left_out}, needed key=value with spaces between, "
-            'and texts in quotes, such as data="/data/ward.pt"'
-        )
+def _must_be_grace(seconds: float, source: str) -> None:
+    if type(seconds) not in (int, float) or not 0 <= seconds < math.inf:
+        raise Unusable(f"{source}: saw {seconds!r}, needed seconds, 0 or more")
 
 
 def _writable(folder: Path, variable: str) -> None:

@@ -28,6 +28,7 @@ from fedgc.errors import EdgeFailed, Unusable, nearest, text_of
 SUBMIT_S: Final = 60.0  # a run that has not started by then never will
 POLL_S: Final = 0.05
 CONFIG: Final = "config.toml"
+SUPERLINKS: Final = "superlink"  # its table of connections
 ANSWER_S: Final = 10.0
 QUOTED_LINES: Final = 5  # log lines that an error quotes
 KEEP_INSTALLED: Final = (
@@ -90,13 +91,21 @@ def connection(name: str, environment: Mapping[str, str], *others: str) -> Conne
 
 
 def _connections(path: Path) -> dict[str, Any]:
+    links = read_config(path).get(SUPERLINKS, {})
+    return {name: each for name, each in links.items() if isinstance(each, dict)}
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return Flower's configuration in a file, empty without one; raise Unusable if it cannot be read."""
     try:
         table = tomllib.loads(path.read_text())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise Unusable(f"Flower's configuration {path}: cannot be read ({text_of(error, path)})") from error
-    return {name: each for name, each in table.get("superlink", {}).items() if isinstance(each, dict)}
+    if not isinstance(links := table.get(SUPERLINKS, {}), dict):
+        raise Unusable(f"Flower's configuration {path}: saw {SUPERLINKS} = {links!r}, needed a table")
+    return table
 
 
 def server_time(where: Connection) -> float | None:

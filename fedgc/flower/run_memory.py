@@ -24,13 +24,13 @@ from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
-from fedgc.store.later_starts import later_starts, name_of_start
+from fedgc.store.later_starts import last_start, later_starts, name_of_start
 from fedgc.store.liveness import alive, busy_with
 from fedgc.store.records import Plain
 from fedgc.store.writer import Keeper
 from fedgc.training.private_mean import with_most_spent
 
-END_S: Final = 60.0  # for the run of an earlier gateway to end
+END_S: Final = 60.0  # for the run to end that another server has under way
 POLL_S: Final = 0.2
 NO_MORE: Final[Mapping[str, Plain]] = MappingProxyType({})
 FLUSH_S: Final = 10.0  # longest wait of a checkpoint for its round's row to be stored
@@ -86,11 +86,11 @@ def remembered(
 
     Raises:
         Unusable: The run may not begin, or not go on.
-        EdgeFailed: The run of an earlier gateway does not end.
+        EdgeFailed: Another server has the run under way.
     """
     folder = runs_folder(config.checkpoint_dir, os.environ)
+    _await_end(run)
     if config.site_gateway:
-        _await_end(run)
         config = replace(config, resume=run if checkpoint.versions(folder / run) else "")
     resumed = _resumed(config, folder) if config.resume else None
     preconditions.must_know_best(config)
@@ -110,12 +110,15 @@ def remembered(
 
 
 def _await_end(run: str) -> None:
-    """Wait for the end of a run that another server may still be ending."""
-    end = time.monotonic() + END_S
+    """Wait for the end of a run that another server may still be ending; raise EdgeFailed if it goes on."""
+    begun, said = time.monotonic(), False
     with Store.open() as store, suppress(Unusable):  # the store knows no such run
-        while alive(store.run(run), time.time()):
-            if time.monotonic() > end:
+        while alive(last_start(store, run), time.time()):
+            if time.monotonic() > begun + END_S:
                 raise EdgeFailed(f"run {run}: saw it under way for {END_S:g} s, needed the end of it")
+            if not said:
+                LOG.warning("run %s is under way; its end is awaited, for at most %g s", run, END_S)
+            said = True
             time.sleep(POLL_S)
 
 

@@ -123,21 +123,21 @@ def test_run_without_restarts_fails_with_its_cause_alone(starts):
         serve(most=0)
 
 
-def test_command_that_stays_rests_only_after_its_run(starts, apart, monkeypatch, capsys):
+def test_command_that_stays_rests_only_after_its_run(starts, apart, monkeypatch):
     rested: list[str] = []
     starts(does(0, state="failed", reason="the run did not complete: north: no disk"))
-    serve(most=0, rest=lambda: rested.append("given up"))
-    assert "fedgc: the run did not complete: north: no disk" in capsys.readouterr().err
+    with pytest.raises(EdgeFailed, match="the run did not complete: north: no disk"):
+        serve(most=0, rest=lambda: rested.append("given up"))
     starts(does(9, state="completed"))
     serve(rest=lambda: rested.append("complete"))
-    assert rested == ["given up", "complete"]
+    assert rested == ["complete"]
 
     damaged = apart / "damaged.db"
     damaged.write_bytes((apart / "fedgc.db").read_bytes()[:6000])
     monkeypatch.setenv("FEDGC_DB", str(damaged))
     with pytest.raises(EdgeFailed, match="is damaged"):
         serve(rest=lambda: rested.append("store"))
-    assert len(rested) == 2
+    assert len(rested) == 1
 
 
 def test_new_round_resets_count_of_restarts(starts):
@@ -242,6 +242,23 @@ def test_run_that_keeps_no_checkpoint_is_refused(starts):
     starts()
     with pytest.raises(Unusable, match=r"saw history.keep-checkpoints = 0, needed 1 or more"):
         serve(**{"history.keep-checkpoints": 0})
+
+
+def test_ctrl_c_ends_command_whose_superlink_is_gone(starts, signals, monkeypatch, capsys):
+    def interrupted(store: Store, name: str) -> None:
+        does(2)(store, name)
+        raise KeyboardInterrupt
+
+    def gone(*_: object) -> str:
+        raise EdgeFailed("the SuperLink does not answer")
+
+    made = starts(interrupted, does(9, state="completed"))
+    monkeypatch.setattr(made, "wait", gone)
+    with pytest.raises(KeyboardInterrupt):
+        serve()
+    assert len(made.given) == 1
+    said = "the run was asked to stop, and may go on: the SuperLink does not answer"
+    assert said in capsys.readouterr().out
 
 
 def test_ctrl_c_stops_run_for_good(starts, signals):

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from importlib import import_module
@@ -148,6 +149,17 @@ def test_missing_or_full_folder_is_named(
             "--node-config (FEDGC_NODE_CONFIG): saw data=/data/ward.pt, needed",
         ),
         ({"node_config": 'data="/data/ward.pt" part'}, "--node-config (FEDGC_NODE_CONFIG): saw part, needed"),
+        ({"node_config": "part=0 part=1"}, "(FEDGC_NODE_CONFIG): saw part=0 part=1, needed key=value"),
+        ({"node_config": 'name="b"'}, "(FEDGC_NODE_CONFIG): saw name, needed --name (FEDGC_NAME) in"),
+        ({"node_config": 'cache="/c"'}, "(FEDGC_NODE_CONFIG): saw cache, needed --cache (FEDGC_CACHE) in"),
+        ({"node_config": 'identity="a.key"'}, "saw identity, needed --state (FEDGC_STATE), the folder"),
+        (
+            {"node_config": 'policy="a.toml"', "policy": Path("b.toml")},
+            "saw policy, needed --policy (FEDGC_POLICY) in its place",
+        ),
+        ({"node_config": "leave-grace-s=-1"}, "leave-grace-s: saw -1, needed seconds, 0 or more"),
+        ({"node_config": 'leave-grace-s="9"'}, "leave-grace-s: saw '9', needed seconds, 0 or more"),
+        ({"state": Path('/a"b')}, '(FEDGC_NODE_CONFIG): saw b/identity.key", needed key=value'),
         ({"insecure": True}, "--insecure: saw server fl.example.org:443, needed a loopback address"),
     ],
 )
@@ -168,6 +180,25 @@ def test_client_command_is_accepted_by_flower(place: Callable[..., ClientPlace],
     assert read.insecure is insecure
     assert bool(read.root_certificates) is bool(read.auth_supernode_private_key) is not insecure
     assert read.node_config.endswith("pace-s=0.5")
+
+
+def test_grace_time_of_node_config_replaces_that_of_option(place: Callable[..., ClientPlace]):
+    parse = import_module("flwr.common.config").parse_config_args
+
+    words = place("127.0.0.1:443", node_config="leave-grace-s=60 part=0").program().words
+    assert words[words.index("--leave") + 1] == "60"
+    told = parse([words[words.index("--node-config") + 1]])
+    assert (told["name"], told["leave-grace-s"], told["part"]) == ("ward-3", 60, 0)
+
+
+@pytest.mark.parametrize("given", ["", 'data-cache="/data/cache"'])
+def test_data_of_site_is_kept_in_cache_folder(place: Callable[..., ClientPlace], given: str):
+    parse = import_module("flwr.common.config").parse_config_args
+
+    here = place("127.0.0.1:443", node_config=given)
+    words = here.program().words
+    told = parse([words[words.index("--node-config") + 1]])
+    assert told["data-cache"] == ("/data/cache" if given else str(here.cache / "chunks"))
 
 
 def guarding(program: Started) -> Path:
@@ -314,13 +345,52 @@ def test_server_keys_are_read_before_start(ring: Keyring, tmp_path: Path):
 
 
 def test_flwr_beside_server_is_found(ring: Keyring, tmp_path: Path):
-    import tomllib
-
     ServerPlace("a.org:443", Path("/keys"), tmp_path, EVERYWHERE).configure(tmp_path / "flower")
     told = tomllib.loads((tmp_path / "flower" / "config.toml").read_text())["superlink"]
     assert told[told["default"]] == {"address": "127.0.0.1:9092", "root-certificates": "/keys/ca.pem"}
     beside = {"address": "server:9092", "root-certificates": "/keys/ca.pem"}
     assert told["server"] == beside, "for the service `run` of docker/compose.server.yaml"
+
+
+def test_other_connections_of_flower_stay(tmp_path: Path):
+    path = tmp_path / "config.toml"
+    path.write_text(
+        '[superlink]\ndefault = "ward"\n[superlink.ward]\naddress = "a.org:1"\ninsecure = true\n'
+        '[superlink.local]\naddress = "b.org:1"\n[other]\nnumber = 1\n'
+    )
+    place = ServerPlace("", Path("/keys"), tmp_path, "127.0.0.1", insecure=True)
+    assert place.configure(tmp_path) == path
+    assert tomllib.loads(path.read_text()) == {
+        "superlink": {
+            "default": "ward",
+            "ward": {"address": "a.org:1", "insecure": True},
+            "local": {"address": "127.0.0.1:9092", "insecure": True},
+        },
+        "other": {"number": 1},
+    }
+    path.write_text("superlink = 1\n")
+    with pytest.raises(Unusable, match=r"config\.toml: saw superlink = 1, needed a table"):
+        place.configure(tmp_path)
+
+
+@pytest.mark.parametrize("home", [None, ""])
+def test_server_without_flower_home_uses_that_of_user(tmp_path: Path, home: str | None):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "state" / "port").mkdir(parents=True)  # ends the command before it is a SuperLink
+    others = {name: each for name, each in os.environ.items() if name != "FLWR_HOME"}
+    said = subprocess.run(
+        [sys.executable, "-m", "fedgc.cli", "deploy", "server", "--insecure", "--state", "../state"],
+        cwd=tmp_path / "here",
+        env={**others, "HOME": str(tmp_path), **({} if home is None else {"FLWR_HOME": home})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = f"fedgc server: the connection `local` is in {tmp_path}/.flwr/config.toml"
+    assert told in said.stderr.splitlines()
+    there = connection("local", {"FLWR_HOME": str(tmp_path / ".flwr")})
+    assert (there.address, there.insecure) == ("127.0.0.1:9092", True)
+    assert not any((tmp_path / "here").iterdir())
 
 
 def test_relative_folders_are_found_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -99,6 +99,12 @@ def test_containers_of_chart_run_commands_of_compose():
         assert set(service.environment) - {each["name"] for each in pod["env"]} <= {"FEDGC_DB"}
 
 
+def test_upgrade_replaces_pods_that_were_never_ready():
+    """With the default, OrderedReady, Kubernetes waits for such a pod before it updates it."""
+    sets = [each["spec"] for each in manifests("all") if each["kind"] == "StatefulSet"]
+    assert [each["podManagementPolicy"] for each in sets] == ["Parallel", "Parallel"]
+
+
 def test_pods_of_chart_are_confined():
     for each in manifests("all"):
         if each["kind"] != "StatefulSet":

@@ -12,6 +12,8 @@ from typer.main import get_command
 
 from fedgc.cli.commands import app
 from fedgc.config import RunConfig
+from fedgc.store.database import Store
+from fedgc.store.records import Seen
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
@@ -145,3 +147,14 @@ def test_files_listed_in_readme_exist():
 def test_every_variable_in_readme_is_in_example():
     named = set(re.findall(r"FEDGC_[A-Z_]*[A-Z]", README))
     assert named <= set(re.findall(r"FEDGC_[A-Z_]*[A-Z]", (DOCKER / ".env.example").read_text()))
+
+
+@pytest.mark.parametrize("page", ["docker/README.md", "docs/how-to/operation.md"])
+def test_page_on_restoring_names_files_beside_store(tmp_path: Path, page: str):
+    """SQLite writes what these files hold into a backup that is put in the place of the store."""
+    with Store.open(str(tmp_path / "fedgc.db")) as store:
+        store.write(Seen(1.0, "north", "north"))
+        beside = {each.name for each in tmp_path.iterdir()} - {"fedgc.db"}
+    assert beside
+    (told,) = re.findall(r"^To restore.*?\n\n", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert beside == set(re.findall(r"`(fedgc\.db-\w+)`", told))

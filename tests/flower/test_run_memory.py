@@ -1,5 +1,8 @@
-"""Test that a site's server goes on with the run of its gateway, whatever store the gateway has."""
+"""Test which run a server goes on with: no other server has it, and a site's is that of its gateway."""
 
+import subprocess
+import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -20,6 +23,14 @@ from tests.config_of import config_of
 
 WAIT_S = 30.0
 RUN = "spring-north"
+SERVER = f"""
+from fedgc.flower.recording import recorded
+from tests.flower.test_run_memory import WAIT_S, config
+with recorded(config(), "{RUN}", 1) as recording:
+    recording.keeper.settled(WAIT_S)
+    print("recorded", flush=True)
+    input()
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +50,17 @@ def record(*, until: ExitStack) -> None:
     assert recording.keeper.settled(WAIT_S)
 
 
+@pytest.fixture
+def server(runs: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that has the run under way."""
+    words = [sys.executable, "-c", SERVER]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"recorded\n"
+        yield process
+        process.kill()
+
+
 def test_run_of_gateway_goes_on_from_last_checkpoint(runs: Path) -> None:
     with ExitStack() as ended:
         record(until=ended)
@@ -48,6 +70,24 @@ def test_run_of_gateway_goes_on_from_last_checkpoint(runs: Path) -> None:
         assert memory.resume.round == 3
     with pytest.raises(Unusable, match="there is one of that name already"), remembered(config(), RUN, 3):
         pass
+
+
+@pytest.mark.parametrize("resume", ["", RUN])
+def test_run_of_living_server_is_not_begun_again(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, server: subprocess.Popen[bytes], resume: str
+) -> None:
+    monkeypatch.setattr(run_memory, "END_S", 0.0)
+    if resume:
+        checkpoint.save(runs / RUN, Checkpoint(3, 2, np.ones(8, np.float32), b"", "[]"), 1)
+    refused = pytest.raises(EdgeFailed, match=f"run {RUN}: saw it under way for 0 s")
+    with refused, remembered(config(resume=resume), RUN, 2):
+        pass
+    with Store.open() as store:
+        assert store.run(RUN).state == "running"
+    server.kill()
+    server.wait()
+    with remembered(config(resume=resume), RUN, 3) as (_, memory):
+        assert (memory.resume is not None) is bool(resume)
 
 
 def test_server_waits_for_run_of_earlier_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
