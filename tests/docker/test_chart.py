@@ -43,7 +43,9 @@ BAD = {
     "site.enabled: saw server.enabled = false": {"server": {"enabled": False}, "site": {"enabled": True}},
     "additional properties 'sever' not allowed": {"sever": {}},
     "at '/metrics/clientGain'": {**SERVER, "metrics": {"clientGain": 2}},
+    "at '/site/settings'": {**SERVER, "site": {"settings": 'script="a.py"'}},
 }
+NODE_CONFIGS = ("data='/data/ward.pt'", 'data="/data/ward.pt" note="it\'s"', "pace-s=0.5", "")
 HEALTH = ("startupProbe", "readinessProbe", "livenessProbe")
 
 
@@ -114,6 +116,27 @@ def test_pods_of_chart_are_confined():
             assert {each["name"] for each in container["env"]} <= variables_of_fedgc() | {"FLWR_HOME"}
             if "proxy" not in container["image"]:
                 exists(tuple(container["args"]))
+
+
+def variables(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    specs = [each["spec"]["template"]["spec"] for each in rendered(values) if each["kind"] == "StatefulSet"]
+    (found,) = [each for spec in specs for each in spec["containers"] if each["name"] == name]
+    return {each["name"]: each.get("value") for each in found["env"]}
+
+
+@pytest.mark.parametrize("text", NODE_CONFIGS)
+def test_node_config_reaches_client_as_it_was_given(text: str):
+    told = variables({"client": {**CLIENT["client"], "nodeConfig": text}, **SERVER}, "client")
+    assert told["FEDGC_NODE_CONFIG"] == text
+
+
+def test_settings_of_site_reach_gateway_in_quotes():
+    settings = "min-clients=3 script='it'"
+    site = {"enabled": True, "consortium": "fl.example.com:443", "name": "north", "settings": settings}
+    told = variables({**SERVER, "site": site}, "gateway")
+    assert told["FEDGC_NODE_CONFIG"] == (
+        f'site-fleet="local" site-home="/state/flower" site-settings="{settings}"'
+    )
 
 
 def test_client_of_chart_sees_only_its_own_key():
