@@ -246,15 +246,13 @@ def server_health(keys: Path, state: Path, *, insecure: bool) -> str:
     """Return a sentence if the server is healthy, or raise what is wrong."""
     _executor(state)
     _ask("127.0.0.1", SUPERLINK_PORT, None if insecure else _context(keys / "ca.pem"))
-    _space(state)
     return "the SuperLink and its executor answer"
 
 
-def client_health(state: Path, cache: Path, now: float) -> str:
+def client_health(state: Path, now: float) -> str:
     """Return a sentence if the client is healthy, or raise what is wrong."""
     _executor(state)
     _ask("127.0.0.1", _number_in(state / "port"), None)
-    _space(cache)
     beat = pulse.last_beat(state / "pulse")
     if beat is None or not beat.alive:
         return "the SuperNode and its executor answer; no session is open"
@@ -262,6 +260,13 @@ def client_health(state: Path, cache: Path, now: float) -> str:
     if turn_s > STALE_S:
         raise EdgeFailed(f"the engine has not come round for {turn_s:.0f} s, needed {STALE_S:.0f}")
     return f"the engine came round {turn_s:.0f} s ago, {beat.chunks} chunks finished in this session"
+
+
+def must_have_space(folder: Path) -> None:
+    """Raise if so little disk space is left that the next checkpoint does not fit."""
+    free = shutil.disk_usage(folder).free
+    if free < SPACE_BYTES:
+        raise EdgeFailed(f"{folder}: {free / 2**20:.0f} MB free, needed at least {SPACE_BYTES / 2**20:.0f}")
 
 
 def hold(state: Path) -> None:
@@ -327,7 +332,7 @@ def _writable(folder: Path, variable: str) -> None:
         raise EdgeFailed(
             f"{variable} {folder}: {error.strerror}, needed a folder that user {os.getuid()} may write"
         ) from error
-    _space(folder)
+    must_have_space(folder)
 
 
 def _must_fit(certificate: Path, key: Path) -> None:
@@ -352,12 +357,6 @@ def _close_to_others(database: Path) -> None:
         raise EdgeFailed(
             f"{database}: {error.strerror}, needed a file that user {os.getuid()} may write"
         ) from error
-
-
-def _space(folder: Path) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < SPACE_BYTES:
-        raise EdgeFailed(f"{folder}: {free / 2**20:.0f} MB free, needed at least {SPACE_BYTES / 2**20:.0f}")
 
 
 def _flower_key(path: Path) -> None:

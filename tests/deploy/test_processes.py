@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from fedgc.cli.commands import app
 from fedgc.deploy import processes as deployed
 from fedgc.deploy.key_files import Keyring
 from fedgc.deploy.processes import ClientPlace, ServerPlace, Started, client_health, hold, save_process
@@ -360,32 +362,43 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_client_without_session_is_healthy_while_flower_answers(running: Path):
-    assert client_health(running, running, time.time()).endswith("no session is open")
+    assert client_health(running, time.time()).endswith("no session is open")
 
 
 def test_silent_client_is_unhealthy(running: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.undo()
     with pytest.raises(EdgeFailed, match=r"127\.0\.0\.1:9 does not answer"):
-        client_health(running, running, time.time())
+        client_health(running, time.time())
+
+
+def test_client_on_full_disk_is_unhealthy_and_not_restarted(
+    running: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(deployed, "SPACE_BYTES", 2**60)
+    words = ["deploy", "health", "client", "--state", str(running), "--cache", str(running)]
+    full = CliRunner().invoke(app, words)
+    assert isinstance(full.exception, EdgeFailed)
+    assert "MB free, needed at least" in str(full.exception)
+    assert CliRunner().invoke(app, [*words, "--live"]).exit_code == 0
 
 
 def test_hanging_engine_is_unhealthy(running: Path):
     heart = pulse.HeartbeatWriter(str(running / "pulse"), time.time)
     heart.beat(7)
-    assert "7 chunks finished" in client_health(running, running, time.time())
-    long = client_health(running, running, time.time() + 1800)
+    assert "7 chunks finished" in client_health(running, time.time())
+    long = client_health(running, time.time() + 1800)
     assert long.startswith("the engine came round 1800 s ago"), "a step or a validation may take so long"
     with pytest.raises(EdgeFailed, match="the engine has not come round for 4000 s, needed 3600"):
-        client_health(running, running, time.time() + 4000)
+        client_health(running, time.time() + 4000)
     heart.close()
-    assert client_health(running, running, time.time() + 4000).endswith("no session is open")
+    assert client_health(running, time.time() + 4000).endswith("no session is open")
 
 
 def test_heartbeat_of_ended_process_is_ignored(running: Path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     (running / "pulse").write_text(f"{ended.pid} 3\n")
-    assert client_health(running, running, time.time() + 1000).endswith("no session is open")
+    assert client_health(running, time.time() + 1000).endswith("no session is open")
 
 
 def test_client_without_executor_is_unhealthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -393,7 +406,7 @@ def test_client_without_executor_is_unhealthy(tmp_path: Path, monkeypatch: pytes
     sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     save_process(tmp_path, sleeper.pid, 9)
     with pytest.raises(EdgeFailed, match="has no flower-superexec below it"):
-        client_health(tmp_path, tmp_path, time.time())
+        client_health(tmp_path, time.time())
     sleeper.communicate(b"\n")
 
 

@@ -101,6 +101,14 @@ def test_containers_of_chart_run_commands_of_compose():
         assert set(service.environment) - {each["name"] for each in pod["env"]} <= {"FEDGC_DB"}
 
 
+def test_full_disk_restarts_no_client():
+    for name in ("client", "gateway"):
+        container = containers("all")[name]
+        for probe in HEALTH:
+            words = container[probe]["exec"]["command"]
+            assert ("--live" in words) is (probe != "readinessProbe")
+
+
 def test_pods_of_chart_are_confined():
     for each in manifests("all"):
         if each["kind"] != "StatefulSet":

@@ -20,12 +20,16 @@
     {{- include "fedgc.database" . | nindent 4 }}
   resources: {{- toYaml $site.resources | nindent 4 }}
   startupProbe:
-    exec: {command: ["fedgc", "deploy", "health", "client"]}
+    exec: {command: ["fedgc", "deploy", "health", "client", "--live"]}
     periodSeconds: 10
     timeoutSeconds: 15
     failureThreshold: 30
-  livenessProbe:
+  readinessProbe:
     exec: {command: ["fedgc", "deploy", "health", "client"]}
+    periodSeconds: 60
+    timeoutSeconds: 15
+  livenessProbe:
+    exec: {command: ["fedgc", "deploy", "health", "client", "--live"]}
     periodSeconds: 60
     timeoutSeconds: 15
   volumeMounts:
