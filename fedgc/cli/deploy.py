@@ -40,10 +40,11 @@ def server(
 
     Example: fedgc deploy server --advertise fl.example.org:443
     """
-    from fedgc.deploy.processes import ServerPlace
+    from fedgc.deploy.processes import ServerPlace, hold
 
     place = ServerPlace(advertise, keys, state, host, insecure)
     sys.stderr.write(f"fedgc server: {place.check(time.time())}\n")
+    hold(place.state)
     place.configure(Path(os.environ.get("FLWR_HOME", state / "flower")))
     _become(place.program(), state)
 
@@ -107,7 +108,7 @@ def health(
 def _become(program: "Started", state: Path) -> None:
     from fedgc.deploy.processes import save_process
 
-    save_process(state, os.getpid(), program.port)
+    save_process(state, os.getpid(), program.address)
     beside = str(Path(sys.executable).parent)
     paths = {"PATH": os.pathsep.join([beside, os.environ.get("PATH", "")])}
     os.execvpe(program.words[0], program.words, {**os.environ, **paths, **program.environment})  # noqa: S606  Flower's own program
