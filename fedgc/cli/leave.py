@@ -72,7 +72,9 @@ def leave(
         else:
             sys.stdout.write(f"{client.name} has left\n")
     if late:
-        raise EdgeFailed(f"after {grace_s:g} s: saw {', '.join(late)} still in a run, needed a longer --grace")
+        raise EdgeFailed(
+            f"after {grace_s:g} s: saw {', '.join(late)} still in a run, needed a longer --grace"
+        )
 
 
 def local_clients() -> Iterator[LocalClient]:

@@ -295,7 +295,9 @@ def test_folder_without_app_and_missing_script_are_not_queued(apart, words, says
 
 @pytest.mark.parametrize("words", [["--set", "rounds=3"], ["--stay"], ["--task", "digits"]])
 def test_options_of_one_run_are_refused_with_queue(apart, words):
-    with pytest.raises(Unusable, match=f"--queue: saw {words[0]} beside it, needed no option but --superlink"):
+    with pytest.raises(
+        Unusable, match=f"--queue: saw {words[0]} beside it, needed no option but --superlink"
+    ):
         cli("serve", "--queue", *words)
 
 

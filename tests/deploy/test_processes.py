@@ -404,9 +404,7 @@ def test_silent_client_is_unhealthy(running: Path, monkeypatch: pytest.MonkeyPat
         client_health(running, time.time())
 
 
-def test_client_on_full_disk_is_unhealthy_and_not_restarted(
-    running: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_client_on_full_disk_is_unhealthy_and_not_restarted(running: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(deployed, "SPACE_BYTES", 2**60)
     words = ["deploy", "health", "client", "--state", str(running), "--cache", str(running)]
     full = CliRunner().invoke(app, words)
