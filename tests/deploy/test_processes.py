@@ -215,6 +215,7 @@ def test_state_of_running_process_is_refused_to_another(place: Callable[..., Cli
         capture_output=True,
         text=True,
         check=False,
+        timeout=240,  # a SuperLink that is not refused serves on
     )
     assert said.stderr.splitlines()[1:] == [
         f"fedgc: FEDGC_STATE {here.state}: saw process {client.pid} run with it, needed its end, "
