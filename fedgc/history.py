@@ -16,6 +16,8 @@ from fedgc.messages import Outcome
 from fedgc.values import value
 
 BY_SITE: Final = "policy"  # kind of an audit entry: the policy of a client's site refuses the run
+APP_FAILED: Final = "app failed"  # kind of an audit entry: the app of a connected client failed
+APP_FAILS_NOT: Final = "app fails no longer"  # kind of an audit entry: it takes part, or is not connected
 WINDOW: Final = 20  # past rounds used to plan the next ones
 LEFT_OUT: Final = "the mean update is left out"
 _IN_REASON: Final = "update is left out"  # also of rows of earlier versions

@@ -28,6 +28,7 @@ from fedgc.cli.options import (
     Task,
     Version,
     Watch,
+    must_be_alone,
     runs_like,
     unless_replaced,
     with_variable,
@@ -210,11 +211,7 @@ def serve(  # noqa: PLR0913, PLR0917  one for each option
 
     own, superlink = parse_clients(client or []), unless_replaced(context, superlink)
     if of_queue:
-        if any((task, script, settings, resume, stay)):
-            raise Unusable(
-                "--queue: saw options of one run, or --stay, needed none but --superlink, --clients, "
-                "--client and --restarts; the settings of each run are given to `fedgc queue add`"
-            )
+        must_be_alone(context, "of_queue", "superlink", "clients", "client", "restarts")
         serve_queue(running.Wanted(clients, {}, superlink, own=own), restarts)
         return
     table = {**parse(with_variable(settings)), **trained(task, script)}
@@ -366,6 +363,7 @@ def status(
 
 @app.command()
 def plan(  # noqa: PLR0913, PLR0917  one for each option
+    context: typer.Context,
     run: Run = None,
     trace: Annotated[Path | None, typer.Option(help="Plan for the machines of a trace, as CSV.")] = None,
     add: Annotated[
@@ -375,7 +373,9 @@ def plan(  # noqa: PLR0913, PLR0917  one for each option
     model_mb: Annotated[float, typer.Option(help="Size of the model (0: as the last run's).")] = 0.0,
     uplink_mb_s: Annotated[
         float,
-        typer.Option(help="Uplink of the clients of a trace, or with --model-gb (0: unknown).", min=0),
+        typer.Option(
+            help="Uplink of the clients: with --trace and --model-mb, or with --model-gb (0: unknown).", min=0
+        ),
     ] = 0.0,
     model_gb: Annotated[float, typer.Option(help="Plan local work on a model of this size.")] = 0.0,
     clients: Annotated[int | None, typer.Option(help="With --model-gb: how many clients.")] = None,
@@ -401,6 +401,7 @@ def plan(  # noqa: PLR0913, PLR0917  one for each option
     if clients is not None and not model_gb:
         raise Unusable(f"--clients: saw {clients} without --model-gb, needed both")
     if model_gb:
+        must_be_alone(context, "model_gb", "clients", "uplink_mb_s", "settings", "as_json")
         return plan_model(ModelAsked(parse(settings or []), model_gb, clients, uplink_mb_s), as_json=as_json)
     asked = Asked(parse(settings or []), run, trace, model_mb, uplink_mb_s, tuple(add or ()), client_gain)
     return run_plan(asked, as_json=as_json)

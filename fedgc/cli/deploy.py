@@ -40,11 +40,12 @@ def server(
 
     Example: fedgc deploy server --advertise fl.example.org:443
     """
-    from fedgc.deploy.processes import ServerPlace
+    from fedgc.deploy.processes import ServerPlace, hold
     from fedgc.deploy.superlink import flower_home
 
     place = ServerPlace(advertise, keys, state, host, insecure)
     sys.stderr.write(f"fedgc server: {place.check(time.time())}\n")
+    hold(place.state)
     path = place.configure(flower_home(os.environ))
     sys.stderr.write(f"fedgc server: the connection `local` is in {path}\n")
     _become(place.program(), state)
@@ -87,24 +88,29 @@ def health(
     state: State = Path("/state"),
     cache: Cache = Path("/cache"),
     insecure: Insecure = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Only what a restart mends, so not whether disk space is left.")
+    ] = False,
 ) -> None:
     """Check the health of a server or a client on this machine; exit code 1 if it is unhealthy.
 
     Example: fedgc deploy health client
     """
-    from fedgc.deploy.processes import client_health, server_health
+    from fedgc.deploy.processes import client_health, must_have_space, server_health
 
     if role is Role.server:
         result = server_health(keys, state, insecure=insecure)
     else:
-        result = client_health(state, cache, time.time())
+        result = client_health(state, time.time())
+    if not live:
+        must_have_space(state if role is Role.server else cache)
     sys.stdout.write(f"{result}\n")
 
 
 def _become(program: "Started", state: Path) -> None:
     from fedgc.deploy.processes import save_process
 
-    save_process(state, os.getpid(), program.port)
+    save_process(state, os.getpid(), program.address)
     beside = str(Path(sys.executable).parent)
     paths = {"PATH": os.pathsep.join([beside, os.environ.get("PATH", "")])}
     os.execvpe(program.words[0], program.words, {**os.environ, **paths, **program.environment})  # noqa: S606  Flower's own program

@@ -24,7 +24,7 @@ from fedgc.cli.view import (
     terminal,
 )
 from fedgc.errors import Unusable
-from fedgc.history import BY_SITE, Score
+from fedgc.history import APP_FAILED, BY_SITE, Score
 from fedgc.store.database import Store
 from fedgc.store.explanation import INCOMPLETE, Explanation, explain, span
 from fedgc.store.liveness import ALIVE_S, CRASHED, advice_for, alive, reason_of, state_of
@@ -235,7 +235,7 @@ def status(store: Store, run: str | None) -> Answer:
     made = changes([each for each in decisions if each.what not in (BEST, HOURS)])
     facts = [f"round {each.round}: {each.what}: {each.reason}" for each in made[-3:]]
     facts += [f"best model: {best}"] if best is not None else []
-    refused = [each for each in audit if each.kind in ("refused", "excluded", BY_SITE)][-3:]
+    refused = [each for each in audit if each.kind in ("refused", "excluded", BY_SITE, APP_FAILED)][-3:]
     facts += [f"{each.kind}: {each.who or 'an unknown client'}: {each.what}" for each in refused]
     facts += [each.what for each in audit if each.kind == "rollback"][-3:]
     facts += [skips] if skips else []

@@ -17,7 +17,7 @@ from typing import Annotated, Final
 
 import typer
 
-from fedgc.errors import Unusable
+from fedgc.errors import EdgeFailed, Unusable
 from fedgc.processes import supervision
 
 PROGRAM: Final = "flower-supernode"
@@ -49,6 +49,8 @@ def leave(
 ) -> None:
     """Have clients on this machine hand in what they have, and wait until they have left their run.
 
+    Exit code 1 if one of them has not left in time.
+
     Example: fedgc leave --all
     """
     names = names or []
@@ -63,8 +65,16 @@ def leave(
     end = time.monotonic() + grace_s
     while any(client.leaves for client in clients) and time.monotonic() < end:
         time.sleep(POLL_S)
+    late = []
     for client in clients:
-        sys.stdout.write(f"{client.name} {'did not leave in time' if client.leaves else 'has left'}\n")
+        if client.leaves:
+            late.append(client.name)
+        else:
+            sys.stdout.write(f"{client.name} has left\n")
+    if late:
+        raise EdgeFailed(
+            f"after {grace_s:g} s: saw {', '.join(late)} still in a run, needed a longer --grace"
+        )
 
 
 def local_clients() -> Iterator[LocalClient]:

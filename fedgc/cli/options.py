@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from typing import Annotated, Final
 
 import typer
+from click.core import Parameter, ParameterSource
+
+from fedgc.errors import Unusable
 
 
 def settings_like(incomplete: str) -> Iterator[str]:
@@ -102,6 +105,28 @@ KeptOn = Annotated[
         "--client replace the variable.",
     ),
 ]
+
+
+def is_given(context: typer.Context, name: str) -> bool:
+    """Return whether a parameter is on the command line."""
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def must_be_alone(context: typer.Context, *allowed: str) -> None:
+    """Refuse parameters, and variables of them, beside the first of the allowed ones."""
+    shown = {each.name or "": _shown(each) for each in context.command.params}
+    for each in context.command.params:
+        source = context.get_parameter_source(each.name or "")
+        if each.name in allowed or source not in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
+            continue
+        seen = each.envvar if source is ParameterSource.ENVIRONMENT else shown[each.name or ""]
+        others = ", ".join(shown[name] for name in allowed[1:])
+        raise Unusable(f"{shown[allowed[0]]}: saw {seen} beside it, needed no option but {others}")
+
+
+def _shown(parameter: Parameter) -> str:
+    """Return an option with its dashes, or an argument in capitals."""
+    return parameter.opts[0] if parameter.param_type_name == "option" else parameter.opts[0].upper()
 
 
 def with_variable(settings: list[str] | None) -> list[str]:

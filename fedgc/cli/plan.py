@@ -58,6 +58,12 @@ class Asked:
         for name in ("model_mb", "uplink_mb_s"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise Unusable(f"{name}: saw {getattr(self, name)}, needed 0 or more")
+        if self.trace is not None and self.run is not None:
+            raise Unusable(f"--trace: saw run {self.run} beside it, needed one of them")
+        if self.uplink_mb_s and not (self.trace and self.model_mb):
+            raise Unusable(
+                f"--uplink-mb-s: saw {self.uplink_mb_s:g} alone, needed --trace and --model-mb, or --model-gb"
+            )
 
     @property
     def numbers(self) -> int:

@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from click.core import ParameterSource
 
-from fedgc.cli.options import AsJson, Settings, runs_like
+from fedgc.cli.options import AsJson, Settings, is_given, must_be_alone, runs_like
 from fedgc.errors import Unusable
 
 OF_TRAINING = (
@@ -134,13 +133,13 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
     if like is not None:
         from fedgc.cli.sim_like import run_like  # here, since help must not wait for sqlalchemy
 
-        _alone(context, "like", "as_json")
+        must_be_alone(context, "like", "as_json")
         run_like(like, as_json=as_json)
         return
     if sweep is not None:
         from fedgc.cli.sim_sweep import run_sim_sweep
 
-        _alone(context, "sweep", "as_json", "html", "checkpoint")
+        must_be_alone(context, "sweep", "as_json", "html", "checkpoint")
         run_sim_sweep(sweep, html, checkpoint, as_json=as_json)
         return
     from fedgc.cli.sim import Wanted, run_sim, speeds
@@ -169,7 +168,7 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
     if resume is not None:
         from fedgc.cli.sim_train import resume_training
 
-        _alone(context, "resume", "processes", "ray", "as_json", "html")
+        must_be_alone(context, "resume", "processes", "ray", "as_json", "html")
         resume_training(resume, wanted, processes, ray)
         return
     if train is None:
@@ -182,7 +181,7 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
             raise Unusable(f"saw {', '.join(given)}, needed --train{other} with it")
         run_sim(request, wanted)
         return
-    _alone(context, *OF_TRAINING)
+    must_be_alone(context, *OF_TRAINING)
     from fedgc.cli.settings import parse
     from fedgc.cli.sim_train import Training, begin_training
 
@@ -195,18 +194,5 @@ def _effective(context: typer.Context) -> None:
     from fedgc.sim.sweep_file import WITHOUT_EFFECT  # here, since help must not wait for numpy
 
     for chosen, unused in WITHOUT_EFFECT:
-        if _is_given(context, chosen) and _is_given(context, unused.replace("-", "_")):
+        if is_given(context, chosen) and is_given(context, unused.replace("-", "_")):
             raise Unusable(f"--{chosen}: saw --{unused} beside it, needed one of them")
-
-
-def _is_given(context: typer.Context, name: str) -> bool:
-    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-
-
-def _alone(context: typer.Context, *allowed: str) -> None:
-    """Refuse options beside the first of the allowed ones that have no meaning there."""
-    names = {each.name or "": each.opts[0] for each in context.command.params}
-    given = [flag for name, flag in names.items() if name not in allowed and _is_given(context, name)]
-    if given:
-        others = ", ".join(names[each] for each in allowed[1:])
-        raise Unusable(f"{names[allowed[0]]}: saw {given[0]} beside it, needed no option but {others}")

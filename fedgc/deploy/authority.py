@@ -29,7 +29,7 @@ from fedgc.links.session.certificate import Certificate
 
 AUTHORITY_DAYS: Final = 3650
 LONGEST_DAYS: Final = 825  # some verifiers refuse a server's certificate with a longer life
-INSIDE: Final = ("localhost", "127.0.0.1", "server")  # the proxy and `flwr` reach the SuperLink by these
+INSIDE: Final = ("localhost", "127.0.0.1", "::1", "server")  # the proxy and `flwr` reach a SuperLink so
 SLACK: Final = timedelta(days=1)  # clocks of clients differ
 _LABEL: Final = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)")
 

@@ -53,6 +53,9 @@ CLOCK_LIMIT_S: Final = 300.0  # Flower refuses older signatures
 STALE_S: Final = 3600.0
 SPACE_BYTES: Final = 64 * 2**20  # with less, the next checkpoint does not fit
 PATIENCE_S: Final = 10.0
+HERE: Final = "127.0.0.1"
+# By which this machine reaches what listens on all of its addresses, as Flower's executor does.
+OF_ALL: Final = {"0.0.0.0": HERE, "::": "::1"}  # noqa: S104  no server binds it here
 Environment = dict[str, str]
 
 
@@ -62,7 +65,7 @@ class Started:
 
     words: tuple[str, ...]
     environment: Environment
-    port: int = SUPERLINK_PORT  # on which it answers
+    address: str  # at which it answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,11 @@ class ServerPlace:
             )
         _must_fit(self.keys / "server.pem", self.keys / "server.key")
         certificate = describe(own)
+        if not certificate.covers(self._own):
+            raise EdgeFailed(
+                f"{self.keys / 'server.pem'}: saw the names {', '.join(certificate.names)}, needed "
+                f"{self._own} too, by which this machine reaches --host (FEDGC_HOST) {self.host}"
+            )
         left, early = certificate.days_left(now), certificate.days_until(now)
         if left < 0 or early > 0:
             seen = f"it ended {-left} days ago" if left < 0 else f"it begins in {early} days"
@@ -128,11 +136,16 @@ class ServerPlace:
             *("--port", str(SUPERLINK_PORT)),
         )
         place = {
-            "FEDGC_BIND": f"{self.host}:{SESSION_PORT}",
+            "FEDGC_BIND": _address(self.host, SESSION_PORT),
             "FEDGC_ADVERTISE": self.advertise,
             "FEDGC_AUTHORITY": str(self.keys / "ca.pem"),
         }
-        return Started(words, {} if self.insecure else place)
+        return Started(words, {} if self.insecure else place, _address(self._own, SUPERLINK_PORT))
+
+    @property
+    def _own(self) -> str:
+        """The host by which this machine reaches the SuperLink."""
+        return OF_ALL.get(self.host, self.host)
 
     @property
     def _database(self) -> Path:
@@ -144,9 +157,9 @@ class ServerPlace:
         Others in the file stay. Return the file.
         """
         trust = {"insecure": True} if self.insecure else {"root-certificates": str(self.keys / "ca.pem")}
-        hosts = {"local": "127.0.0.1"} | ({} if self.insecure else {"server": "server"})
+        hosts = {"local": self._own} | ({} if self.insecure else {"server": "server"})
         table = read_config(path := flower_home / CONFIG)
-        own = {name: {"address": f"{host}:{SUPERLINK_PORT}", **trust} for name, host in hosts.items()}
+        own = {name: {"address": _address(host, SUPERLINK_PORT), **trust} for name, host in hosts.items()}
         links = {"default": "local", **table.get(SUPERLINKS, {}), **own}
         if links != table.get(SUPERLINKS):
             write(path, tomli_w.dumps({**table, SUPERLINKS: links}).encode(), secret=False)
@@ -231,10 +244,10 @@ class ClientPlace:
             *(("--insecure",) if self.insecure else secure),
             *("--superlink", self.server),
             *("--node-config", self._whole_node_config()),
-            *("--host", "127.0.0.1"),
+            *("--host", HERE),
             *("--port", str(port := free_port())),  # of its executor: a machine may have several clients
         )
-        return Started(words, environment, port)
+        return Started(words, environment, _address(HERE, port))
 
     def _whole_node_config(self) -> str:
         options: dict[str, str | Path] = {
@@ -262,16 +275,14 @@ def _policy_in(path: Path, now: Callable[[], float]) -> None:
 def server_health(keys: Path, state: Path, *, insecure: bool) -> str:
     """Return a sentence if the server is healthy, or raise what is wrong."""
     _executor(state)
-    _ask("127.0.0.1", SUPERLINK_PORT, None if insecure else _context(keys / "ca.pem"))
-    _space(state)
+    _ask(*_answers_at(state), None if insecure else _context(keys / "ca.pem"))
     return "the SuperLink and its executor answer"
 
 
-def client_health(state: Path, cache: Path, now: float) -> str:
+def client_health(state: Path, now: float) -> str:
     """Return a sentence if the client is healthy, or raise what is wrong."""
     _executor(state)
-    _ask("127.0.0.1", _number_in(state / "port"), None)
-    _space(cache)
+    _ask(*_answers_at(state), None)
     beat = pulse.last_beat(state / "pulse")
     if beat is None or not beat.alive:
         return "the SuperNode and its executor answer; no session is open"
@@ -281,11 +292,18 @@ def client_health(state: Path, cache: Path, now: float) -> str:
     return f"the engine came round {turn_s:.0f} s ago, {beat.chunks} chunks finished in this session"
 
 
+def must_have_space(folder: Path) -> None:
+    """Raise if so little disk space is left that the next checkpoint does not fit."""
+    free = shutil.disk_usage(folder).free
+    if free < SPACE_BYTES:
+        raise EdgeFailed(f"{folder}: {free / 2**20:.0f} MB free, needed at least {SPACE_BYTES / 2**20:.0f}")
+
+
 def hold(state: Path) -> None:
-    """Lock the state folder of a client for this process, and for the program that it becomes.
+    """Lock a state folder for this process, and for the program that it becomes.
 
     Raises:
-        EdgeFailed: Another client has it.
+        EdgeFailed: Another server or client has it.
     """
     lock = os.open(state / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -293,23 +311,32 @@ def hold(state: Path) -> None:
     except BlockingIOError as error:
         os.close(lock)
         raise EdgeFailed(
-            f"FEDGC_STATE {state}: a client runs with it (process {_number_in(state / 'process')}), "
-            "needed its end, or another folder"
+            f"FEDGC_STATE {state}: saw process {_number_in(state / 'process')} run with it, needed its end, "
+            "or another folder"
         ) from error
     except OSError:  # a file system that locks no files
         pass
     os.set_inheritable(lock, True)
 
 
-def save_process(state: Path, process: int, port: int) -> None:
+def save_process(state: Path, process: int, address: str) -> None:
     """Write the state for health checks, and delete that of an earlier process."""
-    write(state / "port", f"{port}\n".encode(), secret=False)
+    write(state / "address", f"{address}\n".encode(), secret=False)
     write(state / "process", f"{process}\n".encode(), secret=False)
     (state / "pulse").unlink(missing_ok=True)
 
 
 class _Unreachable(EdgeFailed):
     """The server does not answer, which may be temporary, unlike a wrong certificate."""
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _answers_at(state: Path) -> tuple[str, int]:
+    path = state / "address"
+    return _host_and_port(read(path).decode(errors="replace").strip(), str(path), "a host and a port")
 
 
 def _host_and_port(address: str, variable: str, needed: str) -> tuple[str, int]:
@@ -335,7 +362,7 @@ def _writable(folder: Path, variable: str) -> None:
         raise EdgeFailed(
             f"{variable} {folder}: {error.strerror}, needed a folder that user {os.getuid()} may write"
         ) from error
-    _space(folder)
+    must_have_space(folder)
 
 
 def _must_fit(certificate: Path, key: Path) -> None:
@@ -362,12 +389,6 @@ def _close_to_others(database: Path) -> None:
         ) from error
 
 
-def _space(folder: Path) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < SPACE_BYTES:
-        raise EdgeFailed(f"{folder}: {free / 2**20:.0f} MB free, needed at least {SPACE_BYTES / 2**20:.0f}")
-
-
 def _flower_key(path: Path) -> None:
     try:
         key = serialization.load_ssh_private_key(read(path), None)
@@ -390,7 +411,7 @@ def _ask(
     host: str, port: int, context: ssl.SSLContext | None, clock: Callable[[], float] | None = None
 ) -> str | None:
     """Request /health; return the date of the answer, or raise why there is none."""
-    where = f"{host}:{port}"
+    where = _address(host, port)
     line = (
         http.client.HTTPConnection(host, port, timeout=PATIENCE_S)
         if context is None

@@ -5,12 +5,13 @@ waits for. The others say how much of the data is present and was counted, what 
 what an operator can do.
 """
 
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fedgc.history import BY_SITE, ClientRow, RoundRow
+from fedgc.history import APP_FAILED, APP_FAILS_NOT, BY_SITE, ClientRow, RoundRow
 from fedgc.messages import SUMMED
 from fedgc.store.database import Store
 from fedgc.store.liveness import (
@@ -24,6 +25,7 @@ from fedgc.store.liveness import (
     reason_of,
     state_of,
 )
+from fedgc.store.records import Audited
 from fedgc.store.views import Round, Run
 
 INCOMPLETE: Final = "the run did not complete: "  # the prefix of the reason when the server gave up
@@ -31,6 +33,7 @@ NAMED: Final = 5  # clients that a line names
 START_TIMEOUT: Final = "timing.start-timeout-s"
 ONE_RUN: Final = "a SuperNode serves one run at a time"
 BACK: Final = "what it has finished counts once it is back"
+NAMED_CLIENT: Final = re.compile(r"(client \S+): (.+)")
 LOOK: Final = "to do: look at the server's machine and its log"
 
 
@@ -70,6 +73,7 @@ class _Known:
     seen: Mapping[str, float]
     now: float
     refusals: tuple[str, ...]  # by the policies of sites, of clients that have not joined since
+    failures: tuple[str, ...]  # of the apps of connected clients
     others: tuple[str, ...]  # runs on the same SuperLink
 
     def name(self, client: str) -> str:
@@ -88,6 +92,7 @@ def explain(store: Store, run: Run, now: float) -> Explanation:
     clients = store.clients()
     names = {str(each["client"]): str(each.get("name", "")) for each in _live(run)}
     names |= {each.client: each.name for each in clients}
+    audited = store.audited(run.run)
     known = _Known(
         run,
         last,
@@ -95,18 +100,19 @@ def explain(store: Store, run: Run, now: float) -> Explanation:
         names,
         {each.client: each.last_seen for each in clients},
         now,
-        _refusals(store, run.run, names),
+        _refusals(audited, names),
+        _failures(audited),
         busy_with(store.runs(), run.run, run.present.get(SUPERLINK), now),
     )
     if state_of(run) != "running":
-        lines = (_ended(known), *_data(known), *_last_round(known), *known.refusals, *_resume(known))
-        return Explanation(lines)
+        lines = (_ended(known), *_data(known), *_last_round(known), *known.refusals, *known.failures)
+        return Explanation((*lines, *_resume(known)))
     return _running(known)
 
 
-def _refusals(store: Store, run: str, names: Mapping[str, str]) -> tuple[str, ...]:
+def _refusals(audited: Sequence[Audited], names: Mapping[str, str]) -> tuple[str, ...]:
     latest: dict[str, str] = {}
-    for each in store.audited(run):
+    for each in audited:
         if each.kind == BY_SITE:
             latest[each.who] = each.what
         elif each.kind == "joined":
@@ -118,6 +124,23 @@ def _refusals(store: Store, run: str, names: Mapping[str, str]) -> tuple[str, ..
             for who in (each.who, *ended):
                 latest.pop(who, None)
     return tuple(f"refused by its site: {each}" for each in latest.values())
+
+
+def _failures(audited: Sequence[Audited]) -> tuple[str, ...]:
+    """Return the failures of apps that last, with one line for all clients of one failure."""
+    latest: dict[str, str] = {}
+    for each in audited:
+        if each.kind == APP_FAILED:
+            latest[each.who] = each.what
+        elif each.kind == APP_FAILS_NOT:
+            latest.pop(each.who, None)
+        elif each.kind == "resumed":  # by another server, to which nodes may have other numbers
+            latest.clear()
+    whose: dict[str, list[str]] = {}
+    for node, what in latest.items():
+        client = NAMED_CLIENT.fullmatch(what)
+        whose.setdefault(client[2] if client else what, []).append(client[1] if client else node)
+    return tuple(f"app failed: {_some(each)}: {what}" for what, each in whose.items())
 
 
 def _live(run: Run) -> Sequence[Mapping[str, Any]]:
@@ -170,7 +193,7 @@ def _running(known: _Known) -> Explanation:
     awaited = tuple(_awaited(known))
     since, until = _time(live, "since"), _time(live, "until")
     lines = [_waits(known, awaited, since, until), *_data(known), *_last_round(known)]
-    lines += [*_hours(known), *known.refusals]
+    lines += [*_hours(known), *known.refusals, *known.failures]
     return Explanation((*lines, *_to_do(known, awaited, until)), awaited, since, until)
 
 
@@ -226,7 +249,10 @@ def _to_do(known: _Known, awaited: Sequence[Awaited], until: float | None) -> It
         ends = "" if until is None else f" by {_clock(until)}, or the run ends ({START_TIMEOUT})"
         more = "clients whose sites allow the run" if known.refusals else "more clients"
         start = f"start {absent or more}"
-        busy = "" if absent or known.refusals else f"; {ONE_RUN}, so clients may be busy with another one"
+        if known.failures:
+            start = f"remove what makes the apps fail, or {start}"
+        explained = absent or known.refusals or known.failures
+        busy = "" if explained else f"; {ONE_RUN}, so clients may be busy with another one"
         yield f"to do: {start}{ends}; min-clients says how many a run needs to begin{busy}"
         return
     away = [str(each["client"]) for each in known.clients if not each.get("present") and each.get("samples")]

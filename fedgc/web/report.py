@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any, Final
 
-from fedgc.history import BestModel, ClientRow
+from fedgc.history import APP_FAILED, BestModel, ClientRow
 from fedgc.messages import SUMMED
 from fedgc.store.database import Store
 from fedgc.store.explanation import explain
@@ -208,7 +208,7 @@ def report_of(store: Store, run: Run, now: float) -> RunReport:
         figures=tuple(_figures(rounds)),
         best=store.best(run.run),
         settings=settings_shown(run),
-        refusals=tuple(each for each in audited if each.kind in (*REFUSED, "crash", "rollback")),
+        refusals=tuple(each for each in audited if each.kind in (*REFUSED, APP_FAILED, "crash", "rollback")),
     )
 
 

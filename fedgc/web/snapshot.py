@@ -12,7 +12,7 @@ from typing import Final
 
 from fedgc.config import RunConfig, Value, known
 from fedgc.errors import Unusable
-from fedgc.history import BY_SITE, BestModel, ClientRow
+from fedgc.history import APP_FAILED, BY_SITE, BestModel, ClientRow
 from fedgc.store.database import Store
 from fedgc.store.explanation import explain
 from fedgc.store.liveness import advice_for, reason_of, state_of
@@ -266,7 +266,7 @@ def _faults(
     outside = [
         Fault(None, each.who, names.get(each.who, ""), each.what, int(each.kind in REFUSED))
         for each in reversed(audited)
-        if each.kind in ("crash", "excluded") or (each.kind == "refused" and each.who not in seen)
+        if each.kind in ("crash", "excluded", APP_FAILED) or (each.kind == "refused" and each.who not in seen)
     ]
     return tuple([*outside, *in_rounds][:SHOWN_FAULTS])
 

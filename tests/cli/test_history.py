@@ -70,6 +70,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         store.write(Audited(1002.0, "joined", FAST, "over a session, with key 12ab", "second"))
         store.write(Audited(1003.0, "refused", SLOW, "too long", "second"))
         store.write(Audited(1003.0, "refused", "", "a foreign token", "second"))
+        store.write(Audited(1003.0, "app failed", "node 7", "No module named pandas", "second"))
         store.write(Audited(1003.0, "rollback", "server", "round 3: the run goes back", "second"))
         store.write(Ended(1010.0, "first", "completed", ""))
         present = {"round": 4, "rounds": 9, "phase": "working", "covered": 3, "chunks": 8, "replicas": 2}
@@ -125,6 +126,7 @@ def test_status_shows_state_and_reason_of_newest_run(told: Path):
     assert "running, silent for" in said
     assert f"refused: {SLOW}: too long" in said
     assert "refused: an unknown client: a foreign token" in said
+    assert "app failed: node 7: No module named pandas" in said
     assert "round 3: the run goes back" in said
 
 

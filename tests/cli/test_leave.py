@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedgc.cli.leave import leave, local_clients
-from fedgc.errors import Unusable
+from fedgc.errors import EdgeFailed, Unusable
 from fedgc.processes import supervision
 
 NAME = f"leave-test-{os.getpid()}"
@@ -47,6 +47,16 @@ def test_named_client_leaves_and_its_node_stays(
     assert capsys.readouterr().out == f"{NAME} has left\n"
     assert node.poll() is None
     assert not client.leaves
+
+
+def test_client_that_does_not_leave_in_time_fails_command(
+    node: "subprocess.Popen[bytes]", capsys: pytest.CaptureFixture[str]
+):
+    (client,) = (each for each in local_clients() if each.name == NAME)
+    (client.folder / supervision.OWES).touch()  # work that nothing here will hand in
+    with pytest.raises(EdgeFailed, match=rf"after 0.5 s: saw {NAME} still in a run, needed a longer --grace"):
+        leave([NAME], grace_s=0.5)
+    assert capsys.readouterr().out == ""
 
 
 def test_unknown_client_is_named():

@@ -241,6 +241,20 @@ def test_late_updates_are_chosen_only_where_settings_allow(settings, key: str) -
 
 
 @pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--trace", "a.csv", "spring"), "--trace: saw run spring beside it, needed one of them"),
+        (("--uplink-mb-s", "5"), "--uplink-mb-s: saw 5 alone, needed --trace and --model-mb, or --model-gb"),
+        (("--uplink-mb-s", "5", "--trace", "a.csv"), "--uplink-mb-s: saw 5 alone"),
+    ],
+)
+def test_option_without_effect_is_refused(path: Path, words: tuple[str, ...], reason: str) -> None:
+    tell("spring", [])
+    with pytest.raises(Unusable, match=reason):
+        asked(*words)
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ("winter",),

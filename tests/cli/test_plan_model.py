@@ -108,6 +108,23 @@ def test_clients_without_size_of_model_are_refused():
 
 
 @pytest.mark.parametrize(
+    ("words", "seen"),
+    [
+        (["spring"], "RUN"),
+        (["--trace", "machines.csv"], "--trace"),
+        (["--add", "0.1"], "--add"),
+        (["--model-mb", "5"], "--model-mb"),
+        (["--client-gain", "0.1"], "--client-gain"),
+    ],
+)
+def test_options_without_meaning_beside_model_are_refused(words: list[str], seen: str):
+    with pytest.raises(
+        Unusable, match=f"--model-gb: saw {seen} beside it, needed no option but --clients, --uplink-mb-s"
+    ):
+        asked(*words)
+
+
+@pytest.mark.parametrize(
     ("words", "reason"),
     [
         (["--model-gb", "-4"], "model-gb: saw -4.0, needed 0.001 to 10000"),

@@ -308,5 +308,13 @@ def test_folder_without_app_and_missing_script_are_not_queued(apart, words, says
 
 @pytest.mark.parametrize("words", [["--set", "rounds=3"], ["--stay"], ["--task", "digits"]])
 def test_options_of_one_run_are_refused_with_queue(apart, words):
-    with pytest.raises(Unusable, match="--queue: saw options of one run, or --stay"):
+    with pytest.raises(
+        Unusable, match=f"--queue: saw {words[0]} beside it, needed no option but --superlink"
+    ):
         cli("serve", "--queue", *words)
+
+
+def test_settings_of_variable_are_refused_by_name_with_queue(apart, monkeypatch):
+    monkeypatch.setenv("FEDGC_SETTINGS", "rounds=3")
+    with pytest.raises(Unusable, match="--queue: saw FEDGC_SETTINGS beside it, needed no option but"):
+        cli("serve", "--queue")

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from fedgc.cli.commands import app
 from fedgc.deploy import processes as deployed
 from fedgc.deploy.key_files import Keyring
 from fedgc.deploy.processes import ClientPlace, ServerPlace, Started, client_health, hold, save_process
@@ -217,16 +219,17 @@ def test_client_of_federation_checks_apps(place: Callable[..., ClientPlace]):
 def test_two_clients_of_one_machine_have_ports_of_their_own(place: Callable[..., ClientPlace]):
     programs = [place("127.0.0.1:443").program() for _ in range(2)]
     ports = [int(each.words[each.words.index("--port") + 1]) for each in programs]
-    assert ports == [each.port for each in programs]
+    assert [f"127.0.0.1:{port}" for port in ports] == [each.address for each in programs]
     assert len(set(ports)) == 2
 
 
-def test_state_of_running_client_is_refused_to_another(place: Callable[..., ClientPlace]):
+@pytest.mark.parametrize("role", ["client", "server"])
+def test_state_of_running_process_is_refused_to_another(place: Callable[..., ClientPlace], role: str):
     here = place("127.0.0.1:443")
     becomes = [sys.executable, "-c", "print(flush=True); input()"]
     program = (
         "import os, sys; from pathlib import Path; from fedgc.deploy.processes import hold, save_process;"
-        "hold(path := Path(sys.argv[1])); save_process(path, os.getpid(), 9);"
+        "hold(path := Path(sys.argv[1])); save_process(path, os.getpid(), '127.0.0.1:9');"
         "os.execv(sys.argv[2], sys.argv[2:])"
     )
     client = subprocess.Popen(
@@ -236,19 +239,21 @@ def test_state_of_running_client_is_refused_to_another(place: Callable[..., Clie
     )
     assert client.stdout is not None
     client.stdout.readline()
-    words = ["--server", "127.0.0.1:9", "--name", "ward-3", "--insecure"]
-    folders = ["--state", str(here.state), "--cache", str(here.cache)]
+    own = ["--server", "127.0.0.1:9", "--name", "ward-3", "--cache", str(here.cache)]
+    words = [*(own if role == "client" else ()), "--state", str(here.state), "--insecure"]
     said = subprocess.run(
-        [sys.executable, "-m", "fedgc.cli", "deploy", "client", *words, *folders],
+        [sys.executable, "-m", "fedgc.cli", "deploy", role, *words],
         capture_output=True,
         text=True,
         check=False,
+        timeout=240,  # a SuperLink that is not refused serves on
     )
     assert said.stderr.splitlines()[1:] == [
-        f"fedgc: FEDGC_STATE {here.state}: a client runs with it (process {client.pid}), needed its end, "
+        f"fedgc: FEDGC_STATE {here.state}: saw process {client.pid} run with it, needed its end, "
         "or another folder"
     ]
     assert said.returncode == 1
+    assert (here.state / "process").read_text() == f"{client.pid}\n"
     client.communicate(b"\n")
     hold(here.state)
 
@@ -376,7 +381,7 @@ def test_other_connections_of_flower_stay(tmp_path: Path):
 @pytest.mark.parametrize("home", [None, ""])
 def test_server_without_flower_home_uses_that_of_user(tmp_path: Path, home: str | None):
     (tmp_path / "here").mkdir()
-    (tmp_path / "state" / "port").mkdir(parents=True)  # ends the command before it is a SuperLink
+    (tmp_path / "state" / "address").mkdir(parents=True)  # ends the command before it is a SuperLink
     others = {name: each for name, each in os.environ.items() if name != "FLWR_HOME"}
     said = subprocess.run(
         [sys.executable, "-m", "fedgc.cli", "deploy", "server", "--insecure", "--state", "../state"],
@@ -391,6 +396,37 @@ def test_server_without_flower_home_uses_that_of_user(tmp_path: Path, home: str 
     there = connection("local", {"FLWR_HOME": str(tmp_path / ".flwr")})
     assert (there.address, there.insecure) == ("127.0.0.1:9092", True)
     assert not any((tmp_path / "here").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("host", "bind", "own"),
+    [
+        ("10.0.0.5", "10.0.0.5:9094", "10.0.0.5:9092"),
+        (EVERYWHERE, "0.0.0.0:9094", "127.0.0.1:9092"),
+        ("::1", "[::1]:9094", "[::1]:9092"),
+        ("::", "[::]:9094", "[::1]:9092"),
+    ],
+)
+def test_server_is_reached_where_it_listens(tmp_path: Path, host: str, bind: str, own: str):
+    here = ServerPlace("a.org:443", Path("/keys"), tmp_path, host)
+    started = here.program()
+    assert (started.environment["FEDGC_BIND"], started.address) == (bind, own)
+    here.configure(tmp_path)
+    assert connection("local", {"FLWR_HOME": str(tmp_path)}).address == own
+
+
+def test_health_of_server_is_asked_where_it_listens(running: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.undo()
+    save_process(running, int((running / "process").read_text()), "[::1]:9")
+    with pytest.raises(EdgeFailed, match=r"^\[::1\]:9 does not answer"):
+        deployed.server_health(running, running, insecure=True)
+
+
+def test_certificate_without_own_address_of_server_is_refused(ring: Keyring, tmp_path: Path):
+    assert ServerPlace("a.org:443", ring.folder / "server", tmp_path, "::").check(time.time())
+    said = r"server\.pem: saw the names localhost, .*needed 10\.0\.0\.5 too, by which this machine reaches"
+    with pytest.raises(EdgeFailed, match=said):
+        ServerPlace("a.org:443", ring.folder / "server", tmp_path, "10.0.0.5").check(time.time())
 
 
 def test_relative_folders_are_found_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -423,54 +459,62 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert parent.stdout is not None
     parent.stdout.readline()
-    save_process(tmp_path, parent.pid, 9)
+    save_process(tmp_path, parent.pid, "127.0.0.1:9")
     monkeypatch.setattr(deployed, "_ask", lambda *_: None)
     yield tmp_path
     parent.communicate(b"\n")
 
 
 def test_client_without_session_is_healthy_while_flower_answers(running: Path):
-    assert client_health(running, running, time.time()).endswith("no session is open")
+    assert client_health(running, time.time()).endswith("no session is open")
 
 
 def test_silent_client_is_unhealthy(running: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.undo()
     with pytest.raises(EdgeFailed, match=r"127\.0\.0\.1:9 does not answer"):
-        client_health(running, running, time.time())
+        client_health(running, time.time())
+
+
+def test_client_on_full_disk_is_unhealthy_and_not_restarted(running: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(deployed, "SPACE_BYTES", 2**60)
+    words = ["deploy", "health", "client", "--state", str(running), "--cache", str(running)]
+    full = CliRunner().invoke(app, words)
+    assert isinstance(full.exception, EdgeFailed)
+    assert "MB free, needed at least" in str(full.exception)
+    assert CliRunner().invoke(app, [*words, "--live"]).exit_code == 0
 
 
 def test_hanging_engine_is_unhealthy(running: Path):
     heart = pulse.HeartbeatWriter(str(running / "pulse"), time.time)
     heart.beat(7)
-    assert "7 chunks finished" in client_health(running, running, time.time())
-    long = client_health(running, running, time.time() + 1800)
+    assert "7 chunks finished" in client_health(running, time.time())
+    long = client_health(running, time.time() + 1800)
     assert long.startswith("the engine came round 1800 s ago"), "a step or a validation may take so long"
     with pytest.raises(EdgeFailed, match="the engine has not come round for 4000 s, needed 3600"):
-        client_health(running, running, time.time() + 4000)
+        client_health(running, time.time() + 4000)
     heart.close()
-    assert client_health(running, running, time.time() + 4000).endswith("no session is open")
+    assert client_health(running, time.time() + 4000).endswith("no session is open")
 
 
 def test_heartbeat_of_ended_process_is_ignored(running: Path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     (running / "pulse").write_text(f"{ended.pid} 3\n")
-    assert client_health(running, running, time.time() + 1000).endswith("no session is open")
+    assert client_health(running, time.time() + 1000).endswith("no session is open")
 
 
 def test_client_without_executor_is_unhealthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(deployed, "_ask", lambda *_: None)
     sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    save_process(tmp_path, sleeper.pid, 9)
+    save_process(tmp_path, sleeper.pid, "127.0.0.1:9")
     with pytest.raises(EdgeFailed, match="has no flower-superexec below it"):
-        client_health(tmp_path, tmp_path, time.time())
+        client_health(tmp_path, time.time())
     sleeper.communicate(b"\n")
 
 
 def test_silent_server_is_unhealthy(running: Path, ring: Keyring, monkeypatch: pytest.MonkeyPatch):
     assert deployed.server_health(ring.folder / "server", running, insecure=False).endswith("answer")
     monkeypatch.undo()
-    monkeypatch.setattr(deployed, "SUPERLINK_PORT", 9)
     with pytest.raises(EdgeFailed, match="does not answer"):
         deployed.server_health(ring.folder / "server", running, insecure=False)
 

@@ -43,7 +43,9 @@ BAD = {
     "site.enabled: saw server.enabled = false": {"server": {"enabled": False}, "site": {"enabled": True}},
     "additional properties 'sever' not allowed": {"sever": {}},
     "at '/metrics/clientGain'": {**SERVER, "metrics": {"clientGain": 2}},
+    "at '/site/settings'": {**SERVER, "site": {"settings": 'script="a.py"'}},
 }
+NODE_CONFIGS = ("data='/data/ward.pt'", 'data="/data/ward.pt" note="it\'s"', "pace-s=0.5", "")
 HEALTH = ("startupProbe", "readinessProbe", "livenessProbe")
 
 
@@ -105,6 +107,14 @@ def test_upgrade_replaces_pods_that_were_never_ready():
     assert [each["podManagementPolicy"] for each in sets] == ["Parallel", "Parallel"]
 
 
+def test_full_disk_restarts_no_client():
+    for name in ("client", "gateway"):
+        container = containers("all")[name]
+        for probe in HEALTH:
+            words = container[probe]["exec"]["command"]
+            assert ("--live" in words) is (probe != "readinessProbe")
+
+
 def test_pods_of_chart_are_confined():
     for each in manifests("all"):
         if each["kind"] != "StatefulSet":
@@ -120,6 +130,27 @@ def test_pods_of_chart_are_confined():
             assert {each["name"] for each in container["env"]} <= variables_of_fedgc() | {"FLWR_HOME"}
             if "proxy" not in container["image"]:
                 exists(tuple(container["args"]))
+
+
+def variables(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    specs = [each["spec"]["template"]["spec"] for each in rendered(values) if each["kind"] == "StatefulSet"]
+    (found,) = [each for spec in specs for each in spec["containers"] if each["name"] == name]
+    return {each["name"]: each.get("value") for each in found["env"]}
+
+
+@pytest.mark.parametrize("text", NODE_CONFIGS)
+def test_node_config_reaches_client_as_it_was_given(text: str):
+    told = variables({"client": {**CLIENT["client"], "nodeConfig": text}, **SERVER}, "client")
+    assert told["FEDGC_NODE_CONFIG"] == text
+
+
+def test_settings_of_site_reach_gateway_in_quotes():
+    settings = "min-clients=3 script='it'"
+    site = {"enabled": True, "consortium": "fl.example.com:443", "name": "north", "settings": settings}
+    told = variables({**SERVER, "site": site}, "gateway")
+    assert told["FEDGC_NODE_CONFIG"] == (
+        f'site-fleet="local" site-home="/state/flower" site-settings="{settings}"'
+    )
 
 
 def test_client_of_chart_sees_only_its_own_key():

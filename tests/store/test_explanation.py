@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedgc.config import RunConfig
-from fedgc.history import BY_SITE, ClientRow, RoundRow
+from fedgc.history import APP_FAILED, APP_FAILS_NOT, BY_SITE, ClientRow, RoundRow
 from fedgc.store.database import Store
 from fedgc.store.explanation import Explanation, explain
 from fedgc.store.liveness import SERVER, SUPERLINK, SUPERLINK_ENDED, this_process
@@ -140,6 +140,22 @@ def test_gathering_of_refused_clients_asks_for_sites_that_allow_run(store: Store
     assert refused == "refused by its site: client north: the limit of today is reached"
     assert advice.startswith("to do: start clients whose sites allow the run by ")
     assert "another one" not in advice
+
+
+def test_gathering_of_clients_with_failing_apps_names_their_failure(store: Store):
+    missing = "ModuleNotFoundError: No module named 'pandas'"
+    store.write(Present(NOW, "ward", live(phase="gathering", needed=2)))
+    for number, what in enumerate((missing, missing, "client west: task: saw none", "an error of before")):
+        store.write(Audited(NOW, APP_FAILED, f"node {number}", what, "ward"))
+    store.write(Audited(NOW, APP_FAILS_NOT, "node 3", "its session is open", "ward"))
+    *_, first, second, advice = told(store).lines
+    assert first == f"app failed: node 0, node 1: {missing}"
+    assert second == "app failed: client west: task: saw none"
+    assert advice.startswith("to do: remove what makes the apps fail, or start more clients by ")
+    assert "another one" not in advice
+    store.write(Begun(NOW + 1, "ward", RunConfig().table()))
+    store.write(Present(NOW + 1, "ward", live(phase="gathering", needed=2)))
+    assert not [each for each in told(store).lines if each.startswith("app failed")]
 
 
 def test_refusal_of_app_ends_when_its_client_joins(store: Store):

@@ -246,6 +246,12 @@ def test_refusal_outside_round_is_fault_with_its_reason(told):
     assert fault.failure == "chunk x: saw 11 samples, others have 10"
 
 
+def test_failed_app_is_fault_with_its_error(told):
+    told.write(Audited(START + 5.0, "app failed", "node 7", "No module named pandas", "spring"))
+    fault = picture(told, Wanted()).faults[0]
+    assert (fault.client, fault.failure, fault.refused) == ("node 7", "No module named pandas", 0)
+
+
 def test_settings_different_from_defaults_come_first(told):
     seen = picture(told, Wanted())
     assert seen.work == "coded"

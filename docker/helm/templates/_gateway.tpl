@@ -14,18 +14,22 @@
     - {name: FEDGC_CACHE, value: /state/gateway}
     - {name: FLWR_HOME, value: /state/gateway/flower}
     - name: FEDGC_NODE_CONFIG
-      value: {{ printf `site-fleet="local" site-home="/state/flower" site-settings="%s"` $site.settings | squote }}
+      value: {{ printf `site-fleet="local" site-home="/state/flower" site-settings="%s"` $site.settings | quote }}
     - {name: FEDGC_LEAVE_GRACE_S, value: "20"}
     - {name: FEDGC_POLICY, value: {{ $site.policy | quote }}}
     {{- include "fedgc.database" . | nindent 4 }}
   resources: {{- toYaml $site.resources | nindent 4 }}
   startupProbe:
-    exec: {command: ["fedgc", "deploy", "health", "client"]}
+    exec: {command: ["fedgc", "deploy", "health", "client", "--live"]}
     periodSeconds: 10
     timeoutSeconds: 15
     failureThreshold: 30
-  livenessProbe:
+  readinessProbe:
     exec: {command: ["fedgc", "deploy", "health", "client"]}
+    periodSeconds: 60
+    timeoutSeconds: 15
+  livenessProbe:
+    exec: {command: ["fedgc", "deploy", "health", "client", "--live"]}
     periodSeconds: 60
     timeoutSeconds: 15
   volumeMounts:

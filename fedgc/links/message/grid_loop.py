@@ -28,7 +28,7 @@ from flwr.serverapp import Grid
 from fedgc import errors
 from fedgc.errors import EdgeFailed, FedgcError, NotAllowed, NotNow, printable, words_of
 from fedgc.guards import guarded
-from fedgc.history import BY_SITE
+from fedgc.history import APP_FAILED, APP_FAILS_NOT, BY_SITE
 from fedgc.links.frames import Invitation
 from fedgc.links.links import SessionLink
 from fedgc.links.message.invitation import RECORD, invite
@@ -100,7 +100,7 @@ class GridLoop:
     def __init__(
         self, grid: Grid, ways: Ways, clock: Callable[[], float], log: Logger, audit: Audit = no_audit
     ) -> None:
-        """`audit` gets what the policies of sites refuse."""
+        """`audit` gets what the policies of sites refuse, and whose app fails."""
         self._grid = grid
         self._ways = ways
         self._clock = clock
@@ -108,6 +108,7 @@ class GridLoop:
         self._audit = audit
         self._nodes: dict[int, _NodeState] = {}
         self._failures: dict[int, str] = {}  # the last failure of each node's app
+        self._audited: dict[int, str] = {}  # the failure of each node's app that is in the audit
         self._hopeless: set[int] = set()  # nodes whose app fails in the same way each time
         self.has_begun: Callable[[], bool] = lambda: False  # whether the first round has
         self._looked = -POLL_S
@@ -201,12 +202,15 @@ class GridLoop:
         nodes = set(self._grid.get_node_ids())
         for gone in self._nodes.keys() - nodes:
             self._forget(self._nodes.pop(gone))
+            self._fails_not(gone, "it is not connected")
             if self._ways.message_server is not None:
                 self._ways.message_server.gone(gone)
         for node in nodes - self._nodes.keys():
             self._nodes[node] = _NodeState()
             if self._ways.message_server is not None and self._ways.listener is None:
                 self._ways.message_server.open(node)
+        for node in [each for each in self._audited if self._has_session(self._nodes[each])]:
+            self._fails_not(node, "its session is open")
         due = [node for node in nodes if self._due(node, now)]
         if due and self._ways.listener is not None:
             self._invite(due, self._ways.listener, now)
@@ -308,7 +312,7 @@ class GridLoop:
         elif (about := reply.content.config_records.get(RECORD, ConfigRecord())).get("refused") is True:
             message_server.failed(node, *self._packet_refused(node, about))
         else:
-            self._hopeless.discard(node)
+            self._answered(node)
             self._hear(message_server, node, reply)
 
     def _packet_refused(self, node: int, about: ConfigRecord) -> tuple[str, float]:
@@ -328,7 +332,7 @@ class GridLoop:
         if reply.has_error():
             self._failed(node, reply)
             return
-        self._hopeless.discard(node)
+        self._answered(node)
         about = reply.content.config_records.get(RECORD, ConfigRecord())
         ended, client = about.get("ended", "saw a reply of another form"), about.get("client", f"node {node}")
         if about.get("refused") is True:
@@ -348,6 +352,16 @@ class GridLoop:
             message_server.open(node, serving.token)
             self._hear(message_server, node, reply)
 
+    def _answered(self, node: int) -> None:
+        """Note that a node's app does not fail."""
+        self._hopeless.discard(node)
+        self._fails_not(node, "it has answered")
+
+    def _fails_not(self, node: int, why: str) -> None:
+        """Note the end of a failure that is in the audit, if there is one."""
+        if self._audited.pop(node, None) is not None:
+            self._audit(APP_FAILS_NOT, f"node {node}", why)
+
     def _serving(self, invitation: Invitation | None) -> Invitation | None:
         """Return an invitation with which a client could connect; None if what made it has ended."""
         if invitation is None or self._ways.listener is None or not self._ways.listener.serves(invitation):
@@ -356,6 +370,7 @@ class GridLoop:
 
     def _refused(self, node: int, client: str, reason: str, *, lasts: bool) -> None:
         """Note a node whose site does not allow the run, or not now."""
+        self._fails_not(node, "its site refuses the run")
         self._failures[node] = reason
         if lasts:
             self._hopeless.add(node)
@@ -368,12 +383,15 @@ class GridLoop:
         code, said = reply.error.code, reply.error.reason or ""
         raised = RAISED.search(said)
         kind, text = (raised[1], raised[2]) if raised else ("", said)
-        fault = text if not kind or kind in OURS else f"{kind}: {text}"
-        named = fault if fault.startswith("client ") else f"node {node} failed: {fault}"
-        self._failures[node] = reason = printable(named, LONGEST_FAILURE)
+        fault = printable(text if not kind or kind in OURS else f"{kind}: {text}", LONGEST_FAILURE)
+        reason = fault if fault.startswith("client ") else f"node {node} failed: {fault}"
+        self._failures[node] = reason
         if kind == NotAllowed.__name__:
             self._refused(node, f"node {node}", reason, lasts=not self._written_to(node))
             return
+        if self._audited.get(node) != fault:  # an app that fails again and again is one entry
+            self._audited[node] = fault
+            self._audit(APP_FAILED, f"node {node}", fault)
         if code in NOT_LOADED or kind in AT_ONCE:
             self._hopeless.add(node)
         follows = "it does not take part" if node in self._hopeless else "it is asked again"

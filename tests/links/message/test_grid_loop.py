@@ -248,6 +248,42 @@ def test_site_that_refuses_packet_is_asked_once_it_may(link) -> None:
     assert house.grid_loop.too_few_left() == "every client failed"
 
 
+MISSING = "<class 'ModuleNotFoundError'>:<'No module named pandas'>"
+FAILED = ("app failed", "node 1", "ModuleNotFoundError: No module named pandas")
+
+
+def test_failing_app_is_audited_once_until_it_fails_otherwise(link) -> None:
+    house = House(link, link.listener)
+    for reason in (MISSING, MISSING, "<class 'BadTask'>:<'client north: task: saw none'>"):
+        while not (sent := house.turn()):
+            pass
+        house.fails(sent[0], 2, reason)
+        house.turn()
+    assert house.audits == [FAILED, ("app failed", "node 1", "client north: task: saw none")]
+
+
+@pytest.mark.parametrize("over", ["an answer", "a session", "a refusal", "gone"])
+def test_end_of_failure_of_app_is_audited(link, over: str) -> None:
+    house = House(link, link.listener)
+    (invitation,) = house.turn()
+    house.fails(invitation, 2, MISSING)
+    house.turn()
+    (invitation,) = house.turn(5.0)
+    if over == "an answer":
+        house.session_ends(invitation, reached=True)
+    elif over == "a refusal":
+        house.refuses(invitation, 7200.0)
+    elif over == "gone":
+        house.grid.nodes = []
+    else:
+        session = link.open(Session(invited(invitation.content), link.identity(), link.terms()))
+        session.send(Joined(0.0, "me", True, (Held("a", 1),)))
+        link.event(Joined)
+    house.turn()
+    kinds = [each[:2] for each in house.audits]
+    assert kinds[:2] == [FAILED[:2], ("app fails no longer", "node 1")]
+
+
 def test_forgotten_or_refused_packet_is_sent_again(link) -> None:
     house = House(link)
     house.turn()
