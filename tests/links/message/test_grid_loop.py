@@ -297,7 +297,10 @@ class PlayedListener:
     def serves(self, invitation: Invitation) -> bool:
         return True
 
-    def cancel(self, invitation: Invitation) -> bool:
+    def opened(self, invitation: Invitation) -> bool:
+        return False
+
+    def cancel(self, invitation: Invitation, reason: str) -> bool:
         self.good.discard(invitation.token)
         return False
 
