@@ -261,10 +261,11 @@ def client_health(state: Path, cache: Path, now: float) -> str:
     if beat is None or not beat.alive:
         return "the SuperNode and its executor answer; no session is open"
     turn_s = now - beat.at
-    if abs(turn_s) > STALE_S:  # in the future: the clock was set back, and the engine has not come round since
+    if abs(turn_s) > STALE_S:  # or in the future: the clock was set back, and no heartbeat came since
         apart = f"for {turn_s:.0f} s" if turn_s > 0 else f"since its clock was {-turn_s:.0f} s ahead"
         raise EdgeFailed(f"the engine has not come round {apart}, needed {STALE_S:.0f}")
-    return f"the engine came round {max(0.0, turn_s):.0f} s ago, {beat.chunks} chunks finished in this session"
+    ago_s = max(0.0, turn_s)
+    return f"the engine came round {ago_s:.0f} s ago, {beat.chunks} chunks finished in this session"
 
 
 def hold(state: Path) -> None:

@@ -35,8 +35,8 @@ def revoke(client: ClientKey, superlink: str) -> int:
     node = client.node
     if node is None:
         raise Unusable(
-            f"client {client.name}: saw no file {client.folder / 'node'}, needed Flower's number for its key; "
-            "if the key was registered, `flwr supernode list` shows the number, and "
+            f"client {client.name}: saw no file {client.folder / 'node'}, needed Flower's number for its "
+            "key; if the key was registered, `flwr supernode list` shows the number, and "
             "`flwr supernode unregister NUMBER` revokes the key"
         )
     _flwr("supernode", "unregister", str(node), superlink)

@@ -77,9 +77,7 @@ def _next_source(config: RunConfig, start: Initialization, log: Logger, link: Li
     return commands
 
 
-def _commands(
-    start: Initialization, event: LinkEvent, link: Link, must_fit: MustFit
-) -> tuple[ToClient, ...]:
+def _commands(start: Initialization, event: LinkEvent, link: Link, must_fit: MustFit) -> tuple[ToClient, ...]:
     """Return what follows from an event; the links learn the length of vectors with the first layout."""
     known = start.layout is not None
     if not known and isinstance(event, Announced):

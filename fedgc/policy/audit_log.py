@@ -59,7 +59,7 @@ class Head:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Head":
-        """Return a head that was kept; raise TypeError, KeyError or AttributeError if it is of another form."""
+        """Return a head that was kept; raise TypeError, KeyError or AttributeError if it is none."""
         found = cls(**{**values, "totals": Totals.of(values["totals"])})
         if not (isinstance(found.digest, str) and type(found.lines) is type(found.size_bytes) is int):
             raise TypeError("a head of another type")

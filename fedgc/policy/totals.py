@@ -40,8 +40,8 @@ class Totals:
             isinstance(found.day, str)
             and all(type(each) is int for each in counts)
             and all(type(each) in (int, float) for each in numbers)
-            and all(len(day) == 2 for day in days)  # noqa: PLR2004  bytes and exchanges
-            and all(len(row) == 3 for row in rows)  # noqa: PLR2004  noise, rate and number
+            and all(len(day) == 2 for day in days)
+            and all(len(row) == 3 for row in rows)
         ):
             raise TypeError("totals of another type")
         return found

@@ -25,7 +25,7 @@ class ClientFigures:
     """
 
     def __init__(self, *, carries: bool = False, largest_share: float = 1.0) -> None:
-        """`largest_share` is that of `aggregation.largest-share`: no samples that a client claims exceed it."""
+        """`largest_share` of the samples is what large clients count for, whatever they claim."""
         self.carries: Final = carries
         self._largest_share = largest_share
         self._scores: dict[int, dict[str, Scored]] = {}

@@ -17,11 +17,11 @@ from fedgc.policy import (
     Totals,
     check,
     check_exchange,
+    digests,
     explained,
     figures_that_leave,
     read_policy,
 )
-from fedgc.policy import digests
 from fedgc.policy.digests import STATEMENT, app_digest, files_in_bundle, script_digest, task_digest
 
 APP, TASK, SCRIPT, OTHER = (f"sha256:{digit * 64}" for digit in "abcd")

@@ -9,9 +9,9 @@ A node has one session at a time: its reply, good or bad, ends the one that its 
 is free: it is invited again, after a pause that grows while its sessions never begin or end early, or while
 the SuperLink refuses invitations. Where Flower gives up a message itself, or the node vanishes, its session
 may go on: until the next one of this node begins, or until the node has been gone for `GONE_S`, as that of a
-client whose key is revoked. Where the settings allow it, a node whose session could not connect gets packets from then on;
-the reply that ended its session already holds what the first packet would ask. If the receiver that it
-was to connect to has ended, it is invited again instead. Errors come from the SuperLink itself, so a reply is
+client whose key is revoked. Where the settings allow it, a node whose session could not connect gets packets
+from then on; the reply that ended its session already holds what the first packet would ask. If the receiver
+that it was to connect to has ended, it is invited again instead. Errors come from the SuperLink itself, so a reply is
 recognized by the message it replies to.
 """
 
@@ -258,7 +258,7 @@ class GridLoop:
             node_state = self._nodes[node]
             node_state.message = message or ""
             if not node_state.message:
-                self._forget(node_state)
+                self._give_up(node_state)
                 self._pause(node_state, now)
 
     def _push_packets(self, now: float) -> None:
@@ -334,7 +334,8 @@ class GridLoop:
     def _cancel(self, invitations: Iterable[Invitation], reason: str) -> bool:
         """Cancel invitations, and end their sessions; return whether one of them had opened one."""
         listener = self._ways.listener
-        return listener is not None and any([listener.cancel(each, reason) for each in invitations])
+        opened = [listener.cancel(each, reason) for each in invitations] if listener is not None else []
+        return any(opened)
 
     def _pause(self, node_state: _NodeState, now: float, *, lived: bool = False) -> None:
         """Invite a node again after a pause, which grows until one of its sessions succeeds."""

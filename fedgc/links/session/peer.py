@@ -15,7 +15,18 @@ from fedgc.links.byte_counts import Amounts
 from fedgc.links.frames import CHECKSUM_BYTES, Ack, Grant, Offer, StreamId, Unwanted
 from fedgc.links.pieces import Form, Incoming, Numbers, Source, check_offer
 from fedgc.links.session.flow import Flow
-from fedgc.messages import SUMMED, Close, Continue, Initialize, Refuse, Repair, Reveal, ToClient, Validate, Work
+from fedgc.messages import (
+    SUMMED,
+    Close,
+    Continue,
+    Initialize,
+    Refuse,
+    Repair,
+    Reveal,
+    ToClient,
+    Validate,
+    Work,
+)
 
 Length = tuple[int, int]  # of a vector: its numbers, and how many of them, the last ones, are of buffers
 
