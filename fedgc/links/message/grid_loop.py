@@ -11,8 +11,8 @@ the SuperLink refuses invitations. Where Flower gives up a message itself, or th
 may go on: until the next one of this node begins, or until the node has been gone for `GONE_S`, as that of a
 client whose key is revoked. Where the settings allow it, a node whose session could not connect gets packets
 from then on; the reply that ended its session already holds what the first packet would ask. If the receiver
-that it was to connect to has ended, it is invited again instead. Errors come from the SuperLink itself, so a reply is
-recognized by the message it replies to.
+that it was to connect to has ended, it is invited again instead. Errors come from the SuperLink itself, so a
+reply is recognized by the message it replies to.
 """
 
 import math
