@@ -33,6 +33,7 @@ THREADED: Final = 1 << 22  # numbers of a vector that is worth threads
 MOST_THREADS: Final = 8  # then memory is the limit
 MOST_SPARE: Final = 4
 IN_MEMORY_BYTES: Final = 16 * 2**20  # a smaller array is not worth a file
+LARGEST_BYTES: Final = (1 << 63) - 1  # that the system can be asked for
 LEFT_ARRAYS: Final = 3  # of the same size, for which memory is left when an array takes memory
 
 
@@ -159,6 +160,8 @@ class Scratch:
         Raises:
             EdgeFailed: There is no room for it.
         """
+        if size_bytes > LARGEST_BYTES:
+            raise EdgeFailed(f"no room for a vector of {size_bytes} bytes, needed at most {LARGEST_BYTES}")
         in_memory = self._in_memory(size_bytes) if is_small or self._has_memory(size_bytes) else None
         return self._in_file(size_bytes) if in_memory is None else in_memory
 

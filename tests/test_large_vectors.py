@@ -85,6 +85,11 @@ def test_array_without_room_is_refused(folder: str, size: int, tmp_path: Path):
         Scratch(tmp_path / folder, in_memory_bytes=0).empty(size)
 
 
+def test_array_beyond_all_systems_is_refused(tmp_path: Path):
+    with pytest.raises(EdgeFailed, match=f"no room for a vector of {2**64} bytes, needed at most"):
+        Scratch(tmp_path, available=lambda: 2**70).empty(2**64)
+
+
 @pytest.mark.parametrize("threaded", [1, 10**9], ids=["threads", "one thread"])
 def test_every_number_is_in_one_tile(threaded: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(large_vectors, "THREADED", threaded)

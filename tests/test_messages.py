@@ -368,6 +368,7 @@ def test_refusal_shows_message_and_required_value():
     ("make", "said"),
     [
         (lambda: Held("a", 10**400), "at least one sample"),
+        (lambda: TensorSpec("a", "float32", (1,) * 65), "at most 64 sides"),
         (
             lambda: dataclasses.replace(next(m for m in GOOD if isinstance(m, Progress)), seconds=1e200),
             "seconds",

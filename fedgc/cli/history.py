@@ -302,7 +302,9 @@ def _runs_table(runs: Sequence[Run]) -> Table:
 
 def _state(run: Run) -> str:
     state, silent = state_of(run), time.time() - run.heard
-    return f"{state}, silent for {span(silent)}" if state == "running" and silent > ALIVE_S else state
+    if state != "running" or abs(silent) <= ALIVE_S:
+        return state
+    return f"{state}, silent for {span(silent)}" if silent > 0 else f"{state}, clock {span(-silent)} ahead"
 
 
 def _run_lines(run: Run, last: Sequence[Round], facts: Sequence[str]) -> Text:

@@ -166,7 +166,7 @@ def place_of(run: str) -> RunPlace:
         found = RunPlace.of(json.loads(path.read_text()))
     except FileNotFoundError:
         return RunPlace()
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise EdgeFailed(
             f"{path}: saw {type(error).__name__}, needed the place of run {run}; give --clients, --client or "
             "--superlink"

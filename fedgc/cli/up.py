@@ -56,7 +56,7 @@ def running_federation() -> RunningFederation | None:
     folder = _folder()
     with suppress(OSError), (folder / "lock").open("rb") as lock:
         if not _free(lock):
-            with suppress(OSError, ValueError, TypeError):
+            with suppress(OSError, ValueError, TypeError, RecursionError):
                 return RunningFederation(**json.loads((folder / "standing.json").read_text()))
     return None
 

@@ -47,7 +47,9 @@ from fedgc.store import owned
 
 SUPERLINK_PORT: Final = 9092
 SESSION_PORT: Final = 9094
-CLOCK_LIMIT_S: Final = 300.0  # Flower refuses older signatures
+# Flower refuses signatures that are more than 5 s in the future, or more than 305 s old
+AHEAD_LIMIT_S: Final = 5.0
+BEHIND_LIMIT_S: Final = 300.0
 # An engine without a heartbeat for so long hangs. None comes during a step, a validation or the download of
 # a chunk; a restart, as by the liveness probe of the Helm chart, would repeat that for ever.
 STALE_S: Final = 3600.0
@@ -287,9 +289,11 @@ def client_health(state: Path, now: float) -> str:
     if beat is None or not beat.alive:
         return "the SuperNode and its executor answer; no session is open"
     turn_s = now - beat.at
-    if turn_s > STALE_S:
-        raise EdgeFailed(f"the engine has not come round for {turn_s:.0f} s, needed {STALE_S:.0f}")
-    return f"the engine came round {turn_s:.0f} s ago, {beat.chunks} chunks finished in this session"
+    if abs(turn_s) > STALE_S:  # or in the future: the clock was set back, and no heartbeat came since
+        apart = f"for {turn_s:.0f} s" if turn_s > 0 else f"since its clock was {-turn_s:.0f} s ahead"
+        raise EdgeFailed(f"the engine has not come round {apart}, needed {STALE_S:.0f}")
+    ago_s = max(0.0, turn_s)
+    return f"the engine came round {ago_s:.0f} s ago, {beat.chunks} chunks finished in this session"
 
 
 def must_have_space(folder: Path) -> None:
@@ -444,11 +448,11 @@ def _same_clock(date: str | None, now: float) -> None:
         return
     there = parsedate_to_datetime(date).timestamp()
     ahead = now - there
-    if abs(ahead) > CLOCK_LIMIT_S:
+    if not -BEHIND_LIMIT_S <= ahead < AHEAD_LIMIT_S:
         which = "ahead of" if ahead > 0 else "behind"
         raise EdgeFailed(
-            f"this machine's clock is {abs(ahead):.0f} s {which} the server's, "
-            f"needed within {CLOCK_LIMIT_S:.0f} s"
+            f"this machine's clock is {abs(ahead):.0f} s {which} the server's, needed at most "
+            f"{AHEAD_LIMIT_S:.0f} s ahead and {BEHIND_LIMIT_S:.0f} s behind: Flower refuses other signatures"
         )
 
 

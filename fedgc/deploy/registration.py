@@ -34,7 +34,11 @@ def revoke(client: ClientKey, superlink: str) -> int:
     """Revoke this client's key at the SuperLink; return the number that it had."""
     node = client.node
     if node is None:
-        raise Unusable(f"client {client.name}: not registered, so there is nothing to revoke")
+        raise Unusable(
+            f"client {client.name}: saw no file {client.folder / 'node'}, needed Flower's number for its "
+            "key; if the key was registered, `flwr supernode list` shows the number, and "
+            "`flwr supernode unregister NUMBER` revokes the key"
+        )
     _flwr("supernode", "unregister", str(node), superlink)
     client.revoked()
     return node

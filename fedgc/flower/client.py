@@ -149,7 +149,7 @@ def client_app(task: Task | None = None) -> ClientApp:
 
 def _serve(client: _Client, invitation: Invitation) -> RecordDict:
     """Keep a session until it ends; return the reply to its message."""
-    heart = HeartbeatWriter(os.environ.get(ENVIRONMENT), time.time)
+    heart = HeartbeatWriter(os.environ.get(ENVIRONMENT), time.monotonic)
     cache, is_script = client.cache(invitation.run), client.task is None
     loop = ClientLoop(
         partial(client.engine, cache),

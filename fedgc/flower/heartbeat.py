@@ -34,6 +34,7 @@ class HeartbeatWriter:
     """Writes heartbeats: call `beat` in every turn, and `close` at the end of the session."""
 
     def __init__(self, path: str | None, clock: Callable[[], float]) -> None:
+        """`clock` is never set back."""
         self._path: Final = Path(path) if path else None
         self._clock = clock
         self._last = float("-inf")

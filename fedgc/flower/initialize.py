@@ -8,15 +8,16 @@ from logging import WARNING, Logger
 from typing import Final
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadVector, EdgeFailed
+from fedgc.errors import BadVector, EdgeFailed, Unusable
 from fedgc.flower.event_guard import EventGuard
 from fedgc.links.links import Link
 from fedgc.links.pieces import Vector
-from fedgc.messages import Codeword, LinkEvent, Stop, ToClient
+from fedgc.messages import Announced, Codeword, LinkEvent, Stop, ToClient
 from fedgc.run.initialization import Initialization
 from fedgc.training import AnnouncedModel
 
 WAIT_S: Final = 0.25
+MustFit = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,11 @@ class Events:
     log: Logger
 
 
-def announced_model(config: RunConfig, events: Events, link: Link) -> AnnouncedModel:
+def announced_model(config: RunConfig, events: Events, link: Link, must_fit: MustFit) -> AnnouncedModel:
     """Return the model that the first client has announced and sent.
+
+    `must_fit` raises Unusable for a vector of so many numbers, for which this machine has no room: before any
+    of it is reserved, its client is refused.
 
     Events that belong to the run are put back into the queue, in their order.
 
@@ -51,7 +55,7 @@ def announced_model(config: RunConfig, events: Events, link: Link) -> AnnouncedM
             commands = start.without(event.client) if model is None else ()
         elif event is not None:
             later.append(event)
-            commands = guard.outputs(event, partial(_commands, start, event, link))
+            commands = guard.outputs(event, partial(_commands, start, event, link, must_fit))
         if model is None and events.clock() > end:
             end = events.clock() + config.start_timeout_s
             commands = (*commands, *_next_source(config, start, events.log, link))
@@ -73,9 +77,14 @@ def _next_source(config: RunConfig, start: Initialization, log: Logger, link: Li
     return commands
 
 
-def _commands(start: Initialization, event: LinkEvent, link: Link) -> tuple[ToClient, ...]:
+def _commands(start: Initialization, event: LinkEvent, link: Link, must_fit: MustFit) -> tuple[ToClient, ...]:
     """Return what follows from an event; the links learn the length of vectors with the first layout."""
     known = start.layout is not None
+    if not known and isinstance(event, Announced):
+        try:
+            must_fit(event.layout.size)
+        except Unusable as error:
+            return start.refuse(event.client, str(error))
     commands = start.handle(event)
     if start.layout is not None and not known:
         link.expect(start.layout.size, start.layout.buffer_size)
@@ -103,4 +112,5 @@ def _taken(start: Initialization, client: str, link: Link, log: Logger) -> Annou
 def _waited(config: RunConfig, start: Initialization, link: Link) -> str:
     seen = f"{len(link.clients())} clients connected"
     what = "its vector" if start.layout is not None else "a client that announces its model"
-    return f"waited {config.start_timeout_s:g} s for {what}, saw {seen}; a client's script log tells more"
+    more = start.last_refusal or "a client's script log tells more"
+    return f"waited {config.start_timeout_s:g} s for {what}, saw {seen}; {more}"

@@ -53,7 +53,7 @@ class Scoring:
     def __init__(self, config: RunConfig, saved: Checkpoint, start: Initialization, parts: Parts) -> None:
         """`start` refuses clients whose model has another layout."""
         self._config, self._saved, self._start, self._parts = config, saved, start, parts
-        self._figures = ClientFigures()
+        self._figures = ClientFigures(largest_share=config.largest_share)
         self._joined: set[str] = set()
         self._asked: dict[str, float] = {}  # when
         self._longest_s = 0.0  # from then to figures

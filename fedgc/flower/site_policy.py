@@ -65,6 +65,7 @@ class SitePolicy:
         self._policy, self._client, self._request, self._wall = policy, client, request, wall
         self._log = AuditLog(policy.log_file, zone_of(policy.zone), wall) if policy else None
         self._closes_at = 0.0  # when the present window closes; asked for in every turn of the client's loop
+        self._closes_from = 0.0  # when that was computed: the clock may be set back
         self._unsettled = 0  # bytes that moved, and are not in the log yet
         self._room: int | None = None  # that was left today for more of them; None: unknown
         self._sent: Callable[[], object] = lambda: None  # the masked vector that has left last
@@ -98,8 +99,8 @@ class SitePolicy:
         if self._policy is None or self._policy.hours is None:
             return None
         now = self._wall()
-        if now >= self._closes_at:
-            self._closes_at = now + self._policy.hours.closes_s(now)
+        if not self._closes_from <= now < self._closes_at:
+            self._closes_from, self._closes_at = now, now + self._policy.hours.closes_s(now)
         return self._closes_at - now if math.isfinite(self._closes_at) else None
 
     def opens_s(self) -> float:

@@ -331,9 +331,7 @@ class FedGC(Strategy):
         connected.open_links()
         resumed = self._memory.resume
         if resumed is None:
-            first = announced_model(self.config, connected.events, connected.links)
-            self._must_fit(first.size)
-            return first
+            return announced_model(self.config, connected.events, connected.links, self._must_fit)
         announced = AnnouncedModel(Layout.read(resumed.layout), resumed.model)
         connected.links.expect(announced.size, announced.layout.buffer_size)
         return announced

@@ -65,7 +65,8 @@ class Validation:
         self._judge = judge or (lambda _version, _figures: None)
         self._sink, self._log, self._pin = sink, log, pin
         carries = config.late_updates == "count"
-        self._figures, self._every = ClientFigures(carries=carries), config.evaluate_every
+        self._figures = ClientFigures(carries=carries, largest_share=config.largest_share)
+        self._every = config.evaluate_every
         self._models: dict[int, _Model] = {}
         self._newest = self._first = 0
         self._search = BestModelSearch(config.best, config.best_is, config.best_patience, best)

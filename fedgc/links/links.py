@@ -86,8 +86,8 @@ class SessionLink(Link, Protocol):
     def opened(self, invitation: Invitation) -> bool:
         """Whether a session began with this invitation."""
 
-    def cancel(self, invitation: Invitation) -> bool:
-        """Void an invitation; return whether it had opened a session."""
+    def cancel(self, invitation: Invitation, reason: str) -> bool:
+        """Void an invitation, and end its session for a reason; return whether it had opened one."""
 
 
 class Links:

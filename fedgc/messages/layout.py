@@ -16,6 +16,7 @@ from fedgc.messages.fields import Count, check
 from fedgc.values import Filled, Within, value
 
 LARGEST_SIDE: Final = 1 << 40
+MOST_SIDES: Final = 64  # numpy's arrays have no more
 FLOATS: Final = ("float32", "bfloat16", "float16", "float64")  # kinds of numbers; on the way all are float32
 SHOWN: Final = 40  # characters of a layout that a message repeats
 LONGEST_NAME: Final = 1000
@@ -38,6 +39,7 @@ class TensorSpec:
     def __post_init__(self) -> None:
         check(len(self.name) <= LONGEST_NAME, self, f"a name of at most {LONGEST_NAME} characters")
         check(self.dtype in FLOATS, self, f"a dtype among {', '.join(FLOATS)}")
+        check(len(self.shape) <= MOST_SIDES, self, f"at most {MOST_SIDES} sides")
         check(all(0 <= side <= LARGEST_SIDE for side in self.shape), self, "sides of 0 or more")
 
     @property

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
@@ -56,6 +56,14 @@ class Head:
     size_bytes: int = 0
     digest: str = FIRST
     totals: Totals = field(default_factory=Totals)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Head":
+        """Return a head that was kept; raise TypeError, KeyError or AttributeError if it is none."""
+        found = cls(**{**values, "totals": Totals.of(values["totals"])})
+        if not (isinstance(found.digest, str) and type(found.lines) is type(found.size_bytes) is int):
+            raise TypeError("a head of another type")
+        return found
 
     def after(self, line: bytes) -> "Head":
         """Return the head after one more line; raise EdgeFailed if it does not follow."""
@@ -202,15 +210,14 @@ def lines_of(log: IO[bytes]) -> Iterator[bytes]:
 def read_head(path: Path) -> Head:
     """Return the head beside a log; that of an empty log if there is neither."""
     try:
-        about = json.loads(_head_of(path).read_bytes())
-        return Head(**{**about, "totals": Totals(**about["totals"])})
+        return Head.of(json.loads(_head_of(path).read_bytes()))
     except FileNotFoundError as error:
         if path.exists() and path.stat().st_size:
             raise EdgeFailed(
                 f"audit log {path}: saw no head beside it, needed {_head_of(path).name}"
             ) from error
         return Head()
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         reason = text_of(error, _head_of(path))
         raise EdgeFailed(
             f"audit log {path}: its head {_head_of(path).name} cannot be read: {reason}"

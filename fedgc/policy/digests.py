@@ -17,6 +17,7 @@ from fedgc.policy.policy import DIGEST
 
 MANIFEST: Final = "pyproject.toml"  # its settings of a run change, and what they do is checked
 STATEMENT: Final = "task.fedgc.json"  # names the digest of the app, and travels with it
+LARGEST_APP_BYTES: Final = 1 << 28  # unpacked; Flower takes bundles of at most 10 MB
 INFO: Final = ".info/"  # Flower's list of the files, which it removes when it installs an app
 
 
@@ -56,6 +57,9 @@ def files_in_bundle(content: bytes) -> dict[str, bytes]:
                     raise Unusable(f"app: saw a file {name!r}, needed a plain path")
             if len(set(names)) < len(names):
                 raise Unusable("app: saw two files of one path, needed one")
+            size_bytes = sum(each.file_size for each in files)
+            if size_bytes > LARGEST_APP_BYTES:
+                raise Unusable(f"app: saw {size_bytes} bytes of files, needed at most {LARGEST_APP_BYTES}")
             return {each.filename: bundle.read(each) for each in files}
     # zipfile raises NotImplementedError for a compression that it lacks, RuntimeError for a password
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, zlib.error) as error:

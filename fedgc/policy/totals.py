@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from fedgc.secagg.renyi import Release, epsilon_of_releases, with_release
@@ -28,6 +28,23 @@ class Totals:
     privacy: Mapping[str, float] = field(default_factory=dict)
     steps: Mapping[str, list[list[float]]] = field(default_factory=dict)
     earlier: Mapping[str, list[int]] = field(default_factory=dict, compare=False)  # heads may lack it
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Totals":
+        """Return totals that were kept; raise TypeError or AttributeError if they are of another form."""
+        found = cls(**values)
+        days, rows = [*found.earlier.values()], [row for each in found.steps.values() for row in each]
+        counts = [found.bytes, found.exchanges, *(each for day in days for each in day)]
+        numbers = [*found.privacy.values(), *(each for row in rows for each in row)]
+        if not (
+            isinstance(found.day, str)
+            and all(type(each) is int for each in counts)
+            and all(type(each) in (int, float) for each in numbers)
+            and all(len(day) == 2 for day in days)
+            and all(len(row) == 3 for row in rows)
+        ):
+            raise TypeError("totals of another type")
+        return found
 
     def on(self, day: str) -> "Totals":
         """Return the totals of this day: a new day begins at 0."""

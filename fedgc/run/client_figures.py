@@ -6,6 +6,7 @@ from statistics import median
 from typing import Final
 
 from fedgc.messages import MOST_FIGURES, Scored
+from fedgc.round.local.weights import bounded_weights
 
 VERSIONS_KEPT: Final = 2  # of which figures still come in: the newest, and the one before
 
@@ -23,8 +24,10 @@ class ClientFigures:
     ({'accuracy': 0.8}, True)
     """
 
-    def __init__(self, *, carries: bool = False) -> None:
+    def __init__(self, *, carries: bool = False, largest_share: float = 1.0) -> None:
+        """`largest_share` of the samples is what large clients count for, whatever they claim."""
         self.carries: Final = carries
+        self._largest_share = largest_share
         self._scores: dict[int, dict[str, Scored]] = {}
         self._names: dict[str, set[str]] = {}  # of the figures of each client
         self._last: dict[str, Scored] = {}  # of each client, if it carries
@@ -61,14 +64,27 @@ class ClientFigures:
         return frozenset(self._scores.get(version, {}))
 
     def mean(self, version: int) -> Mapping[str, float]:
-        """Return the means over the clients that report a figure, weighted by their samples."""
-        sums: dict[str, float] = {}
-        weights: dict[str, int] = {}
+        """Return the means over the clients that report a figure, weighted by their samples.
+
+        Large clients count for a limited share, as their updates do.
+
+        >>> figures = ClientFigures(largest_share=0.5)
+        >>> for client, samples, loss in (("a", 10, 0.4), ("b", 10, 0.6), ("c", 10**15, 9.5)):
+        ...     _ = figures.enter(Scored(0.0, client, 1, samples, (("loss", loss),)))
+        >>> figures.mean(1)
+        {'loss': 5.0}
+        """
+        samples: dict[str, dict[str, int]] = {}
+        values: dict[str, dict[str, float]] = {}
         for each in self._of(version):
             for name, value in each.figures:
-                sums[name] = sums.get(name, 0.0) + each.samples * value
-                weights[name] = weights.get(name, 0) + each.samples
-        return {name: total / weights[name] for name, total in sums.items()}
+                samples.setdefault(name, {})[each.client] = each.samples
+                values.setdefault(name, {})[each.client] = value
+        return {name: self._mean(samples[name], values[name]) for name in values}
+
+    def _mean(self, samples: Mapping[str, int], values: Mapping[str, float]) -> float:
+        weights = bounded_weights(samples, self._largest_share)
+        return sum(weights[client] * value for client, value in values.items()) / sum(weights.values())
 
     def median(self, version: int) -> Mapping[str, float]:
         """Return the medians of the figures that most clients report, of those that report any.

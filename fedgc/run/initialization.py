@@ -40,6 +40,12 @@ class Initialization:
             return self.without(event.client)
         return ()
 
+    def refuse(self, client: str, reason: str) -> tuple[ToClient, ...]:
+        """Refuse a client, and return what it is told."""
+        self.refused.pop(client, None)  # so that the last refusal is the last entry
+        self.refused[client] = reason
+        return (Refuse(client, 0, reason),)
+
     @property
     def last_refusal(self) -> str:
         """The client that was refused last, and why; empty if none is refused now."""
@@ -55,9 +61,7 @@ class Initialization:
     def _announced(self, event: Announced) -> tuple[ToClient, ...]:
         difference = self.layout.difference(event.layout) if self.layout is not None else ""
         if difference:
-            self.refused.pop(event.client, None)  # so that the last refusal is the last entry
-            self.refused[event.client] = reason = f"its model differs from the run's: {difference}"
-            return (Refuse(event.client, 0, reason),)
+            return self.refuse(event.client, f"its model differs from the run's: {difference}")
         self.refused.pop(event.client, None)
         if self.layout is None:
             self.layout = event.layout

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, case, delete, insert, select, update
 
 from fedgc.errors import BadMessage
 from fedgc.history import ClientRow, RoundRow
-from fedgc.store.plausible import checked, number, text, whole
+from fedgc.store.plausible import bound_s, checked, number, text, whole
 from fedgc.store.records import Appended
 from fedgc.store.tables import WINDOW, Client, ClientRound, Recent, Round, Run, Score, Track
 
@@ -44,8 +44,9 @@ class _OfRun(NamedTuple):
 def append(connection: Connection, record: Appended) -> None:
     """Write a round of a run that exists."""
     run = _run(connection, record.run)
+    elapsed_s = bound_s(record.row, record.now - run.started)
     rows = {
-        text(row.client): checked(row, record.now - run.started)  # a client counts once; its last row holds
+        text(row.client): checked(row, elapsed_s)  # a client counts once; its last row holds
         for row in record.row.clients
     }
     ids = client_ids(connection, rows, record.now)

@@ -185,8 +185,10 @@ def _resume(known: _Known) -> Iterator[str]:
 def _running(known: _Known) -> Explanation:
     live = known.run.present
     silent = known.now - known.run.heard
-    if lost(known.run) is None and silent > ALIVE_S:
+    if lost(known.run) is None and abs(silent) > ALIVE_S:
         what = f"no record for {span(silent)}: the server is gone, or cannot reach this store"
+        if silent < 0:
+            what = f"its last record is {span(-silent)} ahead of this machine's clock: set the clock of one"
         return Explanation((what, *_data(known), *_last_round(known), LOOK))
     if "phase" not in live:
         return Explanation(("the server has started, and has recorded nothing yet",))

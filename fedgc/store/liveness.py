@@ -3,7 +3,9 @@
 A killed server cannot record its end, so the store still lists its run as running. A server therefore records
 its process: its place (boot id of the machine and namespace of process ids), its process id, and its start
 time, since ids are reused. A reader in the same place sees at once whether that process exists and, until its
-parent has reaped it, how it ended. Elsewhere only the time since the last record is known.
+parent has reaped it, how it ended. Elsewhere only the time since the last record is known, by two clocks:
+that of the server, and that of the reader. A record from the future says that they differ, and not that the
+server is alive.
 """
 
 import os
@@ -72,7 +74,7 @@ def alive(run: Run, now: float) -> bool:
     """Return whether a run is alive, as far as it is visible from here."""
     gone = lost(run)
     if gone is None:
-        return now - run.heard < ALIVE_S
+        return abs(now - run.heard) < ALIVE_S
     return run.state == "running" and not gone
 
 

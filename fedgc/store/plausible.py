@@ -3,8 +3,9 @@
 A client's values decide how much work it gets, so a wrong one must never bring it more. An impossible value
 is removed and counted: a removed time is not used, and its round counts as failed for the client. The bounds
 are those that the server can verify with its own clock: no optimizer step takes less than a microsecond, and
-none has taken longer than the run has lasted. (A client may carry a chunk over many rounds, so the length of
-a round is no bound.)
+none has taken longer than the run has lasted. A client may carry a chunk over many rounds, so the length of
+a round is no bound. It shows that the server's clock was set back, where the run seems to be shorter: then no
+time of a client is a false claim.
 """
 
 import math
@@ -12,11 +13,12 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final
 
-from fedgc.history import ClientRow
+from fedgc.history import ClientRow, RoundRow
 
 FASTEST_STEP_S: Final = 1e-6
 FASTEST_LINK: Final = 1e11  # bytes a second; a faster transfer is a clock error
 SLACK_S: Final = 1.0  # between readings of the server's clock
+LONGEST_S: Final = 1e9  # 30 years: for claims that the clock cannot bound
 LONGEST_TEXT: Final = 200
 LARGEST_WHOLE: Final = (1 << 63) - 1
 _LARGEST: Final = (1 << 31) - 1
@@ -54,10 +56,16 @@ def whole(value: int) -> int:
     return _within(value, LARGEST_WHOLE)
 
 
+def bound_s(row: RoundRow, elapsed_s: float) -> float:
+    """Return how long a run can have lasted at the end of a round, by the server's clock and the round."""
+    lasted_s = row.working_s + row.collecting_s
+    return elapsed_s if elapsed_s + SLACK_S >= lasted_s else LONGEST_S
+
+
 def checked(row: ClientRow, elapsed_s: float) -> tuple[ClientRow, int]:
     """Return the row without implausible claims, and the number of those.
 
-    `elapsed_s` is how long the run has lasted by the server's clock.
+    `elapsed_s` is how long the run can have lasted.
 
     >>> row, struck = checked(ClientRow("a", finished=1, counted=1, step_s=-3.0), elapsed_s=60.0)
     >>> row.step_s, struck

@@ -109,7 +109,7 @@ def _rate(transfers: Sequence[tuple[int, float]]) -> float | None:
 def _task(connection: Connection, task: str | None) -> int | None:
     if task is not None:
         return connection.scalar(select(Task.id).where(Task.name == task))
-    return connection.scalar(select(Run.task_id).order_by(Run.started.desc(), Run.id.desc()).limit(1))
+    return connection.scalar(select(Run.task_id).order_by(Run.id.desc()).limit(1))
 
 
 def _known(connection: Connection, task_id: int | None) -> dict[int, tuple[Speed | None, tuple[float, ...]]]:

@@ -161,6 +161,7 @@ def test_relative_paths_of_clients_need_their_folder(state: Path, monkeypatch: p
         '{"own": {"north": {"data": [1]}}}',
         '{"keys": 1}',
         '{"more": 1}',
+        "[" * 100_000,
     ],
 )
 def test_damaged_place_is_refused_in_one_line(text: str) -> None:

@@ -51,7 +51,7 @@ def test_simultaneous_starts_get_separate_places(held: Path):
         up.up(2, foreground=True)
 
 
-@pytest.mark.parametrize("text", ["", "{", "{}", "[]", '{"pid": 1}'])
+@pytest.mark.parametrize("text", ["", "{", "{}", "[]", '{"pid": 1}', "[" * 100_000])
 def test_unreadable_state_file_is_no_federation(held: Path, text: str):
     (held / "standing.json").write_text(text)
     assert up.running_federation() is None

@@ -95,11 +95,11 @@ def test_certificate_outside_validity_names_local_clock(place: Callable[..., Cli
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("ahead_s", [-DAY_S, -400.0, 400.0, DAY_S])
+@pytest.mark.parametrize("ahead_s", [-DAY_S, -20.0, 400.0, DAY_S])
 def test_wrong_clock_is_reported_with_direction(
     ring: Keyring, place: Callable[..., ClientPlace], ahead_s: float
 ):
-    said = rf"clock is \d+ s {'behind' if ahead_s > 0 else 'ahead of'} the server's, needed within 300 s"
+    said = rf"clock is \d+ s {'behind' if ahead_s > 0 else 'ahead of'} the server's, needed at most 5 s"
     with server(ring, ahead_s=ahead_s) as address, pytest.raises(EdgeFailed, match=said):
         place(address).check(time.time)
 
@@ -492,6 +492,8 @@ def test_hanging_engine_is_unhealthy(running: Path):
     assert long.startswith("the engine came round 1800 s ago"), "a step or a validation may take so long"
     with pytest.raises(EdgeFailed, match="the engine has not come round for 4000 s, needed 3600"):
         client_health(running, time.time() + 4000)
+    with pytest.raises(EdgeFailed, match="not come round since its clock was 4000 s ahead, needed 3600"):
+        client_health(running, time.time() - 4000)
     heart.close()
     assert client_health(running, time.time() + 4000).endswith("no session is open")
 

@@ -5,9 +5,9 @@ import logging
 import numpy as np
 import pytest
 
-from fedgc.errors import EdgeFailed
+from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower.initialize import Events, announced_model
-from fedgc.messages import Announced, Codeword, Initialize, Layout, LinkEvent, Lost, TensorSpec
+from fedgc.messages import Announced, Codeword, Initialize, Layout, LinkEvent, Lost, Refuse, TensorSpec
 from fedgc.training import AnnouncedModel
 from tests.config_of import config_of
 from tests.flower.test_scoring import Played
@@ -36,11 +36,16 @@ def announced(client: str) -> Announced:
     return Announced(0.0, client, LAYOUT)
 
 
+def fits(numbers: int) -> None:
+    if numbers > LAYOUT.size:
+        raise Unusable(f"the server has no room for a model of {numbers} numbers")
+
+
 def brought(silent: str, *events: LinkEvent) -> tuple[AnnouncedModel, Clients]:
     played = Played(*events)
     clients, config = Clients(played, silent), config_of({"script": "train.py", "start_timeout_s": 60.0})
     log = logging.getLogger("test")
-    return announced_model(config, Events(played, lambda: played.now, log), clients), clients
+    return announced_model(config, Events(played, lambda: played.now, log), clients, fits), clients
 
 
 def test_next_client_is_asked_if_first_one_is_silent(caplog: pytest.LogCaptureFixture) -> None:
@@ -62,6 +67,21 @@ def test_model_that_comes_late_is_taken() -> None:
 def test_run_ends_if_every_client_is_silent() -> None:
     with pytest.raises(EdgeFailed, match="waited 60 s for its vector"):
         brought("ab", announced("a"), announced("b"))
+
+
+HUGE = Layout((TensorSpec("weight", "float32", (1 << 40,)),), 1)
+NO_ROOM = f"the server has no room for a model of {1 << 40} numbers"
+
+
+def test_model_without_room_is_refused_before_any_is_reserved() -> None:
+    model, clients = brought("", Announced(0.0, "a", HUGE), announced("b"))
+    assert clients.sent == [Refuse("a", 0, NO_ROOM), Initialize("b")]
+    np.testing.assert_array_equal(model.first(), [0.0])
+
+
+def test_run_whose_only_model_has_no_room_names_that() -> None:
+    with pytest.raises(EdgeFailed, match=f"waited 60 s for .*; a was refused: {NO_ROOM}"):
+        brought("", Announced(0.0, "a", HUGE))
 
 
 def test_events_do_not_extend_wait() -> None:

@@ -207,6 +207,16 @@ def test_hours_end_like_request_to_leave(site: Path):
     assert refused.value.again_s == 14 * 3600
 
 
+def test_hours_end_by_clock_that_was_set_back(site: Path):
+    clock = [datetime(2026, 11, 25, 23, tzinfo=UTC).timestamp()]
+    site.write_text('[hours]\nopen = ["20:00-06:00"]\n')
+    policy = SitePolicy(read_policy(site), "north", wall=lambda: clock[0])
+    assert policy.closes_s() == 7 * 3600
+    clock[0] -= 8 * 3600
+    assert policy.closes_s() == 0.0
+    assert Departure(20.0, closes_s=policy.closes_s).asked
+
+
 def test_client_without_policy_logs_nothing(tmp_path: Path):
     policy = site_policy(RunConfig(), {}, "north", RUN, None)
     policy.admit()

@@ -71,6 +71,16 @@ def test_mean_is_weighted_by_samples() -> None:
     assert run.sink.scores == [(0, "a", 10, {"accuracy": 0.5}), (0, "b", 30, {"accuracy": 0.9})]
 
 
+def test_one_client_does_not_decide_mean_by_its_samples() -> None:
+    run = Run()
+    clients = {"a": 10, "b": 10, "liar": 10**15}
+    for client, samples in clients.items():
+        event = Scored(1.0, client, 0, samples, (("accuracy", 0.9 if client == "liar" else 0.5),))
+        run.validation.scored(event, client, clients)
+    run.make(1)
+    assert run.sink.means[0] == {"accuracy": pytest.approx(0.7)}
+
+
 def test_model_is_evaluated_every_few_rounds() -> None:
     run = Run(evaluate_every=3)
     assert not any(run.validation.is_evaluated(version, version + 1) for version in range(9))

@@ -122,6 +122,30 @@ def test_cut_log_allows_nothing(log: AuditLog):
         log.append(Entry("joined", "north", "ward"))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"bytes": "500"}, {"exchanges": None}, {"day": 3}, {"privacy": {"ward": "1"}}, {"privacy": [1]},
+        {"steps": {"ward": [[1.0, 2.0]]}}, {"earlier": {"2026-01-01": [1]}}, {"earlier": {"2026-01-01": 1}},
+    ],
+)  # fmt: skip
+def test_head_of_other_types_allows_nothing(log: AuditLog, change: dict[str, object]):
+    head = log.path.with_name("site.audit.jsonl.head")
+    about = json.loads(head.read_text())
+    about["totals"] |= change
+    head.write_text(json.dumps(about))
+    with pytest.raises(EdgeFailed, match=r"its head .* cannot be read"):
+        log.append(Entry("exchange", "north", "ward", 2, bytes=1, exchanges=1), lambda totals: None)
+
+
+@pytest.mark.parametrize("name", ["lines", "size_bytes", "digest"])
+def test_head_without_end_of_log_allows_nothing(log: AuditLog, name: str):
+    head = log.path.with_name("site.audit.jsonl.head")
+    head.write_text(json.dumps(json.loads(head.read_text()) | {name: [1]}))
+    with pytest.raises(EdgeFailed, match=r"its head .* cannot be read"):
+        log.totals()
+
+
 def test_changed_totals_are_found(log: AuditLog):
     head = log.path.with_name("site.audit.jsonl.head")
     about = json.loads(head.read_text())

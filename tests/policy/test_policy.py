@@ -17,6 +17,7 @@ from fedgc.policy import (
     Totals,
     check,
     check_exchange,
+    digests,
     explained,
     figures_that_leave,
     read_policy,
@@ -302,6 +303,16 @@ def test_bundle_with_second_path_of_file_is_refused(name: str):
         for each in ("a.py", name):
             bundle.writestr(each, b"")
     with pytest.raises(Unusable, match="needed"):
+        files_in_bundle(content.getvalue())
+
+
+def test_bundle_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(digests, "LARGEST_APP_BYTES", 1000)
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as bundle:
+        for name in ("a.py", "b.py"):
+            bundle.writestr(name, bytes(501))
+    with pytest.raises(Unusable, match="app: saw 1002 bytes of files, needed at most 1000"):
         files_in_bundle(content.getvalue())
 
 

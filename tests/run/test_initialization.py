@@ -44,7 +44,7 @@ def test_source_that_is_started_again_is_asked_again():
 def test_reason_repeats_foreign_names_shortened_and_printable():
     start = Initialization(Layout(TENSORS, 1))
     name = "weight\n\x1b[31mERROR" + 900 * "x"
-    spec = TensorSpec(name, "float32", 1000 * (1,))
+    spec = TensorSpec(name, "float32", 64 * (1 << 40,))
     (refusal,) = start.handle(Announced(0.0, "b", Layout((spec,), 1)))
     assert isinstance(refusal, Refuse)
     assert refusal.reason.isprintable()

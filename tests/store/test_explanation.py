@@ -264,6 +264,11 @@ def test_silent_run_of_another_machine_is_said_to_be_silent(store: Store):
     assert told(store).lines[0].startswith("no record for 5 min: the server is gone")
 
 
+def test_record_from_future_says_that_clocks_differ(store: Store):
+    store.write(Present(NOW + 7200, "ward", live(client("aa"), **{SERVER: {"where": "other", "pid": 1}})))
+    assert told(store).lines[0].startswith("its last record is 2 h ahead of this machine's clock")
+
+
 @pytest.mark.parametrize("state", [{}, {"phase": "working", "clients": [3, {"client": "aa"}], "data": []}])
 def test_state_of_other_version_is_explained_where_understood(store: Store, state: dict[str, object]):
     store.write(Present(NOW, "ward", {**state, SERVER: this_process().words()}))

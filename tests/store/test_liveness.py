@@ -86,6 +86,8 @@ def test_remote_process_is_judged_by_silence(words):
     assert ended(words) is None
     assert alive(run, now=run.heard + ALIVE_S - 1)
     assert not alive(run, now=run.heard + ALIVE_S + 1)
+    assert alive(run, now=run.heard - ALIVE_S + 1), "two machines have two clocks"
+    assert not alive(run, now=run.heard - ALIVE_S - 1), "it would be for as long as their clocks differ"
     assert state_of(run) == "running"
 
 

@@ -258,6 +258,22 @@ def test_impossible_claim_brings_no_additional_work(store, a_row, a_client):
     assert speeds.known["quick"].failures == 0.0
 
 
+@pytest.mark.parametrize(("set_back_s", "struck"), [(0.0, 3), (5 * 3600.0, 0)])
+def test_clock_that_is_set_back_makes_no_claim_false(store, a_row, a_client, set_back_s, struck):
+    begin(store)
+    now = START + 60 - set_back_s
+    carried = a_client("a", busy_s=90.0, step_s=80.0)  # its time from before the run, or while it was longer
+    store.write(Appended(now, "r1", a_row(0, carried, a_client("b"))))
+    assert [(pace.client.client, pace.implausible) for pace in store.paces()] == [("a", struck), ("b", 0)]
+
+
+def test_newest_run_began_last_whatever_clock_said(store):
+    begin(store, "r1", START + 5 * 3600)
+    begin(store, "r2", START)
+    assert store.run("latest").run == "r2"
+    assert [run.run for run in store.runs()] == ["r2", "r1"]
+
+
 def test_single_false_report_does_not_move_speed(store, a_row, a_client):
     begin(store)
     for number in range(9):

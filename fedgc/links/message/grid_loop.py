@@ -5,12 +5,14 @@ nodes are connected, which is also how it notices a stopped run, and checks whet
 polls for answers more often only while a packet is out. Flower's own `send_and_receive` would sleep for
 seconds.
 
-A node that vanished is forgotten. A reply, good or bad, means that its node is free: it is invited again,
-after a pause that grows while its sessions never begin or end early, or while the SuperLink refuses
-invitations. Where the settings allow it, a node whose session could not connect gets packets from then on;
-the reply that ended its session already holds what the first packet would ask. If the receiver that it
-was to connect to has ended, it is invited again instead. Errors come from the SuperLink itself, so a reply is
-recognized by the message it replies to.
+A node has one session at a time: its reply, good or bad, ends the one that its message began. Then the node
+is free: it is invited again, after a pause that grows while its sessions never begin or end early, or while
+the SuperLink refuses invitations. Where Flower gives up a message itself, or the node vanishes, its session
+may go on: until the next one of this node begins, or until the node has been gone for `GONE_S`, as that of a
+client whose key is revoked. Where the settings allow it, a node whose session could not connect gets packets
+from then on; the reply that ended its session already holds what the first packet would ask. If the receiver
+that it was to connect to has ended, it is invited again instead. Errors come from the SuperLink itself, so a
+reply is recognized by the message it replies to.
 """
 
 import math
@@ -18,7 +20,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import INFO, WARNING, Logger
 from typing import Final
 
@@ -43,12 +45,17 @@ JOIN_S: Final = 1.0  # a call of the grid may hang for longer: the thread is a d
 SHORT_S: Final = 10.0  # a session that ended sooner counts as failed
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
+GONE_S: Final = 300.0  # a SuperNode's heartbeats come every 30 s: 10 more, after those that Flower awaits
 REFUSED_S: Final = 600.0  # until a node is invited again whose site does not allow the run
 NAMED: Final = 3  # nodes whose failure the end of a run repeats
 LONGEST_FAILURE: Final = 600  # characters of an app's failure: a traceback's last line and the path of a log
 NAMED_CLIENT: Final = re.compile(r"client (\S+): (.+)", re.DOTALL)
 RAISED: Final = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'?(.*?)'?>", re.DOTALL)  # how Flower writes it
 NOT_LOADED: Final = (1, 7)  # Flower's codes of an app that cannot be imported
+GIVEN_UP: Final = (3, 4, 5)  # and of a message that has expired or whose node is away: no node has answered
+ANSWERED: Final = "its Flower message is answered"
+FOLLOWED: Final = "its SuperNode has begun another"
+GONE: Final = f"its SuperNode has been away for {GONE_S / 60:g} minutes, or its key is revoked"
 OURS: Final = frozenset(vars(errors))  # names of errors whose message says all
 AT_ONCE: Final = ("TaskFailed", "Unusable", "BadSetting", "BadTask", "BadPlacement")  # no retry mends these
 
@@ -58,6 +65,7 @@ class _NodeState:
     message: str = ""  # the id of the message in flight, if any
     ends: float = 0.0  # when that message expires
     invitation: Invitation | None = None
+    earlier: list[Invitation] = field(default_factory=list)  # whose sessions may go on
     invited: float = 0.0
     pause_s: float = FIRST_PAUSE_S
     next: float = 0.0
@@ -107,6 +115,7 @@ class GridLoop:
         self._log = log
         self._audit = audit
         self._nodes: dict[int, _NodeState] = {}
+        self._gone: dict[int, tuple[float, list[Invitation]]] = {}  # since when, and what sessions go on
         self._failures: dict[int, str] = {}  # the last failure of each node's app
         self._audited: dict[int, str] = {}  # the failure of each node's app that is in the audit
         self._hopeless: set[int] = set()  # nodes whose app fails in the same way each time
@@ -201,19 +210,37 @@ class GridLoop:
         """Poll the connected nodes; invite those that are free."""
         nodes = set(self._grid.get_node_ids())
         for gone in self._nodes.keys() - nodes:
-            self._forget(self._nodes.pop(gone))
-            self._fails_not(gone, "it is not connected")
-            if self._ways.message_server is not None:
-                self._ways.message_server.gone(gone)
+            self._vanished(gone, now)
         for node in nodes - self._nodes.keys():
-            self._nodes[node] = _NodeState()
+            _, earlier = self._gone.pop(node, (now, []))
+            self._nodes[node] = _NodeState(earlier=earlier, heard=bool(earlier))
             if self._ways.message_server is not None and self._ways.listener is None:
                 self._ways.message_server.open(node)
         for node in [each for each in self._audited if self._has_session(self._nodes[each])]:
             self._fails_not(node, "its session is open")
+        self._end_sessions(now)
         due = [node for node in nodes if self._due(node, now)]
         if due and self._ways.listener is not None:
             self._invite(due, self._ways.listener, now)
+
+    def _vanished(self, node: int, now: float) -> None:
+        node_state = self._nodes.pop(node)
+        self._give_up(node_state)
+        self._fails_not(node, "it is not connected")
+        if node_state.earlier:
+            self._gone[node] = now, node_state.earlier
+        if self._ways.message_server is not None:
+            self._ways.message_server.gone(node)
+
+    def _end_sessions(self, now: float) -> None:
+        """End the sessions of nodes that have begun another one, or are gone."""
+        for node_state in self._nodes.values():
+            if node_state.earlier and self._has_session(node_state):
+                self._cancel_earlier(node_state, FOLLOWED)
+        for node, (since, earlier) in list(self._gone.items()):
+            if now >= since + GONE_S:
+                del self._gone[node]
+                self._cancel(earlier, GONE)
 
     def _written_to(self, node: int) -> bool:
         return self._ways.message_server is not None and self._ways.message_server.serves(node)
@@ -235,7 +262,7 @@ class GridLoop:
             node_state = self._nodes[node]
             node_state.message = message or ""
             if not node_state.message:
-                self._forget(node_state)
+                self._give_up(node_state)
                 self._pause(node_state, now)
 
     def _push_packets(self, now: float) -> None:
@@ -284,17 +311,35 @@ class GridLoop:
             node_state = self._nodes[node]
             if now >= node_state.ends:
                 node_state.message = ""
-                self._forget(node_state)
+                self._give_up(node_state)
                 if self._ways.message_server is not None:
                     self._ways.message_server.failed(node, "no answer within its time to live")
 
     def _forget(self, node_state: _NodeState) -> bool:
-        """Cancel a node's invitation; return whether it had opened a session."""
-        opened = False
-        if node_state.invitation is not None and self._ways.listener is not None:
-            opened = self._ways.listener.cancel(node_state.invitation)
-            node_state.invitation = None
+        """Cancel a node's invitation, and end its sessions; return whether this one had opened one."""
+        self._cancel_earlier(node_state, ANSWERED)
+        invitation, node_state.invitation = node_state.invitation, None
+        return invitation is not None and self._cancel([invitation], ANSWERED)
+
+    def _give_up(self, node_state: _NodeState) -> bool:
+        """Cancel a node's invitation unless it has opened a session, which goes on; return whether it has."""
+        opened, invitation = self._has_session(node_state), node_state.invitation
+        node_state.invitation = None
+        if invitation is not None and opened:
+            node_state.earlier.append(invitation)
+        elif invitation is not None:
+            self._cancel([invitation], ANSWERED)
         return opened
+
+    def _cancel_earlier(self, node_state: _NodeState, reason: str) -> None:
+        earlier, node_state.earlier = node_state.earlier, []
+        self._cancel(earlier, reason)
+
+    def _cancel(self, invitations: Iterable[Invitation], reason: str) -> bool:
+        """Cancel invitations, and end their sessions; return whether one of them had opened one."""
+        listener = self._ways.listener
+        opened = [listener.cancel(each, reason) for each in invitations] if listener is not None else []
+        return any(opened)
 
     def _pause(self, node_state: _NodeState, now: float, *, lived: bool = False) -> None:
         """Invite a node again after a pause, which grows until one of its sessions succeeds."""
@@ -325,7 +370,8 @@ class GridLoop:
     def _session_over(self, node: int, node_state: _NodeState, reply: Message) -> None:
         now, invitation = self._clock(), node_state.invitation
         serving = self._serving(invitation)
-        opened = self._forget(node_state)
+        is_given_up = reply.has_error() and reply.error.code in GIVEN_UP
+        opened = self._give_up(node_state) if is_given_up else self._forget(node_state)
         # A ClientApp that refuses may have started slowly, on a busy client.
         lived = opened and now - node_state.invited >= SHORT_S
         self._pause(node_state, now, lived=lived)

@@ -193,13 +193,13 @@ class Receivers:
         """Whether a session began with this invitation."""
         return invitation.token in self._begun
 
-    def cancel(self, invitation: Invitation) -> bool:
-        """Void an invitation; return whether it had opened a session."""
+    def cancel(self, invitation: Invitation, reason: str) -> bool:
+        """Void an invitation, and end its session for a reason; return whether it had opened one."""
         opened = self.opened(invitation)
         if (receiver := self._tokens.pop(invitation.token, None)) is not None:
             self._begun.discard(invitation.token)
             receiver.invited -= 1
-            receiver.tell("cancel", invitation)
+            receiver.tell("cancel", invitation, reason)
         return opened
 
     # ---- for the driver, from any thread

@@ -35,9 +35,12 @@ class Admission:
         """Whether a session began with this token."""
         return self._tokens.get(token) is not None
 
-    def cancel(self, token: bytes) -> bool:
-        """Void this token; return whether it had admitted a client."""
-        return self._tokens.pop(token, None) is not None
+    def cancel(self, token: bytes) -> Peer | None:
+        """Void this token, and the ticket of the peer that it has admitted; return that peer, if any."""
+        peer = self._tokens.pop(token, None)
+        if peer is not None:
+            peer.may_return = False
+        return peer
 
     def used(self, token: bytes, peer: Peer) -> None:
         """Note that this token has admitted this peer."""
@@ -59,7 +62,7 @@ class Admission:
             if peer is not None and used_by is peer and not peer.confirmed:
                 return False
             raise NotAdmitted(f"hello of {client}: this token was used before")
-        if peer is None or not hmac.compare_digest(hello.credential, peer.ticket):
+        if peer is None or not (peer.may_return and hmac.compare_digest(hello.credential, peer.ticket)):
             raise NotAdmitted(f"hello of {client}: its token or ticket is not one of this run")
         peer.confirmed = True
         return False

@@ -15,7 +15,18 @@ from fedgc.links.byte_counts import Amounts
 from fedgc.links.frames import CHECKSUM_BYTES, Ack, Grant, Offer, StreamId, Unwanted
 from fedgc.links.pieces import Form, Incoming, Numbers, Source, check_offer
 from fedgc.links.session.flow import Flow
-from fedgc.messages import SUMMED, Close, Initialize, Refuse, Repair, Reveal, ToClient, Validate, Work
+from fedgc.messages import (
+    SUMMED,
+    Close,
+    Continue,
+    Initialize,
+    Refuse,
+    Repair,
+    Reveal,
+    ToClient,
+    Validate,
+    Work,
+)
 
 Length = tuple[int, int]  # of a vector: its numbers, and how many of them, the last ones, are of buffers
 
@@ -66,13 +77,16 @@ class Peer:
         self.wake: Callable[[], None] = idle  # tells its connection that there is something to send
         self.stream: object = None  # the stream that carries the session now, if any
         self.readmitted_at = -math.inf  # when a stream followed a broken one
-        self.over = ""  # why it was excluded
+        self.over = ""  # why its session was ended
+        self.may_return = True  # with its ticket, until the message of its session is answered
+        self.lease_end = math.inf  # when it gets no new work
         self._leaves = False  # it was asked to end, and does so once its round is over
         self.confirmed = False  # the client has its ticket: its token is void from here on
         self._numbers = numbers
         self._scratch = scratch
         self.knows_work = True  # its process has joined, or is the first of its client
         self.model_since = 0.0  # when the model in transit was announced
+        self._round = -1  # for which it has work
         self._version: int | None = None  # that was announced last
         self._loaded: int | None = None  # that has arrived last
         self._model_bytes = 0
@@ -84,6 +98,8 @@ class Peer:
 
     def command(self, command: ToClient, model: Published | None, now: float) -> None:
         """Queue a command, preceded by the model that it needs if the client lacks it."""
+        if isinstance(command, Work | Continue):
+            self._round = command.round
         if isinstance(command, Work | Validate):
             self.flow.accounts.round = command.round
             self._send_model(command.version, model, now)
@@ -137,6 +153,10 @@ class Peer:
         self.flow.accounts.add(Amounts(refused=1), round_)
         self.flow.channel.send(Refuse(self.client, round_, reason))
         self.wake()
+
+    def is_overdue(self, command: ToClient, now: float) -> bool:
+        """Whether a command begins a round for which the client should have renewed its lease."""
+        return now > self.lease_end and isinstance(command, Work | Continue) and command.round > self._round
 
     def leave(self) -> None:
         """Let the client, which was asked to end, wait for nothing."""

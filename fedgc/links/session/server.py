@@ -97,9 +97,11 @@ class Listener:
         """Whether a session began with this invitation."""
         return self._admission.opened(invitation.token)
 
-    def cancel(self, invitation: Invitation) -> bool:
-        """Void an invitation; return whether it had opened a session."""
-        return self._admission.cancel(invitation.token)
+    def cancel(self, invitation: Invitation, reason: str) -> bool:
+        """Void an invitation, and end its session for a reason; return whether it had opened one."""
+        opened = self.opened(invitation)
+        self._call(self._sessions.cancel, invitation.token, reason)
+        return opened
 
     def expect(self, numbers: int, buffers: int = 0) -> None:
         """Take vectors of this length from now on; a model is published after it is known."""

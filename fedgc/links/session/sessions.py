@@ -5,6 +5,7 @@ streams; frames come in from the current stream, events go out to the driver.
 """
 
 import contextlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,6 +42,7 @@ from fedgc.messages import (
 )
 
 READMISSION_S: Final = 0.02  # of a busy listener, for each of many clients that come back together
+LEASE_SLACK_S: Final = 60.0  # after a lease and the grace time: a busy client may be late to notice its end
 
 
 class Timer(Protocol):
@@ -51,6 +53,10 @@ class Timer(Protocol):
 
 
 Later = Callable[[float, Callable[[], None]], Timer]
+
+
+def _called(client: str, name: str) -> str:
+    return f"{name} ({client})" if name else client
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,7 @@ class Surroundings:
         """Exclude a client for a while; return what it is told."""
         text = f"excluded for {self.quotas.exclude(client, reason, self.clock()):g} s: {reason}"
         self.audit("excluded", client, text)
-        self.log.warning("client %s is %s", f"{name} ({client})" if name else client, printable(text))
+        self.log.warning("client %s is %s", _called(client, name), printable(text))
         return text
 
     def spend(self, client: str, name: str, spent: Spent) -> str:
@@ -125,6 +131,9 @@ class SessionTable:
             self._tell(peer, command)
 
     def _tell(self, peer: Peer, command: ToClient) -> None:
+        if peer.is_overdue(command, self._around.clock()):
+            self._end(peer, "it has not renewed its lease")
+            return
         model = self._models.get(command.version) if isinstance(command, Work | Validate) else None
         try:
             peer.command(command, model, self._around.clock())
@@ -178,7 +187,11 @@ class SessionTable:
         if timer := self._timers.pop(client, None):
             timer.cancel()
             peer.readmitted_at = self._around.clock()
-        return peer, Welcome(peer.ticket, self._admission.lease_s(client), peer.flow.channel.heard)
+        lease_s = self._admission.lease_s(client)
+        if peer.lease_end == math.inf:
+            allowed_s = lease_s + self._config.grace_s + LEASE_SLACK_S
+            peer.lease_end = self._around.clock() + allowed_s
+        return peer, Welcome(peer.ticket, lease_s, peer.flow.channel.heard)
 
     def _new_peer(self, client: str, token: bytes) -> Peer:
         before = self.peers.get(client)
@@ -230,6 +243,23 @@ class SessionTable:
         if self.peers.get(peer.client) is peer:
             self._drop(peer)
             self._emit(Lost(self._around.clock(), peer.client))
+
+    def cancel(self, token: bytes, reason: str) -> None:
+        """Void a token; end the session that began with it, if that has a stream: no other can follow.
+
+        Without a stream it ends with its grace time. A process of its client that was started again may take
+        its place.
+        """
+        peer = self._admission.cancel(token)
+        if peer is not None and peer.stream is not None:
+            self._end(peer, reason)
+
+    def _end(self, peer: Peer, reason: str) -> None:
+        """Lose a client that should have ended its session, and tell it why."""
+        if self.peers.get(peer.client) is peer:
+            peer.over = f"the session is ended: {reason}"
+            self._around.log.warning("client %s: %s", _called(peer.client, self.name(peer.client)), peer.over)
+            self.lose(peer)
 
     def _drop(self, peer: Peer) -> None:
         del self.peers[peer.client]

@@ -2,15 +2,17 @@
 
 from collections.abc import Container, Mapping
 from statistics import median_low
-from typing import Final
+from typing import Final, TypeVar
 
 FEWEST: Final = 3  # clients: of two, neither can be outvoted
 MANY: Final = 2  # times the median: such a client is large
 
+_Client = TypeVar("_Client", int, str)  # its index, or its identity
+
 
 def bounded_weights(
-    samples: Mapping[int, int], largest: float, pinned: Container[int] = ()
-) -> dict[int, float]:
+    samples: Mapping[_Client, int], largest: float, pinned: Container[_Client] = ()
+) -> dict[_Client, float]:
     """Return each client's weight: its samples, where all large clients count for a limited share.
 
     Large are those with more than twice the median. Together they count for at most `largest` of all weights,

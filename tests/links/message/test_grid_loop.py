@@ -201,6 +201,8 @@ def test_unresponsive_node_is_invited_with_growing_intervals(link, opens: bool) 
         house.now += SHORT_S  # its process may take as long to start as a session must last to have lived
         house.fails(sent[0], 2)
         house.turn()
+        if opens:
+            link.event(Lost)
     assert len(set(pauses[1:])) == (1 if opens else 2), pauses
     assert pauses == sorted(pauses)
 
@@ -333,7 +335,10 @@ class PlayedListener:
     def serves(self, invitation: Invitation) -> bool:
         return True
 
-    def cancel(self, invitation: Invitation) -> bool:
+    def opened(self, invitation: Invitation) -> bool:
+        return False
+
+    def cancel(self, invitation: Invitation, reason: str) -> bool:
         self.good.discard(invitation.token)
         return False
 

@@ -168,19 +168,23 @@ def test_excluded_client_is_admitted_by_no_receiver(serve):
     assert ("excluded", who.client) in {each[:2] for each in served.audit}
 
 
-def test_invitation_is_opened_by_its_session_and_can_be_voided(serve):
+def test_voided_invitation_ends_its_session(serve):
     served = serve(2)
     invitations = [served.sessions.invite() for _ in range(2)]
     who = Identity(Ed25519PrivateKey.generate())
     session = served.session(who, invitations[0])
     served.event(Joined)
     assert [served.sessions.opened(each) for each in invitations] == [True, False]
-    assert [served.sessions.cancel(each) for each in invitations] == [True, False]
+    assert [served.sessions.cancel(each, "over") for each in invitations] == [True, False]
     late = served.session(Identity(Ed25519PrivateKey.generate()), invitations[1])
     while not late.ended:
         late.receive(0.05)
     assert "token" in late.ended
-    assert not session.ended
+    while not session.ended:
+        session.receive(0.05)
+    assert session.ended == "the session is ended: over"
+    served.event(Lost)
+    assert served.link.clients() == ()
 
 
 def files_of(pid: int) -> int:

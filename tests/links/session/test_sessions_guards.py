@@ -20,8 +20,8 @@ from fedgc.links.pieces import Source, offer_of, packed
 from fedgc.links.session import channel
 from fedgc.links.session.admission import Admission
 from fedgc.links.session.peer import Published
-from fedgc.links.session.sessions import SessionTable, Surroundings
-from fedgc.messages import WIRE_VERSION, Close, Failed, Joined, Lost, Offered, Refuse, Reveal, Work
+from fedgc.links.session.sessions import LEASE_SLACK_S, SessionTable, Surroundings
+from fedgc.messages import WIRE_VERSION, Close, Continue, Failed, Joined, Lost, Offered, Refuse, Reveal, Work
 
 NUMBERS, SERVER, NONCE = 1000, b"fingerprint", b"nonce"
 
@@ -358,3 +358,18 @@ def test_restarted_client_hears_of_no_work_before_it_joins() -> None:
     visitor.sessions.send(Close(client, 1, "synced", True))
     assert [type(each) for each in said(peer)] == [Close]
     assert not [each for each in visitor.events if isinstance(each, Lost)]
+
+
+def test_client_past_its_lease_gets_no_work_of_a_new_round() -> None:
+    visitor = Visitor()
+    visitor.admission.expect(b"one")
+    peer, welcome = visitor.sessions.admit(visitor.hello(b"one"), NONCE)
+    model = Source(packed(np.ones(NUMBERS, np.float32)))
+    visitor.sessions.publish(0, Published(offer_of(StreamId("model", 0), model), model))
+    visitor.sessions.send(Work(peer.client, 1, 0, 4, (0,), ((0, "a"),), 7, 60.0))
+    visitor.now += welcome.lease_s + RunConfig().grace_s + LEASE_SLACK_S + 1.0
+    visitor.sessions.send(Continue(peer.client, 1, 8, (0,), 60.0))
+    assert not visitor.events, "its round goes on"
+    visitor.sessions.send(Continue(peer.client, 2, 8, (0,), 60.0))
+    assert [type(event) for event in visitor.events] == [Lost]
+    assert peer.over == "the session is ended: it has not renewed its lease"
