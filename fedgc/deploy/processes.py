@@ -289,9 +289,12 @@ def client_health(state: Path, now: float) -> str:
     if beat is None or not beat.alive:
         return "the SuperNode and its executor answer; no session is open"
     turn_s = now - beat.at
-    if abs(turn_s) > STALE_S:  # or in the future: the clock was set back, and no heartbeat came since
-        apart = f"for {turn_s:.0f} s" if turn_s > 0 else f"since its clock was {-turn_s:.0f} s ahead"
-        raise EdgeFailed(f"the engine has not come round {apart}, needed {STALE_S:.0f}")
+    if turn_s > STALE_S:
+        raise EdgeFailed(f"the engine has not come round for {turn_s:.0f} s, needed {STALE_S:.0f}")
+    if turn_s < -STALE_S:  # the clock was set back, and no heartbeat came since
+        raise EdgeFailed(
+            f"the engine has not come round since its clock was {-turn_s:.0f} s ahead, needed {STALE_S:.0f}"
+        )
     ago_s = max(0.0, turn_s)
     return f"the engine came round {ago_s:.0f} s ago, {beat.chunks} chunks finished in this session"
 
