@@ -99,14 +99,15 @@ def test_history_rows_behind_plan_are_named(path: Path) -> None:
 
 
 def test_run_without_rounds_is_passed_over(path: Path) -> None:
-    tell("spring", [told_round(number, (0.5, 0.5)) for number in range(3, 10)], CLIENTS[:2])
+    table = RunConfig(task="digits", work="coded").table()
     with Store.open() as store:
-        early = [(f"before-{at}", 100.0 + at) for at in range(3)]
-        for run, now in [*early, ("summer", 5000.0)]:
-            store.write(Begun(now, run, RunConfig(task="digits", work="coded").table()))
-        for run, now in early:
+        for run, now in [(f"before-{at}", 100.0 + at) for at in range(3)]:
+            store.write(Begun(now, run, table))
             client = ClientRow(f"{now:.0f}" * 5, finished=4, counted=4, step_s=0.5)
             store.write(Appended(now, run, replace(told_round(1, ()), clients=(client,))))
+    tell("spring", [told_round(number, (0.5, 0.5)) for number in range(3, 10)], CLIENTS[:2])
+    with Store.open() as store:
+        store.write(Begun(5000.0, "summer", table))
     found = asked()
     assert found["source"].endswith("run spring of task digits")
     assert set(found["choice"]["loads"]) == {"north", "south"}

@@ -267,7 +267,7 @@ def test_clock_that_is_set_back_makes_no_claim_false(store, a_row, a_client, set
     assert [(pace.client.client, pace.implausible) for pace in store.paces()] == [("a", struck), ("b", 0)]
 
 
-def test_newest_run_began_last_whatever_clock_said(store):
+def test_newest_run_began_last_also_where_clock_was_set_back(store):
     begin(store, "r1", START + 5 * 3600)
     begin(store, "r2", START)
     assert store.run("latest").run == "r2"

@@ -57,7 +57,7 @@ def test_session_whose_message_is_answered_cannot_come_back(link, house, make_re
     assert "its token or ticket is not one of this run" in session.ended
 
 
-def test_client_that_has_ended_its_session_begins_the_next(link, house) -> None:
+def test_client_that_has_ended_its_session_begins_another(link, house) -> None:
     who = link.identity()
     (message,) = house.turn()
     for _ in range(2):
@@ -69,7 +69,7 @@ def test_client_that_has_ended_its_session_begins_the_next(link, house) -> None:
     assert session.ended == "the lease is over"
 
 
-def test_client_whose_node_is_gone_is_lost_after_a_while(link, house) -> None:
+def test_client_whose_node_is_gone_is_lost_after_minutes(link, house) -> None:
     (message,) = house.turn()
     session, client = opens(link, message)
     house.grid.nodes = []

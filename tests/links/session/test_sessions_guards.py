@@ -360,7 +360,7 @@ def test_restarted_client_hears_of_no_work_before_it_joins() -> None:
     assert not [each for each in visitor.events if isinstance(each, Lost)]
 
 
-def test_client_past_its_lease_gets_no_work_of_a_new_round() -> None:
+def test_client_past_its_lease_gets_no_work_of_new_round() -> None:
     visitor = Visitor()
     visitor.admission.expect(b"one")
     peer, welcome = visitor.sessions.admit(visitor.hello(b"one"), NONCE)
