@@ -100,7 +100,13 @@ def test_script_takes_part_by_few_changed_lines(name: str):
     assert len(re.findall(r"^-", diff, re.MULTILINE)) <= len(added)
 
 
-@pytest.mark.parametrize("name", sorted(DIFFS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plain.py",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in sorted(DIFFS.keys() - {"plain.py"})),
+    ],
+)
 def test_script_trains_alone_as_without_fedgc(name: str, tmp_path: Path):
     (tmp_path / name).write_text(before(name))
     assert not re.search(r"\bfed(gc)?\b", re.sub('""".*?"""', "", before(name)))
