@@ -125,18 +125,14 @@ class Fleet:
         self._clients = list[Client]()
 
     def __enter__(self) -> Self:
-        self.open()
+        self._listener.start()
+        self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def open(self) -> None:
-        """Start the server."""
-        self._listener.start()
-        self._thread.start()
 
     def close(self) -> None:
         """End the server and all clients."""

@@ -155,7 +155,7 @@ class Fedgc(Arm):
 
     def open(self) -> None:
         """Start the server."""
-        self._fleet.open()
+        self._fleet.__enter__()
 
     def start(self, slot: int) -> Stepping:  # noqa: ARG002  the clients are alike
         """Start a client."""
