@@ -37,7 +37,7 @@ class StepReports:
         }
         # A client trains to the target, or ahead of it as far as its work says, and no further
         self.most_steps: Final = max(roster.assignment.target, roster.assignment.most_steps)
-        # In rounds that the gate skipped, and that a resumed run does not know, it did more
+        # It may have done more in rounds that the gate skipped, which a resumed run does not know
         self.most_kept: Final = max(self.most_steps, roster.assignment.most_kept)
 
     def enter(self, w: int, event: Joined, steps: int, since: float, *, owes: bool = False) -> LocalState:
