@@ -334,6 +334,13 @@ OF_FEW_RUNS = (
 )  # they need many other settings
 
 
+def _make_work_fit(values: dict[str, Any]) -> None:
+    local = {"work": "local", "min_clients": 4096}
+    values |= local if values.keys() & {"placement", "codec", "aggregator"} else {}
+    if values.get("work") == "coded":
+        values |= {"gate": "every", "shared_momentum": "off"}
+
+
 def _make_validation_fit(values: dict[str, Any]) -> None:
     if values.get("best_patience") or values.get("best"):
         values |= {"best": "loss", "evaluate_every": 1, "client_app": "fedgc"}
@@ -353,8 +360,7 @@ def configs(draw: st.DrawFn) -> RunConfig:
         kinds += [NARROW.get(name, amounts)] if takes(name, float) else []
         kinds += [WORDS.get(name, st.text(max_size=10))] if takes(name, str) else []
         values[name] = draw(st.one_of(kinds))
-    local = {"work": "local", "min_clients": 4096}
-    values |= local if values.keys() & {"placement", "codec", "aggregator"} else {}
+    _make_work_fit(values)
     if values.get("script"):
         values |= {"work": "local", "client_app": "fedgc", "placement": "private", "inject_clients": 0.0}
         values |= {"gate": "every", "link": "session", "shared_momentum": "off"}

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedgc.codecs.model_change import ModelChange
 from fedgc.config import RunConfig
 from fedgc.config.receivers import receivers_of
+from fedgc.deploy.local_federation import free_port
 from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.links.identity import Identity
 from fedgc.links.session.server import Listener
@@ -248,8 +249,9 @@ def test_receivers_end_with_server_that_is_killed():
 
 
 def test_given_port_is_followed_by_those_of_others(serve):
-    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
-        port = taken.getsockname()[1]
+    port = following = free_port()
+    while following != port + 1:  # outside the ephemeral range, where any connection may have the next one
+        port, following = following, free_port()
     served = serve(2, bind=f"127.0.0.1:{port}", advertise=f"localhost:{port}")
     assert {served.sessions.invite().address for _ in range(2)} == {
         f"localhost:{port}",
