@@ -12,9 +12,8 @@ a round) have none either: an error there ends the run with its reason.
 
 import os
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from logging import Logger, getLogger
+from types import TracebackType
 from typing import Final
 
 from fedgc.errors import LONGEST_TEXT, FedgcError, Unexpected, words_of
@@ -24,8 +23,34 @@ LOG: Final[Logger] = getLogger("flwr.fedgc")
 COUNTS: Final[Counter[tuple[str, str]]] = Counter()  # by edge and kind of exception, in this process
 
 
-@contextmanager
-def guarded(edge: str, who: str = "", error: type[FedgcError] = Unexpected) -> Iterator[None]:
+class Guard:
+    """What `guarded` returns: a context manager, as a class, since one is entered for every message."""
+
+    __slots__ = ("_edge", "_error", "_who")
+
+    def __init__(self, edge: str, who: str, error: type[FedgcError]) -> None:
+        self._edge, self._who, self._error = edge, who, error
+
+    def __enter__(self) -> None:
+        """Enter the block."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, cause: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Count an unforeseen exception, and raise the guard's error in its place."""
+        if cause is None or isinstance(cause, FedgcError) or not isinstance(cause, Exception):
+            return
+        where = f"{self._edge} ({self._who})" if self._who else self._edge
+        COUNTS[self._edge, type(cause).__name__] += 1
+        text = f"{where}: saw {words_of(cause, LONGEST_TEXT)}"
+        if COUNTS[self._edge, type(cause).__name__] == 1:
+            debug = bool(os.environ.get(DEBUG))
+            hint = "" if debug else f"; {DEBUG}=1 shows the traceback"
+            LOG.warning("unexpected, the first of its kind: %s%s", text, hint, exc_info=debug)
+        raise self._error(text) from cause
+
+
+def guarded(edge: str, who: str = "", error: type[FedgcError] = Unexpected) -> Guard:
     """Raise `error` in place of any exception that is not one of fedgc; `who` names the peer or the file.
 
     >>> with guarded("a table", "times.csv"):
@@ -34,16 +59,4 @@ def guarded(edge: str, who: str = "", error: type[FedgcError] = Unexpected) -> I
         ...
     fedgc.errors.Unexpected: a table (times.csv): saw KeyError: 'seconds'
     """
-    try:
-        yield
-    except FedgcError:
-        raise
-    except Exception as cause:
-        where = f"{edge} ({who})" if who else edge
-        COUNTS[edge, type(cause).__name__] += 1
-        text = f"{where}: saw {words_of(cause, LONGEST_TEXT)}"
-        if COUNTS[edge, type(cause).__name__] == 1:
-            debug = bool(os.environ.get(DEBUG))
-            hint = "" if debug else f"; {DEBUG}=1 shows the traceback"
-            LOG.warning("unexpected, the first of its kind: %s%s", text, hint, exc_info=debug)
-        raise error(text) from cause
+    return Guard(edge, who, error)

@@ -38,9 +38,11 @@ from fedgc.messages import (
     Add,
     Announced,
     Close,
+    Closing,
     Codeword,
     Event,
     Failed,
+    Fetched,
     Joined,
     LinkEvent,
     Lost,
@@ -73,6 +75,7 @@ from fedgc.training.next_model import NextModel
 from fedgc.training.round_sum import RoundSum
 from fedgc.tuner import Tuner
 
+OF_CLIENTS: Final = frozenset({Joined, Lost, Closing, Fetched})  # of its data and hours, not of a round
 PRESENT_S: Final = 0.25  # between two live summaries,
 PRESENT_EACH_S: Final = 0.002  # and this for each client: a summary names all of them
 # Rounds that add nothing, or end the run: late updates stay in the sum
@@ -239,19 +242,24 @@ class Driver:
         if isinstance(event, ModelEvent):
             self._hear_of_model(event, link)
         elif not self._is_refused(event):
-            if warning := self._pins.handle(event, link.name):
-                self._warn_once(warning, self._run.number, warning)
-            for about, claims in self._claims.items():
-                if warning := claims.handle(event, link.name):
-                    self._warn_once(about, self._run.number, warning)
-            self._hours.handle(event, self._run.number)
-            self._live.handle(event)
+            if type(event) in OF_CLIENTS:
+                self._hear_of_client(event, link)
             self._run.goes_back = self._rollback.is_due
             outputs = self._run.handle(event)
             if isinstance(event, Joined):
                 self._name_idle(link)
             return outputs
         return ()
+
+    def _hear_of_client(self, event: Event, link: Link) -> None:
+        """Take in what a client says of its data and hours, and warn of what it claims."""
+        if warning := self._pins.handle(event, link.name):
+            self._warn_once(warning, self._run.number, warning)
+        for about, claims in self._claims.items():
+            if warning := claims.handle(event, link.name):
+                self._warn_once(about, self._run.number, warning)
+        self._hours.handle(event, self._run.number)
+        self._live.handle(event)
 
     def _name_idle(self, link: Link) -> None:
         """Say which clients cannot work, while the run waits for others in their place."""

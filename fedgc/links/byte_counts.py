@@ -6,8 +6,11 @@ lines of a packet and of its answer, count as control.
 
 import operator
 import threading
-from dataclasses import dataclass, fields
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+Kind = Literal["up_bytes", "down_bytes", "control_bytes", "upload_s", "download_s", "refused"]
 
 KEPT_ROUNDS: Final = 64  # rows of older rounds are dropped
 
@@ -28,12 +31,13 @@ class Amounts:
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """The amounts in the order of the fields."""
+        """The amounts in the order of `Kind`."""
         values: tuple[Any, ...] = _VALUES(self)
         return values
 
 
-_VALUES: Final = operator.attrgetter(*(each.name for each in fields(Amounts)))
+_VALUES: Final = operator.attrgetter(*get_args(Kind))
+_AT: Final[Mapping[Kind, int]] = {kind: at for at, kind in enumerate(get_args(Kind))}
 
 
 class Accounts:
@@ -42,21 +46,25 @@ class Accounts:
     def __init__(self) -> None:
         self.round = 0
         self._rounds: dict[int, list[Any]] = {}  # the values of amounts: many are added for each that is read
-        self._unsettled = list(_VALUES(Amounts()))
+        self._unsettled = _nothing()
         self._lock = threading.Lock()  # the driver calls `settle` while the link's thread adds
 
-    def add(self, amounts: Amounts, round_: int | None = None) -> None:
-        """Add `amounts` to a round, by default the current one."""
-        key = self.round if round_ is None else round_
+    def add(self, kind: Kind, amount: float, round_: int | None = None) -> None:
+        """Add to an amount of a round, by default the current one."""
+        key, at = self.round if round_ is None else round_, _AT[kind]
         with self._lock:
             sums = self._rounds.get(key)
             if sums is None:
-                sums = self._rounds[key] = list(_VALUES(Amounts()))
+                sums = self._rounds[key] = _nothing()
                 while len(self._rounds) > KEPT_ROUNDS:
                     del self._rounds[min(self._rounds)]
-            for at, value in enumerate(_VALUES(amounts)):
-                sums[at] += value
-                self._unsettled[at] += value
+            sums[at] += amount
+            self._unsettled[at] += amount
+
+    def take_over(self, amounts: Amounts) -> None:
+        """Add what another process has settled to the current round."""
+        for kind, amount in zip(_AT, amounts.values, strict=True):
+            self.add(kind, amount)
 
     def of(self, round_: int) -> Amounts:
         """Return the amounts of a round."""
@@ -66,5 +74,9 @@ class Accounts:
     def settle(self) -> Amounts:
         """Return the amounts since the last call."""
         with self._lock:
-            settled, self._unsettled = self._unsettled, list(_VALUES(Amounts()))
+            settled, self._unsettled = self._unsettled, _nothing()
         return Amounts(*settled)
+
+
+def _nothing() -> list[Any]:
+    return list(_VALUES(Amounts()))

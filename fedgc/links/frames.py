@@ -12,7 +12,7 @@ client cannot speak for another. `decode` raises BadMessage, and no other error,
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from fedgc.errors import BadMessage
 from fedgc.links import typed_json as typed
@@ -235,8 +235,7 @@ FROM_SERVER: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Numbered:
+class Numbered(NamedTuple):
     """A line and its sequence (0: not kept)."""
 
     sequence: int

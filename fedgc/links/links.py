@@ -113,20 +113,21 @@ class Links:
     def _hear(self, link: str, event: LinkEvent) -> None:
         client: Final = getattr(event, "client", "")
         with self._lock:
-            if isinstance(event, Announced | Joined):
-                self._came(link, event)
-            elif self._owners.get(client) != link:  # the client has moved to another link
-                if isinstance(event, Codeword):
-                    self._links[link].forget(client, event.round, event.attempt)
-                return
-            elif isinstance(event, Lost):
-                self._present.discard(client)
-            elif isinstance(event, Failed):  # logged, kept and shown
-                event = replace(event, reason=printable(event.reason, LONGEST_REASON))
-            elif isinstance(event, Scored):
-                event = replace(event, problem=printable(event.problem, LONGEST_REASON))
-            elif isinstance(event, Codeword):
-                self._lying[client, event.round, event.attempt] = link
+            match event:
+                case Announced() | Joined():
+                    self._came(link, event)
+                case _ if self._owners.get(client) != link:  # the client has moved to another link
+                    if isinstance(event, Codeword):
+                        self._links[link].forget(client, event.round, event.attempt)
+                    return
+                case Codeword():
+                    self._lying[client, event.round, event.attempt] = link
+                case Lost():
+                    self._present.discard(client)
+                case Failed():  # logged, kept and shown
+                    event = replace(event, reason=printable(event.reason, LONGEST_REASON))
+                case Scored():
+                    event = replace(event, problem=printable(event.problem, LONGEST_REASON))
             self._emit(event)
 
     def _came(self, link: str, event: Announced | Joined) -> None:

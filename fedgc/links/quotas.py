@@ -12,7 +12,7 @@ with rounds of 66 ms, 150 lines and 5.5 kB a second; coded work with 64 or 1000 
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from fedgc.errors import NotAdmitted
 
@@ -54,8 +54,7 @@ class Bucket:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(NamedTuple):
     """What a client made the server do at once."""
 
     lines: int = 0
@@ -78,34 +77,30 @@ class _Account:
     """The buckets of one client."""
 
     def __init__(self, lines_per_s: float, bytes_per_s: float) -> None:
-        self._limits = (
-            _limit(lambda spent: spent.lines, lines_per_s, BURST_S * lines_per_s, "lines"),
-            _limit(
-                lambda spent: spent.size_bytes,
-                bytes_per_s,
-                max(LEAST_BURST_BYTES, BURST_S * bytes_per_s),
-                "bytes of lines",
-            ),
-            _limit(lambda spent: spent.joins, JOINS_PER_S, MOST_JOINS, "joins"),
-            _limit(lambda spent: spent.refusals, REFUSALS_PER_S, MOST_REFUSALS, "messages to refuse"),
-        )
+        burst_bytes = max(LEAST_BURST_BYTES, BURST_S * bytes_per_s)
+        self._lines = _limit(lines_per_s, BURST_S * lines_per_s, "lines")
+        self._bytes = _limit(bytes_per_s, burst_bytes, "bytes of lines")
+        self._joins = _limit(JOINS_PER_S, MOST_JOINS, "joins")
+        self._refusals = _limit(REFUSALS_PER_S, MOST_REFUSALS, "messages to refuse")
 
     def spend(self, spent: Spent, now: float) -> str:
         """Return the limit that this exceeds, or an empty string."""
         if spent.chunks > MOST_CHUNKS:
             return f"it announced {spent.chunks} chunks, needed at most {MOST_CHUNKS}"
-        for amount_of, bucket, needed in self._limits:
-            amount = amount_of(spent)
+        for amount, (bucket, needed) in (
+            (spent.lines, self._lines),
+            (spent.size_bytes, self._bytes),
+            (spent.joins, self._joins),
+            (spent.refusals, self._refusals),
+        ):
             if amount and not bucket.take(amount, now):
                 return needed
         return ""
 
 
-def _limit(
-    amount_of: Callable[[Spent], int], per_s: float, burst: float, what: str
-) -> tuple[Callable[[Spent], int], Bucket, str]:
+def _limit(per_s: float, burst: float, what: str) -> tuple[Bucket, str]:
     rate = f"{per_s:g} {what} a second" if per_s >= 1 else f"{60 * per_s:g} {what} a minute"
-    return amount_of, Bucket(per_s, burst), f"it sent more than {rate}, and more than {burst:g} at once"
+    return Bucket(per_s, burst), f"it sent more than {rate}, and more than {burst:g} at once"
 
 
 def _ignored(client: str, pause: Pause) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, NoReturn, Union, get_args, get_origin, g
 from fedgc.errors import BadMessage
 
 Read = Callable[[Any], Any]
+_PLAIN: Final = frozenset({str, int, float, bool, type(None)})  # what JSON has itself
 SHOWN: Final = 16  # characters of a text that an error message may repeat
 
 
@@ -38,28 +39,32 @@ def loads(data: bytes) -> Any:  # noqa: ANN401  any JSON value
 def write(value: Any, stamped: frozenset[str] = frozenset()) -> list[Any]:  # noqa: ANN401  any dataclass
     """Return the fields of a dataclass as plain lists, numbers and strings."""
     kind: Any = type(value)
-    return [_plain(getattr(value, name)) for name in _names(kind) if name not in stamped]
+    values = [getattr(value, name) for name in _written(kind, stamped)]
+    return [each if type(each) in _PLAIN else _plain(each) for each in values]
 
 
 def read(kind: Any, values: object, stamps: dict[str, Any]) -> Any:  # noqa: ANN401  a value of `kind`
     """Return the `kind` that `write` turned into `values`; `stamps` holds the fields that did not travel."""
-    wanted = _fields(kind, frozenset(stamps))
-    if not isinstance(values, list) or len(values) != len(wanted):
+    wanted, count = _fields(kind, tuple(stamps))
+    if not isinstance(values, list) or len(values) != count:
         seen = len(values) if isinstance(values, list) else type(values).__name__  # it may hold a secret
-        raise BadMessage(f"{kind.__name__}: needed a list of {len(wanted)} fields, saw {seen}")
-    given = {name: reader(value) for (name, reader), value in zip(wanted, values, strict=True)}
-    return kind(**given, **{name: stamps[name] for name in _names(kind) if name in stamps})
+        raise BadMessage(f"{kind.__name__}: needed a list of {count} fields, saw {seen}")
+    given = iter(values)
+    return kind(*[reader(next(given)) if reader else stamps[name] for name, reader in wanted])
 
 
 @cache
-def _names(kind: Any) -> tuple[str, ...]:  # noqa: ANN401  a dataclass
-    return tuple(each.name for each in fields(kind))
+def _written(kind: Any, stamped: frozenset[str]) -> tuple[str, ...]:  # noqa: ANN401  a dataclass
+    return tuple(each.name for each in fields(kind) if each.name not in stamped)
 
 
 @cache
-def _fields(kind: type, stamped: frozenset[str]) -> tuple[tuple[str, Read], ...]:
+def _fields(kind: type, stamped: tuple[str, ...]) -> tuple[tuple[tuple[str, Read | None], ...], int]:
+    """Return the fields in order, each with its reader or, if it is stamped, None; and how many travel."""
     hints = get_type_hints(kind)
-    return tuple((each.name, _reader(hints[each.name])) for each in fields(kind) if each.name not in stamped)
+    names = [each.name for each in fields(kind)]
+    readers = [None if name in stamped else _reader(hints[name]) for name in names]
+    return tuple(zip(names, readers, strict=True)), len(readers) - readers.count(None)
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401  JSON's own types out

@@ -31,19 +31,20 @@ class Departures:
         >>> departures.ignores(Leaving(0.0, "a", 9.0), ("a", "b"))
         False
         """
-        if isinstance(event, Closing):
-            self.closes[event.client] = event.now + event.closes_s
-            return True
-        if isinstance(event, Joined | Lost):
-            self.leaving.pop(event.client, None)
-        if isinstance(event, Lost):
-            self.closes.pop(event.client, None)
-        if not isinstance(event, Leaving):
-            return False
-        left_s = self.leaving.get(event.client, math.inf) - event.now
-        if event.client not in present or event.grace_s >= left_s * SHORTER:
-            return True
-        self.leaving[event.client] = event.now + event.grace_s
+        match event:
+            case Closing():
+                self.closes[event.client] = event.now + event.closes_s
+                return True
+            case Joined():
+                self.leaving.pop(event.client, None)
+            case Lost():
+                self.leaving.pop(event.client, None)
+                self.closes.pop(event.client, None)
+            case Leaving():
+                left_s = self.leaving.get(event.client, math.inf) - event.now
+                if event.client not in present or event.grace_s >= left_s * SHORTER:
+                    return True
+                self.leaving[event.client] = event.now + event.grace_s
         return False
 
     def closed(self, at: float, *, forced: bool) -> None:

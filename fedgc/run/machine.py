@@ -139,11 +139,13 @@ class Run:
 
         Such a claim would distort a deadline.
         """
-        if not isinstance(event, Progress | Report):
-            return event
-        since = self._late.since(event.client)
-        longest_s = max(0.0, event.now - (self._model_since if since is None else since))
-        return event if event.seconds <= longest_s else replace(event, seconds=longest_s)
+        match event:
+            case Progress() | Report():
+                since = self._late.since(event.client)
+                longest_s = max(0.0, event.now - (self._model_since if since is None else since))
+                return event if event.seconds <= longest_s else replace(event, seconds=longest_s)
+            case _:
+                return event
 
     def _dispatched(self, event: Event) -> Sequence[Output]:
         """Return what follows for the run, or for its present round."""
@@ -151,12 +153,13 @@ class Run:
         current = self.round
         if self.finished:
             return outputs
-        if isinstance(event, StepsGranted | UpdateDue):
-            outputs += self._commanded(self._site or SiteSteps(), event)
-        elif current is None:
-            outputs += self._gather(event)
-        elif type(event) not in NOT_OF_ROUNDS:
-            outputs += self._in_round(current, current.handle(event), event.now)
+        match event:
+            case StepsGranted() | UpdateDue():
+                outputs += self._commanded(self._site or SiteSteps(), event)
+            case _ if current is None:
+                outputs += self._gather(event)
+            case _ if type(event) not in NOT_OF_ROUNDS:
+                outputs += self._in_round(current, current.handle(event), event.now)
         return outputs
 
     def _entered(self, event: Event) -> list[Output]:

@@ -272,7 +272,9 @@ class MessageServer:
     def _count_sent(self, outbox: Outbox, packet: Packet) -> None:
         down = 0 if packet.model is None else packet.model[1].nbytes
         control = sum(len(wire.encode(command)) for command in packet.commands)
-        self._account(outbox.client).add(Amounts(down_bytes=down, control_bytes=control))
+        account = self._account(outbox.client)
+        account.add("down_bytes", down)
+        account.add("control_bytes", control)
 
     # ---- reading
 
@@ -282,14 +284,15 @@ class MessageServer:
         joined = outbox.joined_in(answer)
         joins = [len(line.holds) for line in answer.lines if isinstance(line, Joined)]
         spent = Spent(len(answer.lines), answer.control_bytes, len(joins), max(joins, default=0))
-        if told := self._around.spend(answer.client, printable(answer.name, LONGEST_NAME), spent):
+        if told := self._around.spend(answer.client, lambda _: printable(answer.name, LONGEST_NAME), spent):
             raise NotAdmitted(told)
         outbox.pause_s = FIRST_PAUSE_S
         outbox.again = now + AGAIN_S
         outbox.cache = {line.version: line.digest for line in answer.lines if isinstance(line, Shelved)}
         self._names[answer.client] = printable(answer.name, LONGEST_NAME)
-        came = Amounts(up_bytes=answer.up_bytes, control_bytes=answer.control_bytes)
-        self._account(answer.client).add(came)
+        account = self._account(answer.client)
+        account.add("up_bytes", answer.up_bytes)
+        account.add("control_bytes", answer.control_bytes)
         if not outbox.client and joined is not None:
             self._announce(answer)
             self._around.audit("joined", answer.client, f"over messages, with key {answer.key.hex()}")
@@ -352,7 +355,7 @@ class MessageServer:
                     reason = str(error)[:LONGEST_REASON]
                     self._emit(Failed(self._around.clock(), outbox.client, ask.round, reason))
         outbox.owed = ()
-        if told := self._around.spend(answer.client, self.name(answer.client), Spent(refusals=refused)):
+        if told := self._around.spend(answer.client, self.name, Spent(refusals=refused)):
             raise NotAdmitted(told)
 
     def _receive(self, outbox: Outbox, answer: Answer, offer: Offer | None, stream: StreamId) -> None:
@@ -370,7 +373,7 @@ class MessageServer:
     def _refuse(self, outbox: Outbox, error: Refused) -> None:
         self.refusals.count(error, outbox.client)
         if outbox.client:
-            self._account(outbox.client).add(Amounts(refused=1))
+            self._account(outbox.client).add("refused", 1)
 
     def _failed(self, outbox: Outbox) -> None:
         self._lose(outbox)

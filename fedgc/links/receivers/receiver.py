@@ -243,7 +243,7 @@ class Receiver:
 
     def _add(self, amounts: Mapping[str, tuple[Any, ...]]) -> None:
         for client, values in amounts.items():
-            self._accounts.setdefault(client, Accounts()).add(Amounts(*values))
+            self._accounts.setdefault(client, Accounts()).take_over(Amounts(*values))
 
     def _excluded(self, client: str, pause: Pause) -> None:
         self._around.quotas.note(client, pause)

@@ -22,7 +22,7 @@ from fedgc.guards import guarded
 from fedgc.large_vectors import Readable, Scratch
 from fedgc.links import frames as wire
 from fedgc.links import identity
-from fedgc.links.byte_counts import Accounts, Amounts
+from fedgc.links.byte_counts import Accounts
 from fedgc.links.frames import (
     Ack,
     Bye,
@@ -83,7 +83,7 @@ class Session:
         self._credential = invitation.token
         self._models = ArrivedModels(terms.changes, terms.scratch)
         self._models.numbers = terms.numbers
-        self._flow = Flow(terms.piece_bytes, Accounts(), lambda count: Amounts(up_bytes=count))
+        self._flow = Flow(terms.piece_bytes, Accounts(), "up_bytes")
         self._changed = threading.Condition()
         self._inbox: deque[ToClient] = deque()
         self._closed = -1  # the last round whose codewords are no longer wanted
@@ -293,7 +293,7 @@ class Session:
             if isinstance(value, Piece):
                 self._piece(value, len(frame))
             else:
-                self._flow.accounts.add(Amounts(control_bytes=len(frame)))
+                self._flow.accounts.add("control_bytes", len(frame))
                 if value.sequence == 0 or self._flow.channel.accept(value.sequence):
                     self._line(stream, value)
             self._changed.notify_all()
@@ -363,7 +363,7 @@ class Session:
             self.end(str(error))
 
     def _piece(self, piece: Piece, size: int) -> None:
-        self._flow.accounts.add(Amounts(down_bytes=size))
+        self._flow.accounts.add("down_bytes", size)
         try:
             incoming = self._flow.take(piece)
             if incoming is not None and incoming.whole:

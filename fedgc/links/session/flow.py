@@ -11,12 +11,10 @@ from collections.abc import Callable
 from typing import Final
 
 from fedgc.links import frames as wire
-from fedgc.links.byte_counts import Accounts, Amounts
+from fedgc.links.byte_counts import Accounts, Kind
 from fedgc.links.frames import Ack, Offer, Parts, Piece, Ping, Position, StreamId
 from fedgc.links.pieces import Incoming, Outgoing, Source
 from fedgc.links.session.channel import Channel
-
-Count = Callable[[int], Amounts]
 
 UNHEARD: Final = 16  # received lines that need not be acknowledged before the next ping
 
@@ -24,8 +22,8 @@ UNHEARD: Final = 16  # received lines that need not be acknowledged before the n
 class Flow:
     """What one end has to send and is receiving; it outlives the streams that carry it."""
 
-    def __init__(self, piece_bytes: int, accounts: Accounts, sent: Count) -> None:
-        """`sent` makes the amounts of so many sent bytes of a vector."""
+    def __init__(self, piece_bytes: int, accounts: Accounts, sent: Kind) -> None:
+        """`sent` is the amount that sent bytes of a vector count as."""
         self.channel: Final = Channel()
         self.accounts: Final = accounts
         self.incoming: Final[dict[StreamId, Incoming]] = {}
@@ -112,7 +110,7 @@ class Flow:
             frame = wire.encode(Ping())
         if frame is not None:
             self._pings = False
-            self.accounts.add(Amounts(control_bytes=len(frame)))
+            self.accounts.add("control_bytes", len(frame))
             return (frame,)
         return self._next_piece(room)
 
@@ -122,7 +120,7 @@ class Flow:
                 continue
             if piece := outgoing.next_piece():
                 frame = wire.encode_piece(piece)
-                self.accounts.add(self._sent(wire.size_of(frame)))
+                self.accounts.add(self._sent, wire.size_of(frame))
                 return frame
         return None
 

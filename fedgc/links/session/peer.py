@@ -11,7 +11,6 @@ from typing import Final
 
 from fedgc.errors import BadMessage, BadVector
 from fedgc.large_vectors import Scratch
-from fedgc.links.byte_counts import Amounts
 from fedgc.links.frames import CHECKSUM_BYTES, Ack, Grant, Offer, StreamId, Unwanted
 from fedgc.links.pieces import Form, Incoming, Numbers, Source, check_offer
 from fedgc.links.session.flow import Flow
@@ -150,7 +149,7 @@ class Peer:
 
     def refuse(self, round_: int, reason: str) -> None:
         """Tell the client what was left out, and count it."""
-        self.flow.accounts.add(Amounts(refused=1), round_)
+        self.flow.accounts.add("refused", 1, round_)
         self.flow.channel.send(Refuse(self.client, round_, reason))
         self.wake()
 

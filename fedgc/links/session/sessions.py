@@ -18,7 +18,7 @@ from fedgc.fragments import buffers_in, fragment_of, numbers_of
 from fedgc.guards import guarded
 from fedgc.large_vectors import Scratch
 from fedgc.links import frames as wire
-from fedgc.links.byte_counts import Accounts, Amounts
+from fedgc.links.byte_counts import Accounts
 from fedgc.links.frames import Ack, Bye, Heard, Hello, Offer, Piece, Ping, Welcome
 from fedgc.links.log import LONGEST_NAME
 from fedgc.links.quotas import Quotas, Spent
@@ -79,10 +79,10 @@ class Surroundings:
         self.log.warning("client %s is %s", _called(client, name), printable(text))
         return text
 
-    def spend(self, client: str, name: str, spent: Spent) -> str:
+    def spend(self, client: str, name: Callable[[str], str], spent: Spent) -> str:
         """Exclude a client that is now beyond a limit; return what it is told, or an empty string."""
         reason = self.quotas.spend(client, spent, self.clock())
-        return self.exclude(client, name, reason) if reason else ""
+        return self.exclude(client, name(client), reason) if reason else ""
 
 
 class SessionTable:
@@ -197,9 +197,7 @@ class SessionTable:
         before = self.peers.get(client)
         if before is not None:  # its process was started again: what it still has is in its `Joined`
             self._drop(before)
-        flow = Flow(
-            self._config.piece_kb * 1024, self.accounts(client), lambda count: Amounts(down_bytes=count)
-        )
+        flow = Flow(self._config.piece_kb * 1024, self.accounts(client), "down_bytes")
         peer = Peer(client, self._around.entropy(32), self._numbers_asked, flow, self._around.scratch)
         peer.knows_work = before is None
         self.peers[client] = peer
@@ -279,7 +277,7 @@ class SessionTable:
 
     def _exceeds(self, peer: Peer, spent: Spent) -> bool:
         """Whether a client is now beyond a limit; then it is excluded."""
-        peer.over = self._around.spend(peer.client, self.name(peer.client), spent)
+        peer.over = self._around.spend(peer.client, self.name, spent)
         if peer.over:
             self.lose(peer)
         return bool(peer.over)
@@ -322,7 +320,7 @@ class SessionTable:
         if isinstance(value, Piece):
             self._piece(peer, value, len(frame))
         else:
-            peer.flow.accounts.add(Amounts(control_bytes=len(frame)))
+            peer.flow.accounts.add("control_bytes", len(frame))
             if value.sequence == 0 or peer.flow.channel.accept(value.sequence):
                 peer.confirmed = peer.confirmed or value.sequence > 0
                 self._line(peer, value.value)
@@ -354,13 +352,13 @@ class SessionTable:
     def _loaded(self, peer: Peer, ack: Ack) -> None:
         now = self._around.clock()
         seconds = now - peer.model_since
-        peer.flow.accounts.add(Amounts(download_s=seconds))
+        peer.flow.accounts.add("download_s", seconds)
         size = peer.loaded(ack.stream)  # the client may claim any size
         self._emit(Loaded(now, peer.client, ack.stream.number, seconds, size))
 
     def _piece(self, peer: Peer, piece: Piece, size: int) -> None:
         round_ = piece.stream.number
-        peer.flow.accounts.add(Amounts(up_bytes=size), round_)
+        peer.flow.accounts.add("up_bytes", size, round_)
         before = peer.flow.received(piece.stream)
         try:
             incoming = peer.flow.take(piece)

@@ -31,6 +31,7 @@ WAITING: Final = 1024  # connections that the system accepts before the listener
 ACCEPTED: Final = 64  # connections at once: those that are open have their turn in between
 PAUSE_S: Final = 1.0  # where the process may open no more files
 TURN_BYTES: Final = 2**20  # that are written to one connection before others have their turn
+CONNECTION: Final = guarded("a session's connection")
 NO_HELLO: Final = "no hello in time"
 EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -185,7 +186,7 @@ class _Stream:
 
     def _readable(self) -> None:
         try:
-            with guarded("a session's connection"):
+            with CONNECTION:
                 self._take()
         except FedgcError as error:
             self._refuse(error)
@@ -255,7 +256,7 @@ class _Stream:
         if self._has_ended:
             return
         try:
-            with guarded("a session's connection"):
+            with CONNECTION:
                 self._write()
         except FedgcError as error:  # what it should send cannot be read: its client tries again
             self._sessions.refusals.count(error)

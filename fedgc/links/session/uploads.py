@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from fedgc.errors import BadMessage, BadVector, EdgeFailed
-from fedgc.links.byte_counts import Amounts
 from fedgc.links.frames import Offer, StreamId
 from fedgc.links.pieces import Incoming, Numbers
 from fedgc.links.session.peer import Peer
@@ -94,7 +93,7 @@ class Uploads:
             return
         self._ready[stub], norm = peer.finished(stream)
         seconds = now - self._ended(stub, now)
-        peer.flow.accounts.add(Amounts(upload_s=seconds), stream.number)
+        peer.flow.accounts.add("upload_s", seconds, stream.number)
         codeword = Codeword(
             now, peer.client, stream.number, stream.attempt, seconds, incoming.size_bytes, norm
         )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedgc.links import frames as wire
-from fedgc.links.byte_counts import Accounts, Amounts
+from fedgc.links.byte_counts import Accounts
 from fedgc.links.frames import Ack, Bye, Heard, Piece, StreamId
 from fedgc.links.pieces import Source, offer_of, packed
 from fedgc.links.session.flow import UNHEARD, Flow
@@ -14,7 +14,7 @@ PIECE = 40
 
 
 def resting() -> Flow:
-    flow = Flow(PIECE, Accounts(), lambda count: Amounts(up_bytes=count))
+    flow = Flow(PIECE, Accounts(), "up_bytes")
     flow.announce(offer_of(STREAM, Source(VECTOR)), Source(VECTOR), at_once=False)
     return flow
 
@@ -49,7 +49,7 @@ def test_second_grant_repeats_nothing_and_allows_late_ack() -> None:
 
 
 def test_lines_and_short_vector_travel_in_one_message() -> None:
-    flow = Flow(PIECE, Accounts(), lambda count: Amounts(up_bytes=count))
+    flow = Flow(PIECE, Accounts(), "up_bytes")
     flow.announce(offer_of(STREAM, Source(VECTOR)), Source(VECTOR), at_once=True)
     flow.channel.send(Bye("later"))
     message = flow.next_message()
@@ -63,7 +63,7 @@ def test_lines_and_short_vector_travel_in_one_message() -> None:
 
 def test_line_does_not_wait_behind_long_piece() -> None:
     vector = packed(np.zeros(wire.BATCH_BYTES // 2))
-    flow = Flow(vector.nbytes, Accounts(), lambda count: Amounts(up_bytes=count))
+    flow = Flow(vector.nbytes, Accounts(), "up_bytes")
     flow.announce(offer_of(STREAM, Source(vector)), Source(vector), at_once=True)
     for kind in (b"L", b"P"):
         message = flow.next_message()
@@ -72,7 +72,7 @@ def test_line_does_not_wait_behind_long_piece() -> None:
 
 
 def test_lines_are_acknowledged_at_ping_or_in_numbers() -> None:
-    flow = Flow(PIECE, Accounts(), lambda count: Amounts(up_bytes=count))
+    flow = Flow(PIECE, Accounts(), "up_bytes")
     flow.channel.accept(1)
     assert flow.next_message() is None
     flow.ping()
