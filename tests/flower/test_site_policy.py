@@ -191,8 +191,11 @@ def test_figures_and_losses_that_must_not_leave_are_removed(site: Path):
     assert policy.filtered(Progress(0.0, "x", 1, 0, 4, 0.5, 99, 1.0, 0.7)).loss == 0.0
     whats = [(each["what"], each["figures"]) for each in logged(site)]
     assert whats == [("withheld", []), ("figures", ["accuracy"]), ("figures", ["accuracy"]), ("withheld", [])]
-    allowed = policy_of(site, '[metrics]\nnames = ["loss"]\n')
-    assert allowed.filtered(Report(0.0, "x", 1, 2, 99, 0.5, 1.0, 0.7)).loss == 0.7
+    report = Report(0.0, "x", 1, 2, 99, 0.5, 1.0, 0.7)
+    for group, loss in ((32, 0.7), (33, 0.0)):  # samples of a batch
+        allowed = policy_of(site, f'[metrics]\nnames = ["loss"]\nsmallest-group = {group}\n')
+        assert allowed.filtered(report).loss == loss
+    assert request_of(RunConfig(script="train.py"), RUN, None).batch_samples == 0
 
 
 def test_hours_end_like_request_to_leave(site: Path):

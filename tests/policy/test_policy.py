@@ -20,6 +20,7 @@ from fedgc.policy import (
     digests,
     explained,
     figures_that_leave,
+    loss_leaves,
     read_policy,
 )
 from fedgc.policy.digests import STATEMENT, app_digest, files_in_bundle, script_digest, task_digest
@@ -220,6 +221,20 @@ def test_figures_of_small_groups_and_other_names_stay(site: Path):
     assert (kept, refusal.rule) == ((), "metrics.smallest-group")
     (refusal,) = check(policy, Request("ward", "digits", weighs_loss=True), Totals(), NIGHT)
     assert refusal.rule == "metrics.names"
+
+
+def test_loss_of_small_batches_stays(site: Path):
+    """The mean over several steps tells each of them to a server that asks after every step."""
+    site.write_text("[metrics]\nsmallest-group = 20\n")
+    policy, request = read_policy(site), Request("ward", "digits", weighs_loss=True, batch_samples=20)
+    assert (loss_leaves(policy, request, 1000), loss_leaves(policy, request, 19)) == (True, False)
+    assert check(policy, request, Totals(), NIGHT) == ()
+    for batch, seen in ((19, "19 samples"), (0, "an unknown number of samples")):
+        small = replace(request, batch_samples=batch)
+        assert not loss_leaves(policy, small, 1000)
+        (refusal,) = check(policy, small, Totals(), NIGHT)
+        assert refusal.rule == "metrics.smallest-group"
+        assert f"needs the loss of each client, over batches of {seen}, needed" in refusal.text
 
 
 def test_explanation_names_each_rule_with_its_line(site: Path):
