@@ -6,7 +6,6 @@ and waits for more of them otherwise. A round counts for the steps of the client
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -44,11 +43,11 @@ class SiteSteps:
         """Return the steps of the next round: so many, or what is left."""
         return min(steps, self.left)
 
-    def count(self, over: Round, losses: Sequence[float]) -> None:
+    def count(self, over: Round, loss: float | None) -> None:
         """Count the steps of a round that has made a new model."""
         counted = over.result.counted.values() if over.result and over.plan.work == "local" else ()
         self.done += min(over.assignment.target, max(counted, default=over.assignment.target))
-        self.loss = sum(losses) / max(1, len(losses))
+        self.loss = loss or 0.0
 
     def text(self) -> str:
         """Return what a checkpoint keeps."""
