@@ -119,7 +119,7 @@ def test_simulation_names_refusals_of_run(site: Path, tmp_path: Path, monkeypatc
     assert "nothing would have been refused" in fedgc("policy", "simulate", "--policy", site).stdout
 
 
-def test_simulation_does_not_know_what_records_spent(
+def test_simulation_does_not_know_privacy_spent_on_records(
     site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("FEDGC_DB", str(tmp_path / "fedgc.db"))
