@@ -5,6 +5,7 @@ import zipfile
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -295,13 +296,35 @@ def test_hours_follow_change_of_clock():
 
 
 def test_windows_stay_in_order_where_clock_is_set_forward():
-    """On 29 March 2026 the clocks of Berlin go from 02:00 to 03:00, so 02:30 is after 03:00."""
+    """On 29 March 2026 the clocks of Berlin go from 02:00 to 03:00, so 02:30 is 03:00."""
     hours = Hours.of("Europe/Berlin", ["20:00-02:30", "02:45-02:50", "03:00-06:00", "07:30-08:00"])
     for day in range(16, 32):
         now = datetime(2026, 3, day, 0, 50, tzinfo=UTC).timestamp()
         Closing(0.0, "north", hours.closes_s(now), hours.week(now))  # which refuses another order
     night = datetime(2026, 3, 29, 0, 50, tzinfo=UTC).timestamp()
     assert hours.closes_s(night) == 3 * 3600 + 600, "until 06:00"
+
+
+@pytest.mark.parametrize("window", ["20:00-02:30", "02:30-06:00", "00:30-01:45"])
+@pytest.mark.parametrize(
+    ("zone", "day"),
+    [
+        ("Europe/Berlin", "2026-03-28"), ("Europe/Berlin", "2026-10-24"), ("America/Havana", "2026-10-31"),
+    ],
+)  # fmt: skip
+def test_window_is_closed_where_clock_shows_other_hours(zone: str, day: str, window: str):
+    """Clocks are set forward or back in the night after this day."""
+    hours, clock, (begin, end) = Hours.of(zone, [window]), ZoneInfo(zone), window.split("-")
+    evening = datetime.fromisoformat(f"{day}T22:00").replace(tzinfo=clock).timestamp()
+    seen = [0, 0]
+    for now in (evening + 900 * quarter for quarter in range(9 * 4)):
+        shown = f"{datetime.fromtimestamp(now, clock):%H:%M}"
+        within = begin <= shown < end if begin < end else not end <= shown < begin
+        is_open = hours.closes_s(now) > 0
+        assert within or not is_open, shown
+        seen[is_open] += 1
+        assert is_open or hours.closes_s(now + hours.opens_s(now)) > 0
+    assert min(seen) >= 4
 
 
 @pytest.mark.parametrize("name", ["client/__pycache__/app.cpython-311.pyc", "client/app.pyc"])
