@@ -100,6 +100,7 @@ FILES = {  # what is replaced, by what, and the rule that the error names
     "25 hours": ("20:00-06:00", "20:00-25:00", "line 22 (hours.open)"),
     "unknown day": ("Mon-Fri", "Mon-Fry", "line 22 (hours.open)"),
     "whole GPU and more": ("share = 0.5", "share = 1.5", "line 25 (gpu.share)"),
+    "log of no name": ("[gpu]", '[audit]\nlog = "a\\u0000b"\n[gpu]', "line 25 (audit.log)"),
     "figures of masked runs": ("[gpu]", '[metrics]\nnames = ["accuracy"]\n[gpu]', "line 25 (metrics.names)"),
     "not TOML": ("[gpu]", "[gpu", "cannot be read"),
 }  # fmt: skip
