@@ -133,7 +133,7 @@ def verify(store: StoreUrl, site: Annotated[str, typer.Option(help="The site's p
     for fault in faults:
         sys.stdout.write(f"{fault}\n")
     if faults:
-        raise EdgeFailed(f"chunk store {store}: {len(faults)} faults in {len(manifest.chunks)} chunks")
+        raise EdgeFailed(f"chunk store {opened.url}: {len(faults)} faults in {len(manifest.chunks)} chunks")
     sys.stdout.write(f"{len(manifest.chunks)} chunks as site {manifest.site} signed them\n")
 
 
