@@ -27,7 +27,7 @@ class SiteSteps:
     done: int = 0  # local steps of the site's model since then
     limit: int = 0  # up to which it is to be trained
     ready: bool = False  # the site's fleet has gathered
-    loss: float = 0.0  # of the last round
+    loss: float | None = None  # of the last round; None: its clients tell none
 
     @property
     def left(self) -> int:
@@ -47,7 +47,7 @@ class SiteSteps:
         """Count the steps of a round that has made a new model."""
         counted = over.result.counted.values() if over.result and over.plan.work == "local" else ()
         self.done += min(over.assignment.target, max(counted, default=over.assignment.target))
-        self.loss = loss or 0.0
+        self.loss = loss
 
     def text(self) -> str:
         """Return what a checkpoint keeps."""
