@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -133,7 +133,7 @@ def verify(store: StoreUrl, site: Annotated[str, typer.Option(help="The site's p
     for fault in faults:
         sys.stdout.write(f"{fault}\n")
     if faults:
-        raise EdgeFailed(f"chunk store {store}: {len(faults)} faults in {len(manifest.chunks)} chunks")
+        raise EdgeFailed(f"chunk store {opened.url}: {len(faults)} faults in {len(manifest.chunks)} chunks")
     sys.stdout.write(f"{len(manifest.chunks)} chunks as site {manifest.site} signed them\n")
 
 
@@ -151,24 +151,44 @@ def remove(
     """
     from fedgc import datastore
 
-    runs, why = _runs()
+    past = _past_runs()
     removed = datastore.remove_records(datastore.ChunkStore(store), _site(key), records)
     for record, chunks in removed.items():
         known = frozenset().union(*(chunk.names for chunk in chunks))
-        used = sorted(run for run, names in runs.items() if not known.isdisjoint(names))
-        told = why or f"runs that have used it: {', '.join(used) or 'none in this store of runs'}"
-        sys.stdout.write(f"{record}: removed from {', '.join(each.name for each in chunks)}; {told}\n")
+        removed_from = ", ".join(each.name for each in chunks)
+        sys.stdout.write(f"{record}: removed from {removed_from}; {past.that_used(known)}\n")
 
 
-def _runs() -> tuple[Mapping[str, Collection[str]], str]:
-    """Return the chunks that each run in the store has used, or why they are not known."""
+@dataclass(frozen=True, slots=True)
+class _PastRuns:
+    """The chunks that each run in the store has used, or why they are not known."""
+
+    chunks: Mapping[str, Collection[str]] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()  # runs whose clients choose their chunks themselves
+    why: str = ""
+
+    def that_used(self, names: Collection[str]) -> str:
+        """Say which runs have used a chunk of one of these names."""
+        if self.why:
+            return f"not known which runs have used it: {self.why}"
+        used = sorted(run for run, known in self.chunks.items() if not set(names).isdisjoint(known))
+        told = f"runs that have used it: {', '.join(used) or 'none in this store of runs'}"
+        unknown = ", ".join(self.unknown)
+        return f"{told}; not known of runs with a script or a plain ClientApp: {unknown}" if unknown else told
+
+
+def _past_runs() -> _PastRuns:
     from fedgc.store.database import Store
 
     try:
         with Store.open(reads_only=True) as opened:
-            return opened.used_chunks(), ""
+            runs = {each.run: each.settings for each in opened.runs(limit=sys.maxsize)}
+            unknown = sorted(
+                run for run, of in runs.items() if of.get("script") or of.get("client.app") == "stock"
+            )
+            return _PastRuns(opened.used_chunks(), tuple(unknown))
     except FedgcError as error:
-        return {}, f"not known which runs have used it: {error}"
+        return _PastRuns(why=str(error))
 
 
 def _site(path: Path, *, makes: bool = False) -> "Site":

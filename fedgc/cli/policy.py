@@ -1,6 +1,7 @@
 """`fedgc policy` and `fedgc audit`: what the rules of a site say, would have said, and what was done."""
 
 import json
+import math
 import sys
 import tempfile
 import time
@@ -250,4 +251,6 @@ def _not_known(policy: Policy, run: Run) -> tuple[str, ...]:
         said.append("whether the task is in the app (allow.tasks)")
     if config.secrecy == "masked" and _federation(config) is None:
         said.append(f"the descriptor {config.federation}, which is not on this machine: it counts as empty")
+    if config.protects_records and math.isfinite(policy.epsilon):
+        said.append("what local steps with noise for records have spent (privacy.epsilon)")
     return tuple(said)

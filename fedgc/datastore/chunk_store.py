@@ -4,6 +4,7 @@ manifest                the signed manifest
 chunks/DIGEST           the bytes of one chunk, by their SHA-256
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -16,6 +17,7 @@ from fedgc.guards import guarded
 from fedgc.links.identity import Identity
 
 BLOCK_BYTES: Final = 2 << 20
+LOGIN: Final = re.compile(r"(?<=://)[^/\s]*@")  # user and password in a URL: errors travel to the server
 
 
 class ChunkStore:
@@ -23,7 +25,8 @@ class ChunkStore:
 
     def __init__(self, url: str) -> None:
         """Raise Unusable if no installed package knows this kind of URL."""
-        self.url: Final = url
+        self.url: Final = LOGIN.sub("", url)  # as messages name it
+        self._root = ""
         with self._access():
             self._files, root = fsspec.core.url_to_fs(url)
             self._root = root.rstrip("/")
@@ -91,6 +94,11 @@ class ChunkStore:
             except FedgcError:
                 raise
             except (ImportError, ValueError) as error:  # another package is needed; an unknown protocol
-                raise Unusable(f"chunk store {self.url}: {error}") from error
+                raise Unusable(f"chunk store {self.url}: {_shown(error)}") from error
             except OSError as error:
-                raise EdgeFailed(f"chunk store {self.url}: {text_of(error, self._root)}") from error
+                raise EdgeFailed(f"chunk store {self.url}: {_shown(error, self._root)}") from error
+
+
+def _shown(error: Exception, root: str = "") -> str:
+    """Return the text of an error without the login in a URL."""
+    return LOGIN.sub("", text_of(error, root))

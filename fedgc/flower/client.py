@@ -22,6 +22,7 @@ from flwr.clientapp import ClientApp
 
 from fedgc.codecs.model_change import ChangeForm
 from fedgc.config import RunConfig
+from fedgc.config.fields import Value
 from fedgc.errors import BadSetting, FedgcError, NotAllowed
 from fedgc.flower.app_guard import checked_app
 from fedgc.flower.cache_folders import default_root, open_account, open_cache, spilled
@@ -232,14 +233,8 @@ def _opened(
 ) -> Iterator[_Client]:
     config, node = RunConfig.read(context.run_config), context.node_config
     own = {key: each for key, each in node.items() if isinstance(each, str | int | float)}
-    if own.get(SITE) and config.fragments > 1:
-        raise BadSetting(
-            f"node config {SITE}: saw links.fragments = {config.fragments}, needed 1 for a fleet"
-        )
-    if own.get(SITE) and config.protects_records:
-        raise BadSetting(
-            f"node config {SITE}: saw privacy.unit = record, which a fleet cannot give; needed client"
-        )
+    if own.get(SITE):
+        _must_fit_fleet(config, own)
     caches = Path(str(node["cache"])) if node.get("cache") else default_root(os.environ)
     with ExitStack() as open_things:
         who = open_things.enter_context(_identity(context))
@@ -264,6 +259,22 @@ def _opened(
         known = {**own, "identity": str(who.path)}
         chosen = None if config.script or own.get(SITE) else task or named(config.task, config, known)
         yield _Client(who, name, config, chosen, own, *limits, account)
+
+
+def _must_fit_fleet(config: RunConfig, own: Mapping[str, Value]) -> None:
+    """Raise BadSetting unless a fleet can train a run with these settings."""
+    if config.fragments > 1:
+        raise BadSetting(
+            f"node config {SITE}: saw links.fragments = {config.fragments}, needed 1 for a fleet"
+        )
+    if config.protects_records:
+        raise BadSetting(
+            f"node config {SITE}: saw privacy.unit = record, which a fleet cannot give; needed client"
+        )
+    if own.get("script"):  # its fleet would start the run's
+        raise BadSetting(
+            f"node config {SITE}: saw script beside it, needed script at each client of the fleet"
+        )
 
 
 def _admitted(

@@ -115,8 +115,8 @@ class MessageWork:
         self._guarded(command, lambda: self._handle(command))
         return True
 
-    def _guarded(self, command: ToClient, act: Callable[[], None]) -> None:
-        """Act for a command; report what goes wrong as `Failed`."""
+    def _guarded(self, command: ToClient | Report, act: Callable[[], None]) -> None:
+        """Act for a command, or for a report; report what goes wrong as `Failed`."""
         try:
             with guarded(f"a command {type(command).__name__}"):
                 act()
@@ -173,8 +173,15 @@ class MessageWork:
             elif isinstance(event, Scored | Fetched):
                 if self._site is None:  # under masks no figure of a single site leaves it
                     self.lines.append(self._policy.filtered(event))
+            elif isinstance(event, Report):
+                self._guarded(event, partial(self._report, event))
             elif event is not None:
                 self._say(event)
+
+    def _report(self, report: Report) -> None:
+        """Say how far work is, once the site's log has the steps that the measure of the gate reveals."""
+        self._policy.measured(report.round)
+        self._say(report)
 
     def _say(self, event: Joined | Progress | Report | Failed) -> None:
         self.lines.append(self._redacted(event))
@@ -198,5 +205,7 @@ class MessageWork:
             each for each in self.lines if not (isinstance(each, Progress) and each.chunk in lost)
         ]
         if self._site is None:  # masked clients do not report their progress
-            self.lines.extend(self._policy.filtered(each) for each in events if isinstance(each, Report))
+            for each in events:
+                if isinstance(each, Report):
+                    self._guarded(each, partial(self._report, each))
         self.lines.extend(map(self._redacted, failed))

@@ -104,7 +104,8 @@ class GatewayLine:
     def _count(self, site: SiteState) -> None:
         """Count the steps of the rounds that are over."""
         if site.steps.done > self._leader.steps:
-            self._leader.log_loss(site.steps.loss)
+            if site.steps.loss is not None:
+                self._leader.log_loss(site.steps.loss)
             self._leader.count_steps(site.steps.done, site.now - self._since)
             self._since = site.now
 

@@ -233,7 +233,7 @@ class SitePolicy:
             return event
         if isinstance(event, Scored):
             return self._scored(policy, event)
-        if isinstance(event, Progress | Report) and not loss_leaves(policy, event.samples):
+        if isinstance(event, Progress | Report) and not loss_leaves(policy, self._request, event.samples):
             return replace(event, loss=0.0)
         return event
 
@@ -326,6 +326,7 @@ def request_of(
         releases=privacy.exchanges if privacy else 0,
         descriptor=federation.fid.hex()[:16] if federation else "",
         weighs_loss=config.reads_losses,
+        batch_samples=0 if config.script else config.batch_size,
         protects_records=config.protects_records,
     )
 

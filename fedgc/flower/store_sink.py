@@ -71,7 +71,7 @@ class StoreSink(Sink):
         self._process = {SERVER: this_process().words(), SUPERLINK: superlink}
         self._seen: dict[str, tuple[str, str]] = {}
         self._announced: Counter[str] = Counter()  # hours, by client
-        self._used: set[str] = set()  # chunks of site data
+        self._used: set[str] = set()  # chunks, of site data and others
         self._past = Past()
         self._ended = self._has_rounds = False
         self._early = ""  # why the run is complete before its last round
@@ -172,10 +172,9 @@ class StoreSink(Sink):
 
     def assigned(self, round_: int, chunks: Sequence[str]) -> None:
         """Record which chunks of site data the run uses, each once."""
-        if not chunks or not CHUNK_NAME.fullmatch(chunks[0]):
-            return
-        if new := sorted(set(chunks) - self._used):
-            self._used.update(new)
+        fresh = set(chunks) - self._used
+        self._used |= fresh
+        if new := sorted(filter(CHUNK_NAME.fullmatch, fresh)):
             about = f"first used {len(new)} chunks of site data"
             self._put(Decided(self._wall(), self._run, round_, USED, {USED: new}, about))
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
@@ -88,10 +88,13 @@ def hold(
 
 
 def open_key(path: Path, *, makes: bool = False) -> Identity:
-    """Read the key file `path`, or make it; raise EdgeFailed if it is missing or others can read it."""
+    """Read the key file `path`, or make it; raise EdgeFailed if that fails, or if others can read it."""
     if makes and not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return Identity(_make(path), path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return Identity(_make(path), path)
+        except OSError as error:
+            raise EdgeFailed(f"key {path}: {error.strerror}, needed a place in which to make it") from error
     return Identity(_read(path), path)
 
 
@@ -141,7 +144,7 @@ def _read(path: Path) -> Ed25519PrivateKey:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except OSError as error:
         raise EdgeFailed(f"key {path}: {error.strerror}, needed a file to read") from error
-    except ValueError as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # a TypeError: it has a passphrase
         raise EdgeFailed(f"key {path}: needed an Ed25519 private key in PEM ({error})") from error
     if not isinstance(key, Ed25519PrivateKey):
         raise EdgeFailed(f"key {path}: saw {type(key).__name__}, needed an Ed25519 private key")
@@ -156,9 +159,13 @@ def _make(path: Path) -> Ed25519PrivateKey:
         serialization.NoEncryption(),
     )
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 600
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    Path(temporary).replace(path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
     return key

@@ -35,6 +35,7 @@ class Request:
     descriptor: str = ""  # begin of its hash; empty without masks
     protects_records: bool = False  # by noise in each local step
     weighs_loss: bool = False  # its gate needs the loss of each client
+    batch_samples: int = 0  # of a local step, which its training loss describes; 0: not known, as of a script
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +133,12 @@ def figures_that_leave(
     return tuple(name for name in names if name in allowed), refusals
 
 
-def loss_leaves(policy: Policy, samples: int) -> bool:
-    """Return whether the training loss over so many samples may leave."""
-    return not figures_that_leave(policy, (LOSS,), samples)[1]
+def loss_leaves(policy: Policy, request: Request, samples: int) -> bool:
+    """Return whether the training loss of a client with so many samples may leave.
+
+    It describes those of a local step: the server may ask after any step, and subtract what it knows already.
+    """
+    return not figures_that_leave(policy, (LOSS,), min(samples, request.batch_samples))[1]
 
 
 def _refusal(policy: Policy, key: str, text: str, again_s: float = NEVER) -> Refusal:
@@ -231,9 +235,15 @@ def check_release(policy: Policy, exchange: Exchange, totals: Totals) -> Iterato
 
 
 def _gate(policy: Policy, request: Request) -> Iterator[Refusal]:
-    if request.weighs_loss and policy.figures is not None and LOSS not in policy.figures:
-        text = "saw a gate that needs the loss of each client, which may not leave"
-        yield _refusal(policy, "metrics.names", text)
+    if not request.weighs_loss:
+        return
+    seen, least = "saw a gate that needs the loss of each client", policy.smallest_group
+    if policy.figures is not None and LOSS not in policy.figures:
+        yield _refusal(policy, "metrics.names", f"{seen}, which may not leave")
+    elif request.batch_samples < least:
+        batch = request.batch_samples or "an unknown number of"
+        text = f"{seen}, over batches of {batch} samples, needed at least {least}"
+        yield _refusal(policy, "metrics.smallest-group", text)
 
 
 def _limits(policy: Policy, totals: Totals, now: float, exchange: Exchange) -> Iterator[Refusal]:

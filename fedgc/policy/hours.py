@@ -67,22 +67,40 @@ class Hours:
         return any(end - begin >= WEEK for begin, end in self.spans)
 
     def _around(self, now: float) -> list[tuple[float, float]]:
-        """Return the windows of this week and its neighbors in order, in seconds since 1970.
-
-        A time that does not exist, as clocks are set forward, is one after it: windows may overlap there.
-        """
+        """Return the windows of this week and its neighbors in order, in seconds since 1970."""
         today = datetime.fromtimestamp(now, self.zone).replace(tzinfo=None)
         midnight = today.replace(hour=0, minute=0, second=0, microsecond=0)
         monday = midnight - timedelta(days=today.weekday())
         times = (
-            (self._at(monday, week * WEEK + begin), self._at(monday, week * WEEK + end))
+            (self._at(monday, week * WEEK + begin, begins=True), self._at(monday, week * WEEK + end))
             for week in (-1, 0, 1)
             for begin, end in self.spans
         )
         return _joined(sorted(each for each in times if each[0] < each[1]))
 
-    def _at(self, monday: datetime, minutes: int) -> float:
-        return (monday + timedelta(minutes=minutes)).replace(tzinfo=self.zone).timestamp()
+    def _at(self, monday: datetime, minutes: int, *, begins: bool = False) -> float:
+        """Return when a window begins or ends, so that it is never open outside of its hours.
+
+        Clocks that are set back show a time twice: a window begins with the second and ends with the first. A
+        time that clocks skip is that at which they are set forward.
+        """
+        local = (monday + timedelta(minutes=minutes)).replace(tzinfo=self.zone)
+        first, second = local.timestamp(), local.replace(fold=1).timestamp()
+        if first > second:
+            return _jump(self.zone, second, first)
+        return second if begins else first
+
+
+def _jump(zone: ZoneInfo, before: float, after: float) -> float:
+    """Return the second between two times at which clocks are set forward."""
+    offset = datetime.fromtimestamp(before, zone).utcoffset()
+    while after - before > 1:
+        middle = (before + after) // 2
+        if datetime.fromtimestamp(middle, zone).utcoffset() == offset:
+            before = middle
+        else:
+            after = middle
+    return after
 
 
 def zone_of(name: str) -> ZoneInfo:

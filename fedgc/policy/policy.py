@@ -109,7 +109,7 @@ class Policy:
     )  # fmt: skip
     log: str = setting(
         "audit.log", "site.audit.jsonl", "decisions and exchanges are logged in {}",
-        lambda value: bool(value), "a file",
+        lambda value: bool(value) and "\0" not in value, "a file",
     )  # fmt: skip
     hours: Hours | None = field(default=None, metadata={})  # of `windows`
 

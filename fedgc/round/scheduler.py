@@ -37,10 +37,20 @@ class WorkSummary:
     """Results of the work of a round."""
 
     covered: int  # chunks with finished work
-    losses: Sequence[float] = ()  # of what was reported
+    losses: Sequence[float] = ()  # of what was reported; 0: not told
     reached: Mapping[str, int] = field(default_factory=dict)  # local steps since the last common model
     covered_s: Sequence[float] = ()  # when all chunks had 1, 2, ... replicas, after the round's start
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # in which clients go on next time
+
+    @property
+    def loss(self) -> float | None:
+        """The mean of the losses that are known: a client that must not tell its own says 0.
+
+        >>> WorkSummary(2, [0.5, 0.0]).loss, WorkSummary(1, [0.0]).loss
+        (0.5, None)
+        """
+        known = [each for each in self.losses if each]
+        return sum(known) / len(known) if known else None
 
 
 class Scheduler(ABC):

@@ -442,7 +442,7 @@ class Run:
         excused = limit.was_short or self._is_left(row) or (site is not None and not site.limit)
         self._fruitless.closed(over, excused=excused, limit=limit.words)
         if site is not None and over.outcome in SUMMED:
-            site.count(over, summary.losses)
+            site.count(over, summary.loss)
         return row
 
     def _is_left(self, row: RoundRow) -> bool:

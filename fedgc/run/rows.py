@@ -40,7 +40,6 @@ def row_of(over: Round, summary: WorkSummary, *, coded: bool) -> RoundRow:
     plan, result = over.plan, over.result
     statistics, solution = over.statistics, result.solution if result else None
     whole = 1 if coded and result else 0  # under masks each client sends one vector for all its work
-    losses = summary.losses
     return RoundRow(
         round=over.assignment.number,
         version=over.assignment.version,
@@ -56,7 +55,7 @@ def row_of(over: Round, summary: WorkSummary, *, coded: bool) -> RoundRow:
         needed=len(solution.needed) if solution else len(result.counted) if result else 0,
         amplification=solution.amplification if solution else None,
         error=over.error,
-        loss=sum(losses) / len(losses) if losses else None,
+        loss=summary.loss,
         samples=plan.samples,
         skips=statistics.skips,
         takes=statistics.takes,

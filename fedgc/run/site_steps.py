@@ -6,7 +6,6 @@ and waits for more of them otherwise. A round counts for the steps of the client
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -28,7 +27,7 @@ class SiteSteps:
     done: int = 0  # local steps of the site's model since then
     limit: int = 0  # up to which it is to be trained
     ready: bool = False  # the site's fleet has gathered
-    loss: float = 0.0  # of the last round
+    loss: float | None = None  # of the last round; None: its clients tell none
 
     @property
     def left(self) -> int:
@@ -44,11 +43,11 @@ class SiteSteps:
         """Return the steps of the next round: so many, or what is left."""
         return min(steps, self.left)
 
-    def count(self, over: Round, losses: Sequence[float]) -> None:
+    def count(self, over: Round, loss: float | None) -> None:
         """Count the steps of a round that has made a new model."""
         counted = over.result.counted.values() if over.result and over.plan.work == "local" else ()
         self.done += min(over.assignment.target, max(counted, default=over.assignment.target))
-        self.loss = sum(losses) / max(1, len(losses))
+        self.loss = loss
 
     def text(self) -> str:
         """Return what a checkpoint keeps."""

@@ -66,11 +66,11 @@ def test_verify_names_damaged_and_unknown_chunks(data, tmp_path: Path):
     assert "chunks/other: it is not in the manifest" in told
 
 
-def used_by(run: str, path: Path, chunks: list[str]) -> None:
+def used_by(run: str, path: Path, chunks: list[str], **settings: str) -> None:
     """Record that a run has used these chunks."""
     keeper = Keeper(Store.open, path / "aside.jsonl", print)
     sink = StoreSink(keeper, run, lambda: 1.0, lambda: 1.0, Lines("", print))
-    with sink.recorded(RunConfig()):
+    with sink.recorded(RunConfig(**settings)):
         sink.assigned(1, chunks)
         sink.assigned(2, chunks[:1])
         sink.assigned(2, ["north.pt"])
@@ -96,6 +96,16 @@ def test_remove_names_all_chunks_of_record_and_runs_of_any(data, tmp_path: Path)
         used_by(run, tmp_path, [name])
     told = data("remove", "7", "--from", "store")
     assert told == f"7: removed from {', '.join(names)}; runs that have used it: spring, summer"
+
+
+def test_remove_names_runs_whose_chunks_are_not_known(data, tmp_path: Path):
+    data("split", "ward.npz", "--chunks", "2", "--to", "store")
+    used_by("loop", tmp_path, ["north"], script="train.py")
+    used_by("plain", tmp_path, ["a"], client_app="stock")
+    used_by("both", tmp_path, ["north.pt", *(chunk.name for chunk in ChunkStore("store").manifest().chunks)])
+    told = data("remove", "3", "--from", "store").partition("; ")[2]
+    unknown = "not known of runs with a script or a plain ClientApp: loop, plain"
+    assert told == f"runs that have used it: both; {unknown}"
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,18 @@ def test_simulation_names_refusals_of_run(site: Path, tmp_path: Path, monkeypatc
     assert "nothing would have been refused" in fedgc("policy", "simulate", "--policy", site).stdout
 
 
+def test_simulation_does_not_know_privacy_spent_on_records(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("FEDGC_DB", str(tmp_path / "fedgc.db"))
+    with Store.open() as store:
+        store.write(Begun(NOON, "ward", RunConfig(privacy_unit="record", privacy_epsilon=3.0).table()))
+        store.write(Appended(NOON, "ward", row(1, "synced", (ClientRow("aa", finished=8, counted=8),))))
+    site.write_text("[privacy]\nepsilon = 0.5\n")
+    said = fedgc("policy", "simulate", "--policy", site).stdout
+    assert "not known: what local steps with noise for records have spent (privacy.epsilon)" in said
+
+
 def test_simulation_says_that_rows_were_folded(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FEDGC_DB", str(tmp_path / "fedgc.db"))
     with Store.open() as store:

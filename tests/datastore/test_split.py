@@ -1,5 +1,6 @@
 """Test how data is split, and how records are removed."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from safetensors.numpy import save_file
 
 from fedgc.datastore import ChunkStore, read_arrays, remove_records, split
 from fedgc.datastore.manifest import Chunk, read_manifest
-from fedgc.errors import BadMessage, EdgeFailed, NotAdmitted, Unusable
+from fedgc.errors import BadMessage, EdgeFailed, FedgcError, NotAdmitted, Unusable
 from tests.datastore.conftest import CHUNKS, SAMPLES, Ward, arrays, site_of
 
 
@@ -117,6 +118,28 @@ def test_store_may_be_in_memory(tmp_path: Path):
     manifest = split(arrays(), CHUNKS, store, site_of(tmp_path / "site.key"), ids="patient")
     assert store.manifest(manifest.site) == manifest
     assert store.digests() == {chunk.digest for chunk in manifest.chunks}
+
+
+@pytest.mark.parametrize("scheme", ["http", "ftp", "none"])
+def test_login_of_store_is_in_no_error(scheme: str):
+    """An error of a client travels to the server, and into its history."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}/ward"
+        with pytest.raises(FedgcError) as failed:
+            ChunkStore(f"{scheme}://ward:pass@word@{address}").manifest()
+    assert str(failed.value).startswith(f"chunk store {scheme}://{address}: ")
+    assert "pass" not in str(failed.value)
+
+
+def test_path_of_missing_file_is_without_login(monkeypatch: pytest.MonkeyPatch):
+    def missing(*_: object, **__: object) -> bytes:
+        raise FileNotFoundError(2, "No such file", "http://ward:word@here/manifest")
+
+    store = ChunkStore("memory://ward")
+    monkeypatch.setattr(store._files, "cat_file", missing)
+    with pytest.raises(EdgeFailed, match="chunk store memory://ward: no file http://here/manifest"):
+        store.manifest()
 
 
 def test_removed_records_are_in_no_chunk(ward: Ward):

@@ -46,6 +46,7 @@ BAD = {
     "at '/site/settings'": {**SERVER, "site": {"settings": 'script="a.py"'}},
 }
 NODE_CONFIGS = ("data='/data/ward.pt'", 'data="/data/ward.pt" note="it\'s"', "pace-s=0.5", "")
+MASKED = 'federation="/gateway-keys/all.fed" vault="/state/gateway/north.db"'
 HEALTH = ("startupProbe", "readinessProbe", "livenessProbe")
 
 
@@ -151,6 +152,8 @@ def test_settings_of_site_reach_gateway_in_quotes():
     assert told["FEDGC_NODE_CONFIG"] == (
         f'site-fleet="local" site-home="/state/flower" site-settings="{settings}"'
     )
+    masked = variables({**SERVER, "site": {**site, "nodeConfig": MASKED}}, "gateway")
+    assert masked["FEDGC_NODE_CONFIG"] == f"{told['FEDGC_NODE_CONFIG']} {MASKED}"
 
 
 def test_client_of_chart_sees_only_its_own_key():

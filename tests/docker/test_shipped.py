@@ -17,6 +17,7 @@ from typer.main import get_command
 
 from fedgc.cli.commands import app
 from fedgc.deploy.key_files import Keyring
+from fedgc.deploy.node_config import read_settings
 from fedgc.links.session.connection import PATH
 
 ROOT = Path(__file__).parents[2]
@@ -204,6 +205,9 @@ def test_gateway_shares_store_and_socket_with_server():
     config = tomllib.loads("\n".join(shlex.split(gateway.environment["FEDGC_NODE_CONFIG"], posix=False)))
     assert config == {"site-fleet": "server", "site-home": "/state/flower", "site-settings": "min-clients=1"}
     assert set(gateway.environment) - variables_of_fedgc() == {"FLWR_HOME"}
+    given = {**GIVEN, "FEDGC_SITE_NODE_CONFIG": 'federation="/gateway-keys/all.fed"'}
+    more = compose.service(DOCKER / "compose.site.yaml", "gateway", given).environment["FEDGC_NODE_CONFIG"]
+    assert read_settings(more) == {**config, "federation": "/gateway-keys/all.fed"}
 
 
 def test_cuda_overlay_adds_only_gpu_to_client():

@@ -43,3 +43,14 @@ def test_setting_of_task_named_site_makes_no_gateway(tmp_path: Path):
     with _client(context, None, "ward@1") as client:
         assert client.task is not None
         assert list(client.task.chunks) == ["site-2"]
+
+
+def test_command_that_fleet_would_not_start_is_refused():
+    """The policy of a gateway took the run's script for the owner's own."""
+    node = {"site-fleet": "ward", "script": "train.py"}
+    context = Context(1, 2, node, RecordDict(), {"script": "other.py", "work": "local"})
+    with (
+        pytest.raises(BadSetting, match="node config site-fleet: saw script beside it"),
+        _client(context, None, "ward@1"),
+    ):
+        pass

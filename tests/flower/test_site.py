@@ -4,13 +4,16 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fedgc.errors import BadMessage
 from fedgc.flower.driver import Driver
+from fedgc.flower.site import GatewayLine, SiteState
 from fedgc.run.outputs import Apply
+from fedgc.run.site_steps import SiteSteps
 from tests.site_fleet import Fleet, Rows, served
 
 SECONDS = 30.0
@@ -76,6 +79,15 @@ def test_resumed_site_gives_no_first_model(tmp_path: Path) -> None:
     resumed = replace(fresh, resume=north.saved[-1], sink=Rows(), saved=[], killed=threading.Event())
     with pytest.raises(BadMessage, match="this one is trained already"):
         first_model(resumed, tmp_path / "second")
+
+
+@pytest.mark.parametrize(("loss", "told"), [(0.5, [0.5]), (None, [])])
+def test_site_tells_loss_that_its_clients_tell(loss: float | None, told: list[float]) -> None:
+    logged: list[float] = []
+    leader = SimpleNamespace(steps=0, log_loss=logged.append, count_steps=lambda *_: None)
+    state = SiteState(SiteSteps(done=4, loss=loss), np.zeros(2, np.float32), 1.0, 8, works=False)
+    GatewayLine(leader)._count(state)
+    assert logged == told
 
 
 @pytest.mark.slow

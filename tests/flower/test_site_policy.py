@@ -25,6 +25,7 @@ from fedgc.flower import app_bundle, app_guard
 from fedgc.flower.client import _client
 from fedgc.flower.client_loop import LEFT
 from fedgc.flower.departure import Departure
+from fedgc.flower.message_work import MessageWork
 from fedgc.flower.site_policy import SitePolicy, request_of, site_policy
 from fedgc.links.byte_counts import Amounts
 from fedgc.links.message.packets import Packet, write_packet
@@ -46,6 +47,7 @@ from fedgc.policy.digests import app_digest, files_in_bundle, task_digest
 from fedgc.secagg import Federation, Privacy, Quantizer
 from fedgc.secagg.federation import member_list
 from fedgc.secagg.renyi import Release
+from fedgc.training import CacheFiles
 from tests.config_of import config_of
 from tests.flower.test_client_loop import serving, work
 from tests.links.conftest import WAIT_S
@@ -189,8 +191,11 @@ def test_figures_and_losses_that_must_not_leave_are_removed(site: Path):
     assert policy.filtered(Progress(0.0, "x", 1, 0, 4, 0.5, 99, 1.0, 0.7)).loss == 0.0
     whats = [(each["what"], each["figures"]) for each in logged(site)]
     assert whats == [("withheld", []), ("figures", ["accuracy"]), ("figures", ["accuracy"]), ("withheld", [])]
-    allowed = policy_of(site, '[metrics]\nnames = ["loss"]\n')
-    assert allowed.filtered(Report(0.0, "x", 1, 2, 99, 0.5, 1.0, 0.7)).loss == 0.7
+    report = Report(0.0, "x", 1, 2, 99, 0.5, 1.0, 0.7)
+    for group, loss in ((32, 0.7), (33, 0.0)):  # samples of a batch
+        allowed = policy_of(site, f'[metrics]\nnames = ["loss"]\nsmallest-group = {group}\n')
+        assert allowed.filtered(report).loss == loss
+    assert request_of(RunConfig(script="train.py"), RUN, None).batch_samples == 0
 
 
 def test_hours_end_like_request_to_leave(site: Path):
@@ -448,6 +453,23 @@ def test_measure_leaves_after_its_steps_are_logged(link, site: Path) -> None:
         engine.idle = False
         assert "privacy.epsilon): saw 2.7 spent" in link.event(Failed).reason
         link.eventually(lambda: ended)
+
+
+@pytest.mark.parametrize("source", ["step", "keep"])
+def test_measure_over_messages_keeps_to_budget_of_site(site: Path, tmp_path: Path, source: str):
+    policy, other = (policy_of(site, "[privacy]\nepsilon = 2.5\n") for _ in range(2))
+    report, records = Report(0.0, "me", 1, 5, 8, 0.5, 1.0, 0.5), protected()
+    policy.watch(records)
+    engine = SimpleNamespace(answer=lambda _: None, keep=lambda: [report] if source == "keep" else [])
+    engine.step = lambda: setattr(engine, "idle", True) or report
+    for spent, kind in ((0, Report), (500, Failed)):
+        other.watch(protected((1.0, 0.01, spent)))
+        records.undelivered = ((1.0, 0.01, 400),)
+        engine.idle = source == "keep"
+        made = MessageWork(engine, CacheFiles(tmp_path / "cache"), "me", time.monotonic, policy=policy)
+        made.run(Packet(RUN, b"", 1.0, (Reveal("me", 1, 0, "local", None),)))
+        assert [type(each) for each in made.lines] == [kind]
+    assert "privacy.epsilon): saw 2.7 spent by all runs" in made.lines[0].reason
 
 
 def test_steps_of_other_client_count_from_next_work(link, site: Path) -> None:

@@ -1,11 +1,21 @@
 """Test a client's key: made once, private, never shared by two clients."""
 
+from errno import ENOSPC
+from os import strerror
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.errors import EdgeFailed, NotAdmitted
 from fedgc.links import identity
+
+WITH_PASSPHRASE = Ed25519PrivateKey.generate().private_bytes(
+    serialization.Encoding.PEM,
+    serialization.PrivateFormat.PKCS8,
+    serialization.BestAvailableEncryption(b"of the operator"),
+)
 
 
 def test_key_is_made_once_and_private_to_owner(tmp_path: Path) -> None:
@@ -35,7 +45,11 @@ def test_clients_without_path_get_and_keep_own_keys(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "mode", "says"),
-    [(b"not a key", 0o600, "needed an Ed25519"), (b"", 0o644, "others can read it")],
+    [
+        (b"not a key", 0o600, "needed an Ed25519"),
+        (WITH_PASSPHRASE, 0o600, "needed an Ed25519 private key in PEM .Password was not given"),
+        (b"", 0o644, "others can read it"),
+    ],
 )
 def test_file_without_private_key_is_named(tmp_path: Path, text: bytes, mode: int, says: str) -> None:
     path = tmp_path / "a.key"
@@ -43,6 +57,19 @@ def test_file_without_private_key_is_named(tmp_path: Path, text: bytes, mode: in
     path.chmod(mode)
     with pytest.raises(EdgeFailed, match=says), identity.hold(path):
         pass
+
+
+def test_key_without_place_is_one_line_and_leaves_no_file(tmp_path: Path, monkeypatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(ENOSPC, strerror(ENOSPC))
+
+    (tmp_path / "file").touch()
+    with pytest.raises(EdgeFailed, match=r"file/a\.key: File exists, needed a place"):
+        identity.open_key(tmp_path / "file" / "a.key", makes=True)
+    monkeypatch.setattr(identity.os, "fsync", full)
+    with pytest.raises(EdgeFailed, match=r"a\.key: No space left on device, needed a place"):
+        identity.open_key(tmp_path / "a.key", makes=True)
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 def test_signature_holds_only_for_its_key_and_statement(tmp_path: Path) -> None:

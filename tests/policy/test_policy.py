@@ -5,6 +5,7 @@ import zipfile
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -20,6 +21,7 @@ from fedgc.policy import (
     digests,
     explained,
     figures_that_leave,
+    loss_leaves,
     read_policy,
 )
 from fedgc.policy.digests import STATEMENT, app_digest, files_in_bundle, script_digest, task_digest
@@ -98,6 +100,7 @@ FILES = {  # what is replaced, by what, and the rule that the error names
     "25 hours": ("20:00-06:00", "20:00-25:00", "line 22 (hours.open)"),
     "unknown day": ("Mon-Fri", "Mon-Fry", "line 22 (hours.open)"),
     "whole GPU and more": ("share = 0.5", "share = 1.5", "line 25 (gpu.share)"),
+    "log of no name": ("[gpu]", '[audit]\nlog = "a\\u0000b"\n[gpu]', "line 25 (audit.log)"),
     "figures of masked runs": ("[gpu]", '[metrics]\nnames = ["accuracy"]\n[gpu]', "line 25 (metrics.names)"),
     "not TOML": ("[gpu]", "[gpu", "cannot be read"),
 }  # fmt: skip
@@ -222,6 +225,20 @@ def test_figures_of_small_groups_and_other_names_stay(site: Path):
     assert refusal.rule == "metrics.names"
 
 
+def test_loss_of_small_batches_stays(site: Path):
+    """The mean over several steps tells each of them to a server that asks after every step."""
+    site.write_text("[metrics]\nsmallest-group = 20\n")
+    policy, request = read_policy(site), Request("ward", "digits", weighs_loss=True, batch_samples=20)
+    assert (loss_leaves(policy, request, 1000), loss_leaves(policy, request, 19)) == (True, False)
+    assert check(policy, request, Totals(), NIGHT) == ()
+    for batch, seen in ((19, "19 samples"), (0, "an unknown number of samples")):
+        small = replace(request, batch_samples=batch)
+        assert not loss_leaves(policy, small, 1000)
+        (refusal,) = check(policy, small, Totals(), NIGHT)
+        assert refusal.rule == "metrics.smallest-group"
+        assert f"needs the loss of each client, over batches of {seen}, needed" in refusal.text
+
+
 def test_explanation_names_each_rule_with_its_line(site: Path):
     said = explained(read_policy(site))
     assert "site.toml, line 9 (secrecy.threshold): at least 3 sites are needed to remove masks." in said
@@ -280,13 +297,35 @@ def test_hours_follow_change_of_clock():
 
 
 def test_windows_stay_in_order_where_clock_is_set_forward():
-    """On 29 March 2026 the clocks of Berlin go from 02:00 to 03:00, so 02:30 is after 03:00."""
+    """On 29 March 2026 the clocks of Berlin go from 02:00 to 03:00, so 02:30 is 03:00."""
     hours = Hours.of("Europe/Berlin", ["20:00-02:30", "02:45-02:50", "03:00-06:00", "07:30-08:00"])
     for day in range(16, 32):
         now = datetime(2026, 3, day, 0, 50, tzinfo=UTC).timestamp()
         Closing(0.0, "north", hours.closes_s(now), hours.week(now))  # which refuses another order
     night = datetime(2026, 3, 29, 0, 50, tzinfo=UTC).timestamp()
     assert hours.closes_s(night) == 3 * 3600 + 600, "until 06:00"
+
+
+@pytest.mark.parametrize("window", ["20:00-02:30", "02:30-06:00", "00:30-01:45"])
+@pytest.mark.parametrize(
+    ("zone", "day"),
+    [
+        ("Europe/Berlin", "2026-03-28"), ("Europe/Berlin", "2026-10-24"), ("America/Havana", "2026-10-31"),
+    ],
+)  # fmt: skip
+def test_window_is_closed_where_clock_shows_other_hours(zone: str, day: str, window: str):
+    """Clocks are set forward or back in the night after this day."""
+    hours, clock, (begin, end) = Hours.of(zone, [window]), ZoneInfo(zone), window.split("-")
+    evening = datetime.fromisoformat(f"{day}T22:00").replace(tzinfo=clock).timestamp()
+    seen = [0, 0]
+    for now in (evening + 900 * quarter for quarter in range(9 * 4)):
+        shown = f"{datetime.fromtimestamp(now, clock):%H:%M}"
+        within = begin <= shown < end if begin < end else not end <= shown < begin
+        is_open = hours.closes_s(now) > 0
+        assert within or not is_open, shown
+        seen[is_open] += 1
+        assert is_open or hours.closes_s(now + hours.opens_s(now)) > 0
+    assert min(seen) >= 4
 
 
 @pytest.mark.parametrize("name", ["client/__pycache__/app.cpython-311.pyc", "client/app.pyc"])

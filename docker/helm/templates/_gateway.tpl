@@ -14,7 +14,7 @@
     - {name: FEDGC_CACHE, value: /state/gateway}
     - {name: FLWR_HOME, value: /state/gateway/flower}
     - name: FEDGC_NODE_CONFIG
-      value: {{ printf `site-fleet="local" site-home="/state/flower" site-settings="%s"` $site.settings | quote }}
+      value: {{ printf `site-fleet="local" site-home="/state/flower" site-settings="%s" %s` $site.settings $site.nodeConfig | trim | quote }}
     - {name: FEDGC_LEAVE_GRACE_S, value: "20"}
     - {name: FEDGC_POLICY, value: {{ $site.policy | quote }}}
     {{- include "fedgc.database" . | nindent 4 }}
