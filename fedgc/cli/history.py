@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -136,7 +135,7 @@ def _pace_figures(pace: MeasuredSpeeds) -> dict[str, Any]:
 
 
 def _speeds_table(title: str, paces: Sequence[MeasuredSpeeds]) -> Table:
-    table = Table(title=escape(title))
+    table = Table(title=title)
     names = Counter(pace.client.name for pace in paces)
     table.add_column("client", no_wrap=True)
     for column in ("steps a second", "spread", "rounds", "failures", "counted", "uplink"):

@@ -28,9 +28,14 @@ PACED: Final = 10  # rounds used for an estimate
 
 
 def terminal(*, stderr: bool = False) -> Console:
-    """Return the console: as wide as the terminal, and wide enough for every table in a pipe."""
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(width=PIPE_WIDTH, stderr=stderr)
+    """Return the console: as wide as the terminal, and wide enough for every table in a pipe.
+
+    Names of figures, clients and runs may have any characters, so none of them are markup or emoji.
+    """
+    console = Console(stderr=stderr, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    return console
 
 
 def megabytes(count: float) -> str:
