@@ -86,7 +86,7 @@ def finite(number: float | None) -> float | None:
 
 def _table(predictions: tuple[Prediction, ...]) -> Table:
     table = Table(title="Predicted, a round")
-    table.add_column("policy", no_wrap=True)
+    table.add_column("policy")
     for column in ("median", "95th percentile", "up", "work discarded", "data missing"):
         table.add_column(column, justify="right", no_wrap=True)
     for each in sorted(predictions, key=lambda one: one.median_s):

@@ -372,6 +372,12 @@ def test_simulation_names_data_that_policy_leaves_out():
     assert fedgc(*words).stdout.splitlines()[-2].split()[-2] == "10.0%"
 
 
+def test_simulation_shows_whole_figures_beside_long_policy():
+    said = fedgc("sim", "--clients", "5", "--rounds", "1").stdout
+    assert "95th percentile" in said
+    assert "…" not in said
+
+
 def test_ctrl_c_in_command_gives_one_line(monkeypatch, capsys):
     def interrupted() -> None:
         raise KeyboardInterrupt
