@@ -30,6 +30,7 @@ from fedgc.sim.checkpoint import Checkpoint
 from fedgc.sim.checkpoint_file import reading
 from fedgc.sim.masks import Masks, unmasked
 from fedgc.sim.simulate import MEGABYTE
+from fedgc.sim.sweep_file import must_be_simulated
 from fedgc.sim.training import Job, Point, Trained, train
 from fedgc.store.descriptor import read_descriptor
 from fedgc.training import CommonModel
@@ -40,7 +41,6 @@ from fedgc.web.report_page import page_of
 SHOWN: Final = 20  # rounds of the table on a terminal
 COLUMNS: Final = ("round", "outcome", "time", "clients", "steps counted", "loss", "sent", "figures")
 FILES: Final = ("trace", "links")  # of a request
-SIMULATED: Final = {"client.app": "fedgc", "script": "", "site.gateway": ""}
 BY_OPTIONS: Final = {"task": "--train alone", "min-clients": "--clients"}
 
 
@@ -91,9 +91,7 @@ class Training:
             raise BadSetting(f"setting {name}: saw it with --train, needed {BY_OPTIONS[name]}")
         table = {**mine, **self.settings, "task": self.task, "min-clients": clients}
         config = RunConfig.read(table)
-        for name, needed in SIMULATED.items():
-            if (seen := config.table()[name]) != needed:
-                raise BadSetting(f"setting {name}: saw {seen} with --train, needed {needed or 'none'}")
+        must_be_simulated(config)
         return config
 
     def job(self) -> tuple[Job, float]:

@@ -141,11 +141,11 @@ def test_clients_draw_different_data(tmp_path):
         (("--train", "digits", "--policy", "uncoded"), "--train: saw --policy beside it"),
         (("--train", "digits", "--png", "x.png"), "--train: saw --png beside it"),
         (("--train", "digits", "--set", "links.download-codec=bf16"), "links.download-codec"),
-        (("--train", "digits", "--set", "client.app=stock"), "client.app: saw stock with --train"),
-        (("--train", "digits", "--set", "script=x.py"), "script: saw x.py with --train, needed none"),
+        (("--train", "digits", "--set", "client.app=stock"), "client.app: saw stock in a simulation"),
+        (("--train", "digits", "--set", "script=x.py"), "script: saw x.py in a simulation, needed none"),
         (
             ("--train", "digits", "--set", "site.gateway=g", "--set", "gate.name=every"),
-            "site.gateway: saw g with --train, needed none",
+            "site.gateway: saw g in a simulation, needed none",
         ),
         (
             ("--train", "digits", "--set", "min-clients=2"),
