@@ -16,7 +16,7 @@ from fedgc.errors import BadSetting
 from fedgc.history import BestModel, ClientRow, Score
 from fedgc.messages import SUMMED
 from fedgc.run.client_faults import LOST
-from fedgc.store.views import Round, Run
+from fedgc.store.views import Client, Round, Run
 
 PIPE_WIDTH: Final = 120
 BAR_WIDTH: Final = 40
@@ -70,6 +70,17 @@ def numbered(count: int, word: str) -> str:
     ('1 block', '2 blocks')
     """
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def labels_of(clients: Sequence[Client]) -> dict[str, str]:
+    """Return the names of clients, with their identities where a name is shared or empty."""
+    names = Counter(each.name for each in clients)
+    return {
+        each.client: " ".join(
+            filter(None, (each.name, each.client if names[each.name] > 1 or not each.name else ""))
+        )
+        for each in clients
+    }
 
 
 def accuracy(rounds: Sequence[Round]) -> float | None:
