@@ -310,6 +310,7 @@ def test_help_of_simulation_names_models_and_policies():
         (("--links", "/no/such"), 2, "trace /no/such: saw no such file, needed a table of times or links"),
         (("--trace", "/no/such.csv"), 2, "trace /no/such.csv: saw no such file, needed a table of"),
         (("--trace", "."), 1, "trace .: Is a directory"),
+        (("--policy", "uncoded", "--png", "x.png"), 2, "--png: saw uncoded, needed a policy of fedgc"),
         (("--trace", "t.csv", "--model", "mild"), 2, "--trace: saw --model beside it, needed one of them"),
         (("--links", "l.csv", "--uplink-mb-s", "9"), 2, "--links: saw --uplink-mb-s beside it, needed one"),
         (
