@@ -257,7 +257,8 @@ def sums(seen: Seen) -> Iterator[str]:
         if each.row.outcome in SUMMED:
             among[counted[each.row.round]] += 1
     counts = ", ".join(f"{times} of {count} sites" for count, times in sorted(among.items(), reverse=True))
-    yield f"under masks: the server saw {sum(among.values())} sums ({counts}), and no update of one"
+    total = f"{sum(among.values())} sums ({counts})" if among else "no sum"
+    yield f"under masks: the server saw {total}, and no update of one"
 
 
 def _counted_again(seen: Seen, killed_in: int | None) -> int | None:

@@ -86,6 +86,9 @@ class Training:
             "data.chunks": clients,
             "client.threads": 1,  # of a process; small models are several times slower with more
         }
+        if self.partition is not None and "data.partition" in self.settings:
+            seen = self.settings["data.partition"]
+            raise BadSetting(f"--partition: saw the setting data.partition = {seen} beside it, needed one")
         mine |= {} if self.partition is None else {"data.partition": self.partition}
         for name in BY_OPTIONS & self.settings.keys():
             raise BadSetting(f"setting {name}: saw it with --train, needed {BY_OPTIONS[name]}")

@@ -153,6 +153,10 @@ def test_clients_draw_different_data(tmp_path):
         ),
         (("--train", "digits", "--set", "task=cifar10"), "setting task: saw it with --train"),
         (("--partition", "iid"), "saw --partition, needed --train with it"),
+        (
+            ("--train", "digits", "--partition", "iid", "--set", "data.partition=shards:2"),
+            "--partition: saw the setting data.partition = shards:2 beside it, needed one",
+        ),
         (("--stack", "4"), "saw --stack, needed --train with it"),
         (
             ("--train", "digits", "--stack", "4", "--processes", "2"),
