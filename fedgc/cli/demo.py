@@ -154,8 +154,8 @@ def run_demo(rounds: int | None, settings: Mapping[str, Setting], fleet: DemoFle
         LocalFederation(nodes, environment=apart) as federation,
         federation.stopping(),
     ):
-        console.print(f"store {store.name}", soft_wrap=True, markup=False)
-        console.print(exposure(federation.address), soft_wrap=True, markup=False, highlight=False)
+        console.print(f"store {store.name}", soft_wrap=True)
+        console.print(exposure(federation.address), soft_wrap=True, highlight=False)
         for config in configs:
             kills = config is configs[-1]
             _play(console, store, federation, config, masked=fleet.secrecy == "masked", kills=kills)
@@ -172,7 +172,7 @@ def _play(
 ) -> None:
     """Do one run, in which a client may be killed and come back, and print its results."""
     follower, client_kill = Follower(store, config.run), ClientKill(max(1, config.rounds // 5), 1.0)
-    console.print(f"run {config.run}: {config.work} work", soft_wrap=True, markup=False)
+    console.print(f"run {config.run}: {config.work} work", soft_wrap=True)
     began = time.monotonic()
     flower_run = _followed(console, federation, config, follower, client_kill if kills else None)
     seen = follower.whole()
@@ -181,13 +181,13 @@ def _play(
             break
         config = replace(config, resume=config.run, rounds=seen.last + MORE_ROUNDS)
         message = f"{KILLED} is not counted again yet: the run goes on to round {config.rounds}"
-        console.print(message, soft_wrap=True, highlight=False, markup=False)
+        console.print(message, soft_wrap=True, highlight=False)
         flower_run = _followed(console, federation, config, follower, client_kill)
         seen = follower.whole()
     print_tables(console, seen, time.monotonic() - began)
     messages = [*failure(seen, client_kill), *(sums(seen) if masked else ())]
     for line in [*messages, *reasons(store.decisions(config.run) if seen.run else (), seen.names)]:
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False)
     reason = why_incomplete(seen, federation.log(f"run-{flower_run}").read_text(errors="replace"))
     if reason is not None:
         raise EdgeFailed(f"the run did not complete: {reason}")
@@ -257,7 +257,8 @@ def sums(seen: Seen) -> Iterator[str]:
         if each.row.outcome in SUMMED:
             among[counted[each.row.round]] += 1
     counts = ", ".join(f"{times} of {count} sites" for count, times in sorted(among.items(), reverse=True))
-    yield f"under masks: the server saw {sum(among.values())} sums ({counts}), and no update of one"
+    total = f"{sum(among.values())} sums ({counts})" if among else "no sum"
+    yield f"under masks: the server saw {total}, and no update of one"
 
 
 def _counted_again(seen: Seen, killed_in: int | None) -> int | None:

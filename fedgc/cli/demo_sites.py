@@ -119,7 +119,7 @@ class Showing:
 
     def print(self, line: str) -> None:
         """Print one line."""
-        self.console.print(line, soft_wrap=True, markup=False, highlight=False)
+        self.console.print(line, soft_wrap=True, highlight=False)
 
     def run(self, federation: LocalFederation, config: RunConfig) -> Seen:
         """Do one run and print its tables; return what the store knows of it."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.markup import escape
 from rich.table import Table
 
 from fedgc.cli import view
@@ -60,7 +59,7 @@ def evaluate(asked: Asked, *, as_json: bool) -> None:
         return
     console.print(_table(found, result))
     for name, problem in result["problems"].items():
-        console.print(f"{name}: {problem}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"{name}: {problem}", soft_wrap=True, highlight=False)
 
 
 def _config(run: Run, version: int, clients: int | None) -> RunConfig:
@@ -104,5 +103,5 @@ def _table(run: Run, result: Mapping[str, Any]) -> Table:
         Score(result["round"], each["client"], each["samples"], each["metrics"]) for each in result["clients"]
     ]
     names = {each["client"]: each["name"] for each in result["clients"]}
-    title = escape(f"Version {result['version']} of {run.run}, round {result['round']}")
+    title = f"Version {result['version']} of {run.run}, round {result['round']}"
     return view.scores_table(title, scores, names, result["mean"])

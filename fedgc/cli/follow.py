@@ -183,7 +183,7 @@ class _Lines:
         self._notes = waits
 
     def _say(self, line: str) -> None:
-        self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+        self._console.print(line, soft_wrap=True, highlight=False)
 
 
 class _Terminal:
@@ -274,12 +274,12 @@ def print_tables(console: Console, seen: Seen, seconds: float, *, resumed: bool 
             console.print(view.gate_table(seen.rounds, seen.rows, steps))
         skipped = sum(each.row.outcome == "skipped" for each in seen.rounds)
         if seen.run is not None and (message := view.skips_message(seen.run, skipped)):
-            console.print(message, soft_wrap=True, highlight=False, markup=False)
+            console.print(message, soft_wrap=True, highlight=False)
     if seen.run is not None and seen.run.state == "completed":
         partial = f", {lacking}" if (lacking := view.partial_rounds(seen.rounds)) else ""
         last = f"{'; ' if partial else ', '}{seen.run.reason}" if seen.run.reason else ""
         done = view.numbered(rounds_done(seen.rounds), "round")
-        console.print(f"completed: {done}{partial}{last}", soft_wrap=True, markup=False)
+        console.print(f"completed: {done}{partial}{last}", soft_wrap=True)
 
 
 def why_incomplete(seen: Seen, log: str) -> str | None:

@@ -2,20 +2,19 @@
 
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from fedgc.cli.view import (
     done_of,
     figures_text,
+    labels_of,
     mean_of,
     megabytes,
     numbered,
@@ -136,16 +135,16 @@ def _pace_figures(pace: MeasuredSpeeds) -> dict[str, Any]:
 
 
 def _speeds_table(title: str, paces: Sequence[MeasuredSpeeds]) -> Table:
-    table = Table(title=escape(title))
-    names = Counter(pace.client.name for pace in paces)
+    table = Table(title=title)
+    labels = labels_of([pace.client for pace in paces])
     table.add_column("client", no_wrap=True)
     for column in ("steps a second", "spread", "rounds", "failures", "counted", "uplink"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("trend", no_wrap=True)
     for pace in paces:
-        speed, name = pace.speed, pace.client.name
+        speed = pace.speed
         table.add_row(
-            Text(" ".join(filter(None, (name, pace.client.client if names[name] > 1 or not name else "")))),
+            Text(labels[pace.client.client]),
             f"{1 / speed.step_s:.1f}" if speed else "-",
             f"{speed.spread_s / speed.step_s:.0%}" if speed else "-",
             str(pace.rounds),

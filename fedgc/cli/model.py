@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -201,7 +200,7 @@ def _is_best(saved: Saved, best: Saved | None) -> bool:
 def _table(
     run: Run, saved: tuple[Saved, ...], metrics: Mapping[int, Mapping[str, float]], best: Saved | None
 ) -> Table:
-    table = Table(title=escape(f"Versions of {run.run}"))
+    table = Table(title=f"Versions of {run.run}")
     for column in ("version", "round", "digest", "size", "figures", ""):
         table.add_column(column, no_wrap=True)
     for each in saved:

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from fedgc.cli.history import newest_with_rounds
 from fedgc.cli.plan_local import LocalExplanation, explain_local
-from fedgc.cli.view import terminal
+from fedgc.cli.view import labels_of, terminal
 from fedgc.config import AUTO, RunConfig
 from fedgc.deploy.app_folder import Setting
 from fedgc.errors import Unusable
@@ -124,7 +124,7 @@ def _from_trace(asked: Asked, trace: Path) -> Explanation:
 
 
 def _from_store(asked: Asked) -> Explanation | LocalExplanation:
-    if not there():
+    if asked.run is None and not there():
         return _without_history(asked, "a store that does not exist yet")
     with Store.open(reads_only=True) as store:
         if asked.run is None and not store.runs(1):
@@ -135,16 +135,17 @@ def _from_store(asked: Asked) -> Explanation | LocalExplanation:
         if config.work == "local":
             if asked.add or asked.client_gain is not None:
                 raise Unusable("plan: saw --add or --client-gain with local work, needed coded work")
-            known, numbers = local_clients(store, run, asked.numbers)
-            return explain_local(source, known, config, numbers)
+            measured, numbers = local_clients(store, run, asked.numbers)
+            return explain_local(source, measured, config, numbers)
         about = planned(store, run, asked.settings, asked.numbers, with_closed=True)
-        names = {each.client: each.name for each in store.clients() if each.name}
+        known = store.clients()
     if about is None:
         return _without_history(asked, f"{source}, in which no client has worked")
     question, speeds, history = about.question, about.speeds, about.history
     advice = advise(
         question, speeds, about.rng, history=history, newcomers_s=asked.add, windows=about.windows
     )
+    names = labels_of([each for each in known if each.client in question.clients])
     wanted = _wanted(asked, about)
     errors = tuple(each.error for each in speeds.recent if each.error is not None)
     return Explanation(source, advice, question, names, wanted, errors)

@@ -37,6 +37,8 @@ class ModelAsked:
             raise Unusable(f"model-gb: saw {self.model_gb}, needed 0.001 to 10000")
         if self.clients is not None and self.clients < 1:
             raise Unusable(f"clients: saw {self.clients}, needed at least 1")
+        if not 0 <= self.uplink_mb_s < float("inf"):
+            raise Unusable(f"uplink-mb-s: saw {self.uplink_mb_s}, needed 0 or more")
 
 
 @dataclass(frozen=True, slots=True)

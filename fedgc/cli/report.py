@@ -30,7 +30,7 @@ def report(
     from fedgc.cli.image_files import drawable, keep  # here, since help must not wait for sqlalchemy
     from fedgc.cli.machine import machine
     from fedgc.store.database import Store
-    from fedgc.web.json_values import as_json as in_json
+    from fedgc.web.json_values import printed_json
     from fedgc.web.report import report_of
     from fedgc.web.report_page import report_page
 
@@ -44,7 +44,7 @@ def report(
         keep(html, report_page(made, now).encode())
     if as_json:
         rows = [asdict(each) for each in made.clients]
-        sys.stdout.write(in_json({"figures": figures(made), "rows": rows, "machine": machine()}) + "\n")
+        sys.stdout.write(printed_json({"figures": figures(made), "rows": rows, "machine": machine()}) + "\n")
     else:
         sys.stdout.write(f"{html}\n")
 

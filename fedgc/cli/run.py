@@ -149,7 +149,7 @@ def run(wanted: Wanted) -> None:
             must_be_known(wanted)
             config = ready(store, wanted, app)
         name = config.resume or config.run
-        console.print(f"run {name}, store {store.name}", soft_wrap=True, markup=False)
+        console.print(f"run {name}, store {store.name}", soft_wrap=True)
         began, before = time.monotonic(), Follower(store, name).run()
         with (
             claimed(name),
@@ -165,7 +165,7 @@ def run(wanted: Wanted) -> None:
     if over.stopped and over.reason is not None:
         done = rounds_done(over.seen.rounds)
         _, *lost = over.reason.partition(f"; {beginning.NOT_KEPT}")
-        console.print(f"stopped after round {done}{goes_on}{''.join(lost)}", soft_wrap=True, markup=False)
+        console.print(f"stopped after round {done}{goes_on}{''.join(lost)}", soft_wrap=True)
         raise click.Abort
     if over.reason is not None:
         raise EdgeFailed(f"{over.failure}{goes_on}")
@@ -303,7 +303,7 @@ def _followed(
         try:
             stopped = _stopped(shown, place, flower_run, leaves=isinstance(asked, Terminated))
         except EdgeFailed as error:  # its SuperLink may have ended too, or be out of reach
-            place.console.print(f"{NOT_STOPPED}: {error}", soft_wrap=True, highlight=False, markup=False)
+            place.console.print(f"{NOT_STOPPED}: {error}", soft_wrap=True, highlight=False)
             raise asked from None
     if shown.update(*(["stopped"] if stopped else [])).run is None:
         unknown()
@@ -359,7 +359,7 @@ class Unseen:
         self._held.clear()
 
     def _print(self, line: str) -> None:
-        self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+        self._console.print(line, soft_wrap=True, highlight=False)
 
 
 def _nothing() -> None:
@@ -377,7 +377,7 @@ def host_of(wanted: Wanted, console: Console, run: str) -> Iterator[Host]:
         console.print(f"starting the server and {count}: this takes up to a minute", highlight=False)
         nodes = with_keys(wanted.nodes, Path(wanted.keys) if wanted.keys else keys_of(run))
         with local.LocalFederation(nodes) as federation:
-            console.print(local.exposure(federation.address), soft_wrap=True, markup=False, highlight=False)
+            console.print(local.exposure(federation.address), soft_wrap=True, highlight=False)
             yield Host(federation.superlink, federation.leave, federation.restart_ended)
             federation.await_clients(lambda: console.print(AFTER, highlight=False))
         return

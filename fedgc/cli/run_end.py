@@ -97,4 +97,4 @@ class Over:
         print_tables(console, self.seen, seconds, resumed=resumed)
         for each in self.later:
             ended = f"run {each.run}: {state_of(each)}, {numbered(each.last_round or 0, 'round')}"
-            console.print(ended, soft_wrap=True, markup=False, highlight=False)
+            console.print(ended, soft_wrap=True, highlight=False)

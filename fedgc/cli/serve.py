@@ -362,4 +362,4 @@ def restart_ended(host: Host, console: Console) -> None:
 
 def say(console: Console, line: str) -> None:
     """Print one line."""
-    console.print(line, soft_wrap=True, highlight=False, markup=False)
+    console.print(line, soft_wrap=True, highlight=False)

@@ -13,7 +13,7 @@ from rich.table import Table
 import fedgc.web
 from fedgc.cli.image_files import drawable, keep
 from fedgc.cli.view import terminal
-from fedgc.errors import BadSetting
+from fedgc.errors import BadSetting, Unusable
 from fedgc.sim import Prediction, Request, page, png, simulate
 
 
@@ -54,7 +54,9 @@ def run_sim(request: Request, wanted: Wanted) -> None:
         style = Path(fedgc.web.__file__).with_name("page") / "page.css"
         keep(wanted.html, page(predictions, style.read_text()).encode())
     if wanted.png is not None:
-        first = next((each for each in predictions if each.spans), predictions[0])
+        first = next((each for each in predictions if each.spans), None)
+        if first is None:
+            raise Unusable(f"--png: saw {predictions[0].policy}, needed a policy of fedgc: it has a timeline")
         keep(wanted.png, png(first.spans, first.working_s))
     if wanted.as_json:
         figures = {"predictions": [_figures(each) for each in predictions]}
@@ -86,7 +88,7 @@ def finite(number: float | None) -> float | None:
 
 def _table(predictions: tuple[Prediction, ...]) -> Table:
     table = Table(title="Predicted, a round")
-    table.add_column("policy", no_wrap=True)
+    table.add_column("policy")
     for column in ("median", "95th percentile", "up", "work discarded", "data missing"):
         table.add_column(column, justify="right", no_wrap=True)
     for each in sorted(predictions, key=lambda one: one.median_s):

@@ -3,7 +3,6 @@
 import json
 import sys
 
-from rich.markup import escape
 from rich.table import Table
 
 from fedgc.cli.view import megabytes, terminal
@@ -45,7 +44,7 @@ def _table(likeness: Likeness) -> Table:
     first, last = likeness.known + 1, likeness.known + likeness.seen.rounds
     predicted, seen = likeness.predicted, likeness.seen
     about = f"{likeness.run}: rounds {first} to {last}, predicted from those before"
-    table = Table(title=escape(about))
+    table = Table(title=about)
     table.add_column("", no_wrap=True)
     for column in ("predicted", "seen", "error"):
         table.add_column(column, justify="right", no_wrap=True)

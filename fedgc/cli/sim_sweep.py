@@ -23,7 +23,7 @@ from fedgc.processes.temporary_folder import temporary_folder
 from fedgc.sim.owned import CORES
 from fedgc.sim.past_run import PastRun
 from fedgc.sim.simulate import MEGABYTE
-from fedgc.sim.sweep import NONE_IS_WHOLE, Swept, Trial, run_sweep
+from fedgc.sim.sweep import Swept, Trial, run_sweep
 from fedgc.sim.sweep_checkpoint import SweepCheckpoint, description
 from fedgc.sim.sweep_file import Sweep, read_sweep
 from fedgc.sim.sweep_page import sweep_page, toml_of, words_of
@@ -66,7 +66,7 @@ def run_sim_sweep(path: Path, html: Path | None, checkpoint: Path | None, *, as_
         return
     terminal().print(_table(swept))
     if swept.recommended is None:
-        terminal().print(Text(NONE_IS_WHOLE))
+        terminal().print(swept.unadvised)
     else:
         terminal().print(Text(f"Recommended:\n{toml_of(swept.settings(swept.recommended))}"))
 
@@ -120,8 +120,8 @@ def _table(swept: Swept) -> Table:
     table = Table(title=f"To {swept.what}; * on the frontier of time and bytes")
     table.add_column("scenario", no_wrap=True)
     table.add_column("settings")
-    goal, frontiers = swept.sweep.goal, swept.frontiers
-    for column in ("time", "bytes", "exchanges", "discarded" if goal is None else f"last {goal.figure}"):
+    frontiers = swept.frontiers
+    for column in ("time", "bytes", "exchanges", swept.last_name):
         table.add_column(column, justify="right", no_wrap=True)
     for each in sorted(swept.trials, key=lambda each: (each.scenario, each.seconds)):
         star = "* " if each.combination in frontiers[each.scenario] else ""
@@ -131,7 +131,7 @@ def _table(swept: Swept) -> Table:
             f"{each.seconds:.3g} s" if each.seconds < math.inf else "-",
             megabytes(MEGABYTE * each.megabytes) if each.seconds < math.inf else "-",
             f"{each.exchanges:.0%}",
-            f"{each.waste:.1%}" if each.last is None else f"{each.last:.4g}",
+            swept.last_words(each),
         )
     return table
 

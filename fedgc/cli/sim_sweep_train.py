@@ -18,24 +18,39 @@ from fedgc.training import CommonModel
 
 
 def trained(within: Path, goal: Goal, sweep: Sweep, at: int, scenario: SweepScenario, seed: int) -> Trial:
-    """Train one run with files in a folder; return the time and the bytes until the goal was reached."""
+    """Train one run with files in a folder; return the time and the bytes until the goal was reached.
+
+    A run that ends before that says why, and may lack an evaluated model.
+    """
     job, model_mb = _job(goal, sweep, at, scenario, seed)
     rows, models, marks = list[RoundRow](), set[tuple[str, int]](), list[tuple[float, float, float]]()
+    others = dict[str, None]()
 
     def heard(point: Point) -> None:
         row = point.row
         rows.append(replace(row, clients=()))
         models.update((each.client, row.version) for each in row.clients if each.steps or each.counted)
+        others.update(dict.fromkeys(point.metrics))
         if goal.figure in point.metrics:
             sent_mb = model_mb * (point.sent + len(models))
             marks.append((point.seconds, sent_mb, point.metrics[goal.figure]))
 
-    train(job, heard, within=within)
-    if not marks:
-        raise Unusable(f"--sweep: saw no figure {goal.figure} of task {goal.task}, needed one it evaluates")
-    reached = next((mark for mark in marks if mark[2] >= goal.target), (math.inf, math.inf, 0.0))
-    exchanges = fmean(row.outcome in SUMMED for row in rows)
-    return Trial(at, scenario.name, *reached[:2], exchanges, 0.0, len(rows), last=marks[-1][2])
+    ended = train(job, heard, within=within).ended
+    if not marks and (others or job.task.evaluate is None):
+        seen = f"figures {', '.join(others)}" if others else "no evaluation"
+        raise Unusable(f"--sweep: saw {seen} of task {goal.task}, needed the figure {goal.figure}")
+    reached = next((mark for mark in marks if mark[2] >= goal.target), None)
+    exchanges = fmean(row.outcome in SUMMED for row in rows) if rows else 0.0
+    return Trial(
+        at,
+        scenario.name,
+        *((math.inf, math.inf) if reached is None else reached[:2]),
+        exchanges,
+        0.0,
+        len(rows),
+        ended="" if reached is not None else ended,
+        last=marks[-1][2] if marks else None,
+    )
 
 
 def first_run(goal: Goal, sweep: Sweep) -> Mapping[str, object]:

@@ -19,7 +19,7 @@ from rich.table import Table
 from fedgc.cli.image_files import drawable, keep
 from fedgc.cli.signals import after_ctrl_c, like_ctrl_c
 from fedgc.cli.sim import Wanted, finite
-from fedgc.cli.view import terminal
+from fedgc.cli.view import megabytes, terminal
 from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import Setting
 from fedgc.errors import BadSetting, BadTask, EdgeFailed, Unusable
@@ -30,6 +30,7 @@ from fedgc.sim.checkpoint import Checkpoint
 from fedgc.sim.checkpoint_file import reading
 from fedgc.sim.masks import Masks, unmasked
 from fedgc.sim.simulate import MEGABYTE
+from fedgc.sim.sweep_file import must_be_simulated
 from fedgc.sim.training import Job, Point, Trained, train
 from fedgc.store.descriptor import read_descriptor
 from fedgc.training import CommonModel
@@ -40,7 +41,6 @@ from fedgc.web.report_page import page_of
 SHOWN: Final = 20  # rounds of the table on a terminal
 COLUMNS: Final = ("round", "outcome", "time", "clients", "steps counted", "loss", "sent", "figures")
 FILES: Final = ("trace", "links")  # of a request
-SIMULATED: Final = {"client.app": "fedgc", "script": "", "site.gateway": ""}
 BY_OPTIONS: Final = {"task": "--train alone", "min-clients": "--clients"}
 
 
@@ -86,14 +86,15 @@ class Training:
             "data.chunks": clients,
             "client.threads": 1,  # of a process; small models are several times slower with more
         }
+        if self.partition is not None and "data.partition" in self.settings:
+            seen = self.settings["data.partition"]
+            raise BadSetting(f"--partition: saw the setting data.partition = {seen} beside it, needed one")
         mine |= {} if self.partition is None else {"data.partition": self.partition}
         for name in BY_OPTIONS & self.settings.keys():
             raise BadSetting(f"setting {name}: saw it with --train, needed {BY_OPTIONS[name]}")
         table = {**mine, **self.settings, "task": self.task, "min-clients": clients}
         config = RunConfig.read(table)
-        for name, needed in SIMULATED.items():
-            if (seen := config.table()[name]) != needed:
-                raise BadSetting(f"setting {name}: saw {seen} with --train, needed {needed or 'none'}")
+        must_be_simulated(config)
         return config
 
     def job(self) -> tuple[Job, float]:
@@ -182,8 +183,10 @@ def run_training(training: Training, wanted: Wanted, checkpoint: Checkpoint | No
     job, model_mb = training.job()
     rounds, begun = list[RoundShown](), time.monotonic()
 
+    chunk_steps = job.config.round_steps if job.config.work == "coded" else 1
+
     def heard(point: Point) -> None:
-        rounds.append(_shown(point, model_mb))
+        rounds.append(_shown(point, model_mb, chunk_steps))
 
     console = Console(stderr=True)
     bar = Progress(console=console, transient=True, disable=not console.is_terminal)
@@ -212,7 +215,8 @@ def _goes_on(checkpoint: Checkpoint | None) -> str:
     return f"`fedgc sim --resume {quote(str(checkpoint.path))}` goes on after round {checkpoint.rounds}"
 
 
-def _shown(point: Point, model_mb: float) -> RoundShown:
+def _shown(point: Point, model_mb: float, chunk_steps: int) -> RoundShown:
+    """Return a round; rows of coded work count chunks, of so many steps each."""
     row, clients = point.row, point.row.clients
     return RoundShown(
         row.round,
@@ -220,7 +224,7 @@ def _shown(point: Point, model_mb: float) -> RoundShown:
         point.seconds,
         sum(each.counted > 0 for each in clients),
         sum(each.steps for each in clients),
-        sum(each.counted for each in clients),
+        chunk_steps * sum(each.counted for each in clients),
         point.sent * model_mb,
         row.loss,
         dict(point.metrics) if row.outcome in SUMMED else {},
@@ -256,14 +260,15 @@ def _cells(each: RoundShown) -> tuple[str, ...]:
     loss = "" if each.loss is None else f"{each.loss:.4g}"
     return (
         str(each.round), each.outcome, f"{each.seconds:.1f} s", str(each.clients), str(each.counted), loss,
-        f"{each.up_mb:.1f} MB", figures,
+        megabytes(MEGABYTE * each.up_mb), figures,
     )  # fmt: skip
 
 
 def _table(summary: Mapping[str, object], rounds: Sequence[RoundShown]) -> Table:
     made = Table(title=_title(summary), caption=_caption(summary))
     for at, column in enumerate(COLUMNS):
-        made.add_column(column, justify="left" if at in (1, len(COLUMNS) - 1) else "right", no_wrap=True)
+        last = at == len(COLUMNS) - 1  # many figures take several lines, and no room of other columns
+        made.add_column(column, justify="left" if last or at == 1 else "right", no_wrap=not last)
     every = -(-len(rounds) // SHOWN)
     for each in rounds[::-1][::every][::-1]:
         made.add_row(*_cells(each))
@@ -283,7 +288,9 @@ def _page(summary: Mapping[str, object], rounds: Sequence[RoundShown]) -> str:
     names = dict.fromkeys(name for each in rounds for name in each.metrics)
     charts = [
         line_chart(
-            f"{name} over {of}", [(at(each), each.metrics[name]) for each in rounds if each.metrics], of
+            f"{name} over {of}",
+            [(at(each), each.metrics[name]) for each in rounds if name in each.metrics],
+            of,
         )
         for name in names
         for of, at in (("simulated seconds", _seconds), ("megabytes sent", _up_mb))

@@ -16,7 +16,7 @@ from fedgc.errors import BadSetting
 from fedgc.history import BestModel, ClientRow, Score
 from fedgc.messages import SUMMED
 from fedgc.run.client_faults import LOST
-from fedgc.store.views import Round, Run
+from fedgc.store.views import Client, Round, Run
 
 PIPE_WIDTH: Final = 120
 BAR_WIDTH: Final = 40
@@ -28,9 +28,14 @@ PACED: Final = 10  # rounds used for an estimate
 
 
 def terminal(*, stderr: bool = False) -> Console:
-    """Return the console: as wide as the terminal, and wide enough for every table in a pipe."""
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(width=PIPE_WIDTH, stderr=stderr)
+    """Return the console: as wide as the terminal, and wide enough for every table in a pipe.
+
+    Names of figures, clients and runs may have any characters, so none of them are markup or emoji.
+    """
+    console = Console(stderr=stderr, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    return console
 
 
 def megabytes(count: float) -> str:
@@ -65,6 +70,17 @@ def numbered(count: int, word: str) -> str:
     ('1 block', '2 blocks')
     """
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def labels_of(clients: Sequence[Client]) -> dict[str, str]:
+    """Return the names of clients, with their identities where a name is shared or empty."""
+    names = Counter(each.name for each in clients)
+    return {
+        each.client: " ".join(
+            filter(None, (each.name, each.client if names[each.name] > 1 or not each.name else ""))
+        )
+        for each in clients
+    }
 
 
 def accuracy(rounds: Sequence[Round]) -> float | None:

@@ -168,6 +168,7 @@ def simulate(
     scenario = request.scenario()
     policies = request.chosen(scenario[0].clients)
     total = len(policies) * request.rounds
+    names = read_names(request.trace) if watch and request.trace is not None else ()
     predictions = []
     for at, policy in enumerate(policies):
 
@@ -175,8 +176,14 @@ def simulate(
             progress(before + over, total)
 
         results, spans = _play(policy, scenario, request, heard, watch)
-        predictions.append(_prediction(policy, results, spans, request.model_mb))
+        predictions.append(_prediction(policy, results, _named(spans, names), request.model_mb))
     return tuple(predictions)
+
+
+def _named(spans: tuple[Span, ...], names: Sequence[str]) -> tuple[Span, ...]:
+    """Return the spans with the names that clients have in a trace, if they have any."""
+    called = {f"client {w}": name for w, name in enumerate(names)}
+    return tuple(replace(each, client=called.get(each.client, each.client)) for each in spans)
 
 
 def _play(

@@ -63,7 +63,6 @@ class Trial:
         return mine != its and all(here <= there for here, there in zip(mine, its, strict=True))
 
 
-NONE_IS_WHOLE: Final = "No combination is recommended: none reached its end on every scenario."
 Key = tuple[int, str, int]  # combination, scenario, seed
 Job = tuple[Sweep, int, SweepScenario, int]
 PlayOne = Callable[[Sweep, int, SweepScenario, int], Trial]  # combination, scenario, seed
@@ -98,6 +97,23 @@ class Swept:
         """What time and bytes are for."""
         goal = self.sweep.goal
         return f"{WORK} local steps in sums" if goal is None else f"{goal.figure} {goal.target:g}"
+
+    @property
+    def unadvised(self) -> str:
+        """Why no combination is recommended, if none is."""
+        end = "its end" if self.sweep.goal is None else "the target"
+        return f"No combination is recommended: none reached {end} on every scenario."
+
+    @property
+    def last_name(self) -> str:
+        """What `last_words` are of."""
+        return "work discarded" if self.sweep.goal is None else f"last {self.sweep.goal.figure}"
+
+    def last_words(self, trial: Trial) -> str:
+        """Return the last figure of a trial, or the share of its work that was discarded."""
+        if self.sweep.goal is None:
+            return f"{trial.waste:.1%}"
+        return "-" if trial.last is None else f"{trial.last:.4g}"
 
     def settings(self, combination: int) -> Settings:
         """Return all settings of a combination that the file names."""

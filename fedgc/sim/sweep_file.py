@@ -50,6 +50,7 @@ TOP: Final = (
 OF_MODELS: Final = (
     "clients", "model", "trace", "links", "uplink-mb-s", "downlink-mb-s", "server-mb-s", "latency-s",
 )  # fmt: skip
+SIMULATED: Final = {"client.app": "fedgc", "script": "", "site.gateway": ""}
 WITHOUT_EFFECT: Final = (("trace", "model"), ("links", "uplink-mb-s"), ("links", "downlink-mb-s"))
 TEXTS: Final = ("model", "trace", "links")
 OF_SCENARIOS: Final = (*OF_MODELS, "unit-steps", "returns-s", "like")
@@ -136,6 +137,7 @@ def _checked(where: str, sweep: Sweep) -> Sweep:
     for combination in sweep.combinations:
         try:
             config = sweep.config(combination, seed=0)
+            must_be_simulated(config)
         except BadSetting as error:
             raise BadSetting(f"{where}: {error}") from error
         if config.secrecy == "masked":
@@ -148,6 +150,13 @@ def _checked(where: str, sweep: Sweep) -> Sweep:
     return sweep
 
 
+def must_be_simulated(config: RunConfig) -> None:
+    """Refuse settings of a run whose clients are not simulated."""
+    for name, needed in SIMULATED.items():
+        if (seen := config.table()[name]) != needed:
+            raise BadSetting(f"setting {name}: saw {seen} in a simulation, needed {needed or 'none'}")
+
+
 def _goal(table: "_Table") -> Goal | None:
     if "train" not in table.values:
         if alone := {"figure", "target", "stack"} & table.values.keys():
@@ -155,6 +164,8 @@ def _goal(table: "_Table") -> Goal | None:
         return None
     if "model-mb" in table.values:
         raise BadSetting(f"{table.where}: saw model-mb and train, needed one: the task has the model")
+    if "target" not in table.values:
+        raise BadSetting(f"{table.where}: saw train without target, needed the value that runs are to reach")
     figure = table.text("figure") if "figure" in table.values else "accuracy"
     stack = table.count("stack", 1)
     return Goal(table.text("train"), figure, table.number("target", 0.0, SMALL), stack)

@@ -5,7 +5,7 @@ import json
 import math
 from typing import Final
 
-from fedgc.sim.sweep import NONE_IS_WHOLE, Swept, Trial
+from fedgc.sim.sweep import Swept, Trial
 from fedgc.sim.sweep_file import Settings
 from fedgc.sim.timeline import STYLE, ticks_of
 
@@ -46,7 +46,7 @@ def sweep_page(swept: Swept, style: str = "") -> str:
     advice = (
         f"<section><h2>Recommended</h2><pre>{html.escape(toml_of(swept.settings(best)))}</pre></section>"
         if best is not None
-        else f"<section><p>{NONE_IS_WHOLE}</p></section>"
+        else f"<section><p>{swept.unadvised}</p></section>"
     )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -59,9 +59,7 @@ def sweep_page(swept: Swept, style: str = "") -> str:
 def _section(swept: Swept, scenario: str) -> str:
     trials = [each for each in swept.trials if each.scenario == scenario]
     best, frontier = swept.recommended, swept.frontier(scenario)
-    goal = swept.sweep.goal
-    last = "work discarded" if goal is None else f"last {html.escape(goal.figure)}"
-    names = ("settings", "seconds", "MB", "exchanged rounds", last, "")
+    names = ("settings", "seconds", "MB", "exchanged rounds", html.escape(swept.last_name), "")
     rows = "".join(
         f"<tr><td>{'<td>'.join(_cells(swept, each, each.combination in frontier))}</tr>"
         for each in sorted(trials, key=lambda each: each.seconds)
@@ -76,10 +74,9 @@ def _section(swept: Swept, scenario: str) -> str:
 def _cells(swept: Swept, trial: Trial, is_best: bool) -> tuple[str, ...]:
     return (
         html.escape(words_of(swept.sweep.combinations[trial.combination])),
-        f"{trial.seconds:.3g}",
-        f"{trial.megabytes:.3g}",
+        *(f"{each:.3g}" if trial.seconds < math.inf else "-" for each in (trial.seconds, trial.megabytes)),
         f"{trial.exchanges:.0%}",
-        f"{trial.waste:.1%}" if trial.last is None else f"{trial.last:.4g}",
+        swept.last_words(trial),
         html.escape(trial.ended) or ("frontier" if is_best else ""),
     )
 

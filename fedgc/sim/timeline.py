@@ -20,6 +20,7 @@ from fedgc.sim.simulate import Prediction
 
 MOST_ROWS: Final = 120
 WIDTH, ROW, LABEL, HEAD = 1200, 9, 90, 30
+LONGEST: Final = 20  # characters of a name beside its bars
 COLOURS: Final = {"counted": (31, 90, 160), "discarded": (155, 190, 225), "not finished": (205, 70, 60)}
 GRID: Final = (225, 225, 225)
 MOST_TICKS: Final = 10
@@ -70,7 +71,7 @@ def svg(spans: Sequence[Span], working_s: float) -> str:
     ]
     labels = [
         f'<text x="0" y="{HEAD + at * ROW + ROW - 2}" font-size="7" fill="currentColor">'
-        f"{html.escape(client)}</text>"
+        f"{html.escape(client if len(client) <= LONGEST else client[: LONGEST - 1] + '…')}</text>"
         for client, at in row.items()
     ]
     ticks = [

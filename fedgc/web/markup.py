@@ -12,6 +12,7 @@ VOID: Final = frozenset({"meta"})
 HIDDEN: Final = "\N{REPLACEMENT CHARACTER}"
 WIDTH, HEIGHT = 560, 130  # of a chart
 LEAST_POINTS: Final = 2
+LARGE: Final = 100  # numbers at an axis without decimals
 
 
 class Markup(str):
@@ -76,5 +77,14 @@ def line_chart(title: str, points: Sequence[tuple[float, float]], unit: str = "r
         aria_label=title,
         preserveAspectRatio="none",
     )
-    words = f"{title}: {y0:.4g} to {y1:.4g}, {unit} {x0:.0f} to {x1:.0f}"
+    words = f"{title}: {y0:.4g} to {y1:.4g}, {unit} {_short(x0)} to {_short(x1)}"
     return element("figure", drawn, element("figcaption", words))
+
+
+def _short(number: float) -> str:
+    """Return a number without decimals, or with three digits if it is small.
+
+    >>> _short(12.0), _short(1234.5), _short(0.00048)
+    ('12', '1234', '0.00048')
+    """
+    return f"{number:.0f}" if abs(number) >= LARGE or number == int(number) else f"{number:.3g}"

@@ -29,6 +29,7 @@ MOST_AUDIT: Final = 1000
 LONGEST_REASON: Final = 200  # characters; a client may send anything as its failure
 OTHERS: Final = "finished, but not in the sum: others had its chunk, or it came after the round had enough"
 AT_END: Final = "done after the last exchange of the run"
+NO_EXCHANGE: Final = "the run had no exchange that could count it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,9 +369,11 @@ class _Sums:
     def close(self) -> None:
         """Note the local steps that no exchange has followed."""
         last = max(self._rounds, default=0)
+        summed = any(each.row.outcome in SUMMED for each in self._rounds.values())
         for client, steps in self._pending.items():
             if self._local and steps > 0:
-                self._lost.setdefault((client, AT_END), _Lost()).add(steps, last)
+                why = AT_END if summed else NO_EXCHANGE
+                self._lost.setdefault((client, why), _Lost()).add(steps, last)
         for (client, _), entry in self._lost.items():
             self._totals[client].lost += entry.amount
 

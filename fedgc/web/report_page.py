@@ -129,14 +129,19 @@ def _samples_fact(samples: Samples | None) -> tuple[str, str]:
 
 
 def _charts(report: RunReport) -> Markup:
-    every = -(-len(report.rounds) // MOST_POINTS) or 1
-    rows = [each.row for each in report.rounds[::every]]
+    rows = [each.row for each in report.rounds]
     charts = [
-        line_chart(name, [(row.round, row.metrics[name]) for row in rows if name in row.metrics])
+        line_chart(name, _thinned([(row.round, row.metrics[name]) for row in rows if name in row.metrics]))
         for name in (each.name for each in report.figures)
     ]
-    seconds = [(row.round, row.working_s + row.collecting_s) for row in rows]
+    seconds = _thinned([(row.round, row.working_s + row.collecting_s) for row in rows])
     return element("div", *charts, line_chart("seconds of a round", seconds), class_="charts")
+
+
+def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """Return at most `MOST_POINTS` of them, the last one too."""
+    every = -(-len(points) // MOST_POINTS) or 1
+    return points[::-1][::every][::-1]
 
 
 # ---- what was counted and lost

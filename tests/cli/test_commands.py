@@ -310,6 +310,7 @@ def test_help_of_simulation_names_models_and_policies():
         (("--links", "/no/such"), 2, "trace /no/such: saw no such file, needed a table of times or links"),
         (("--trace", "/no/such.csv"), 2, "trace /no/such.csv: saw no such file, needed a table of"),
         (("--trace", "."), 1, "trace .: Is a directory"),
+        (("--policy", "uncoded", "--png", "x.png"), 2, "--png: saw uncoded, needed a policy of fedgc"),
         (("--trace", "t.csv", "--model", "mild"), 2, "--trace: saw --model beside it, needed one of them"),
         (("--links", "l.csv", "--uplink-mb-s", "9"), 2, "--links: saw --uplink-mb-s beside it, needed one"),
         (
@@ -370,6 +371,12 @@ def test_simulation_names_data_that_policy_leaves_out():
     (first,) = json.loads(fedgc(*words, "--json").stdout)["predictions"]
     assert first["missing"] == pytest.approx(0.1)
     assert fedgc(*words).stdout.splitlines()[-2].split()[-2] == "10.0%"
+
+
+def test_simulation_shows_whole_figures_beside_long_policy():
+    said = fedgc("sim", "--clients", "5", "--rounds", "1").stdout
+    assert "95th percentile" in said
+    assert "…" not in said
 
 
 def test_ctrl_c_in_command_gives_one_line(monkeypatch, capsys):

@@ -56,7 +56,7 @@ def tell(store: Store, *numbers: int) -> None:
 
 def shown(console_is: bool, steps, rounds: int = 9) -> str:
     out = io.StringIO()
-    console = Console(file=out, force_terminal=console_is, width=150, color_system=None)
+    console = Console(file=out, markup=False, force_terminal=console_is, width=150, color_system=None)
     with show_on(console, rounds) as show:
         for seen, notes in steps:
             show.update(seen, notes)

@@ -187,6 +187,21 @@ def test_empty_or_missing_store_still_gives_plan(path: Path) -> None:
     assert "no history" in asked()["reason"]
 
 
+def test_named_run_is_not_planned_without_its_store(path: Path) -> None:
+    with pytest.raises(Unusable, match="saw nothing there, needed the store of an earlier run"):
+        asked("spring")
+
+
+def test_clients_of_same_name_are_told_apart(path: Path) -> None:
+    tell("spring", [told_round(number, (0.5, 0.5, 2.0)) for number in range(3, 10)])
+    with Store.open() as store:
+        for client in CLIENTS[:2]:
+            store.write(Seen(2000.0, client, "ward", "", ""))
+        store.write(Seen(2000.0, "dd" * 8, "west", "", ""))  # of another run
+    loads = asked()["choice"]["loads"]
+    assert set(loads) == {f"ward {CLIENTS[0]}", f"ward {CLIENTS[1]}", "west"}
+
+
 def test_trace_is_planned_with_its_machines(tmp_path: Path) -> None:
     trace = tmp_path / "three.csv"
     step_s = {"north": 4.0, "south": 4.0, "west": 16.0}

@@ -129,9 +129,11 @@ def test_options_without_meaning_beside_model_are_refused(words: list[str], seen
     [
         (["--model-gb", "-4"], "model-gb: saw -4.0, needed 0.001 to 10000"),
         (["--clients", "0"], "clients: saw 0, needed at least 1"),
+        (["--uplink-mb-s", "nan"], "uplink-mb-s: saw nan, needed 0 or more"),
+        (["--uplink-mb-s", "inf"], "uplink-mb-s: saw inf, needed 0 or more"),
         (["--set", "work=coded"], "needed open local work"),
     ],
-    ids=["size", "clients", "coded"],
+    ids=["size", "clients", "no speed", "endless speed", "coded"],
 )
 def test_bad_question_is_refused(words: list[str], reason: str):
     with pytest.raises(Unusable, match=reason):

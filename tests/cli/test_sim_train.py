@@ -141,11 +141,11 @@ def test_clients_draw_different_data(tmp_path):
         (("--train", "digits", "--policy", "uncoded"), "--train: saw --policy beside it"),
         (("--train", "digits", "--png", "x.png"), "--train: saw --png beside it"),
         (("--train", "digits", "--set", "links.download-codec=bf16"), "links.download-codec"),
-        (("--train", "digits", "--set", "client.app=stock"), "client.app: saw stock with --train"),
-        (("--train", "digits", "--set", "script=x.py"), "script: saw x.py with --train, needed none"),
+        (("--train", "digits", "--set", "client.app=stock"), "client.app: saw stock in a simulation"),
+        (("--train", "digits", "--set", "script=x.py"), "script: saw x.py in a simulation, needed none"),
         (
             ("--train", "digits", "--set", "site.gateway=g", "--set", "gate.name=every"),
-            "site.gateway: saw g with --train, needed none",
+            "site.gateway: saw g in a simulation, needed none",
         ),
         (
             ("--train", "digits", "--set", "min-clients=2"),
@@ -153,6 +153,10 @@ def test_clients_draw_different_data(tmp_path):
         ),
         (("--train", "digits", "--set", "task=cifar10"), "setting task: saw it with --train"),
         (("--partition", "iid"), "saw --partition, needed --train with it"),
+        (
+            ("--train", "digits", "--partition", "iid", "--set", "data.partition=shards:2"),
+            "--partition: saw the setting data.partition = shards:2 beside it, needed one",
+        ),
         (("--stack", "4"), "saw --stack, needed --train with it"),
         (
             ("--train", "digits", "--stack", "4", "--processes", "2"),
@@ -206,6 +210,32 @@ def test_figures_that_are_not_finite_are_null_in_json(tmp_path):
     said = sim("--train", "broken_figures:task", "--rounds", "1", "--json", *LITTLE)
     found = json.loads(said.stdout, parse_constant=pytest.fail)["training"]
     assert found["metrics"] == found["rounds"][0]["metrics"] == {"perplexity": None}
+
+
+def test_figures_may_be_many_and_lack_in_some_rounds(tmp_path):
+    (tmp_path / "changing_figures.py").write_text(
+        "import numpy as np, torch, fedgc\n\n\n"
+        "made = []\n\n\n"
+        "def evaluate(model):\n"
+        "    made.append(1)\n"
+        "    many = {f'figure number {at}': 0.5 for at in range(20)}\n"
+        "    return {'[/b] first': 1.0} if len(made) == 1 else many\n\n\n"
+        "def task(config):\n"
+        "    data = (np.ones((40, 2), np.float32), np.ones((40, 1), np.float32))\n"
+        "    loss = lambda model, batch: torch.nn.functional.mse_loss(model(batch[0]), batch[1])\n"
+        "    model = lambda: torch.nn.Linear(2, 1)\n"
+        "    return fedgc.over(data, config, model=model, loss=loss, evaluate=evaluate)\n"
+    )
+    coded = ("--set", "work=coded", "--set", "data.chunks=8")
+    words = ("--train", "changing_figures:task", "--rounds", "3", *LITTLE[:-2], *coded)
+    said = sim(*words, "--html", "out.html", "--json")
+    rounds = json.loads(said.stdout)["training"]["rounds"]
+    assert [each["counted"] for each in rounds] == [16, 16, 16], "steps, not chunks"
+    page = (tmp_path / "out.html").read_text()
+    assert re.search(r"figure number 19 over megabytes sent: 0.5 to 0.5, megabytes sent [1-9]", page)
+    table = sim(*words).stdout
+    assert "│     3 │ synced " in table, "no figure takes the room of other columns"
+    assert re.search(r"0\.\d\d kB │ figure number 0 ", table)
 
 
 @pytest.mark.usefixtures("signals")

@@ -105,11 +105,17 @@ def test_lost_client_is_shown_with_its_return(failures, said):
     assert view.faults_of((at, ClientRow("a", failure=each)) for at, each in enumerate(failures, 1)) == said
 
 
-def test_client_may_have_any_name():
-    said = StringIO()
+def test_client_and_figure_may_have_any_name(capsys):
     rows = {"a": [(1, ClientRow("a", 3, 2, failure="[/bold] no disk"))], "b": [(1, ClientRow("b"))]}
-    Console(file=said, width=200).print(view.clients_table(rows, {"a": "[/x]", "b": "[red]b"}))
-    assert all(each in said.getvalue() for each in ("[/x]", "[red]b", "[/bold] no disk"))
+    measured = round_of(1, "synced")
+    measured = replace(measured, row=replace(measured.row, metrics={"accuracy[site]": 0.5, "x [/x]": 1.0}))
+    console = view.terminal()
+    console.print(view.clients_table(rows, {"a": "[/x]", "b": "[red]b :cat:"}))
+    console.print(view.summary([measured], 1.0))
+    console.print(view.scores_table("Model of [run]", SCORES, {}, {}))
+    said = capsys.readouterr().out
+    names = ("[/x]", "[red]b :cat:", "[/bold] no disk", "accuracy[site] 0.5, x [/x] 1", "Model of [run]")
+    assert all(each in said for each in names)
 
 
 SCORES = [Score(3, "a", 10, {"accuracy": 0.5}), Score(2, "b", 30, {"accuracy": 0.9, "f1": 0.25})]

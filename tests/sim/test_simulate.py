@@ -110,6 +110,15 @@ def test_trace_is_played_repeatedly_from_its_start(tmp_path: Path):
     assert {each.clients for each in Request(rounds=1).scenario()} == {USUAL_CLIENTS}
 
 
+def test_timeline_has_names_of_trace(tmp_path: Path):
+    trace = tmp_path / "t.csv"
+    trace.write_text("client,round,chunk,seconds\nsouth,1,0,1\nnorth,1,0,2\n")
+    (found,) = simulate(Request(trace=trace, rounds=1), watch=True)
+    ends_s = {each.client: each.end_s for each in found.spans if each.finished}
+    assert ends_s["south"] < ends_s["north"]
+    assert set(ends_s) == {"south", "north"}
+
+
 def test_same_seed_gives_same_prediction():
     assert simulate(Request(**SMALL)) == simulate(Request(**SMALL))
     assert simulate(Request(**SMALL, seed=1)) != simulate(Request(**SMALL))

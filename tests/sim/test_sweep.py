@@ -155,6 +155,32 @@ def test_sweep_with_task_gives_time_to_target(file: Path, stack: str):
     assert "To accuracy 0.3" in page.read_text()
 
 
+def test_run_that_ends_before_it_is_evaluated_is_shown(file: Path):
+    """Its only client dies in the first round; the other scenario goes on."""
+    file.write_text(
+        'rounds = 2\ntrain = "digits"\ntarget = 0.1\n[settings]\nlocal-steps = 16\nlinks.grace-s = 1.0\n'
+        '[scenarios.even]\nclients = 2\nmodel = "homogeneous"\n'
+        '[scenarios.dies]\nclients = 1\nmodel = "fail-stop"\nreturns-s = 1000000\n'
+    )
+    page = file.with_name("out.html")
+    words = ["sim", "--sweep", str(file), "--html", str(page)]
+    said = CliRunner().invoke(app, words, catch_exceptions=False).stdout
+    assert "none reached the target on every scenario" in said
+    dies, even = (line for line in said.splitlines() if line.startswith(("│ dies", "│ even")))
+    assert "ended after 1 rounds" in dies
+    assert dies.split("│")[-2].strip() == "-"
+    assert "159.90 kB" in even
+    assert "<td>-<td>-<td>0%<td>-<td>waited" in page.read_text()
+
+
+def test_figure_that_task_lacks_is_refused_with_those_it_has(file: Path):
+    file.write_text(
+        'rounds = 1\ntrain = "digits"\nfigure = "acuracy"\ntarget = 0.1\n[scenarios.a]\nclients = 2\n'
+    )
+    with pytest.raises(Unusable, match="saw figures loss, accuracy of task digits, needed the figure acur"):
+        CliRunner().invoke(app, ["sim", "--sweep", str(file)], catch_exceptions=False)
+
+
 @pytest.mark.parametrize(
     ("rounds", "seen"), [(0, "no rounds"), (2, "2 rounds, none of them with an exchange")]
 )
@@ -198,7 +224,8 @@ def test_recorded_run_without_exchange_is_refused(file: Path, rounds: int, seen:
         ("rounds = 6", "stack = 4", "saw stack without train, needed a task to train"),
         ("rounds = 6", "target = 0.9", "saw target without train, needed a task to train"),
         ("rounds = 6", 'train = "digits"', "saw model-mb and train, needed one: the task has the model"),
-        ("model-mb = 8.0", 'train = "digits"', "saw target = 0.0, needed a number of at least 0.001"),
+        ("model-mb = 8.0", 'train = "digits"', "saw train without target, needed the value that runs are"),
+        ("local-steps = 16", 'client.app = "stock"', "client.app: saw stock in a simulation, needed fedgc"),
     ],
 )
 def test_bad_file_is_refused_in_one_line(file: Path, old: str, new: str, why: str):

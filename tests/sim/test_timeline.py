@@ -50,6 +50,11 @@ def test_client_name_cannot_break_image():
     assert "b&lt;&amp;&gt;" in svg(SPANS, 2.0)
 
 
+def test_long_name_ends_before_its_bars():
+    labels = re.findall(r"<text x=.0.[^>]*>([^<]*)<", svg([Span("n" * 50, 0, 0.0, 1.0, finished=True)], 1.0))
+    assert labels == ["n" * 19 + "…"]
+
+
 def test_bar_length_matches_time():
     pixels = decoded(png(SPANS, 4.0))
     top = pixels[3]

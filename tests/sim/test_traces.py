@@ -34,7 +34,8 @@ b,2,1,4.0
 
 
 def test_table_gives_each_round_its_paces(tmp_path):
-    first, second = read_table(written(tmp_path / "t.csv", TABLE.encode()))
+    marked = "\ufeff" + TABLE  # as spreadsheets write it
+    first, second = read_table(written(tmp_path / "t.csv", marked.encode()))
     assert first.pace_wk.tolist() == [[4.0, 4.0], [2.0, 6.0]]
     assert first.slice_units == 0.5
     assert first.after_s(np.ones(2)).tolist() == [4.0, 4.0]
@@ -48,9 +49,9 @@ def test_table_gives_each_round_its_paces(tmp_path):
         ("a,3,0,nan", "row 10: saw nan s"),
         ("a,3,zero,1", "row 10: saw 'a,3,zero,1'"),
         ("a,3,0", "row 10: saw 3 values, needed 4"),
-        ("a,3,0,1", "no time for client 'b', round 3, piece 0"),
-        ("a,1,0,1", "row 10: saw this client, round and piece before"),
-        ("\n\na,1,0,1", "row 12: saw this client, round and piece before"),
+        ("a,3,0,1", "no time for client 'b', round 3, chunk 0"),
+        ("a,1,0,1", "row 10: saw this client, round and chunk before"),
+        ("\n\na,1,0,1", "row 12: saw this client, round and chunk before"),
         ("\n\na,3,0,0", "row 12: saw 0 s"),
         ("a,3,0,1e308", "row 10: saw 1e.308 s"),
         ("a,99999999999999999999999,0,1", "row 10: .* needed counts of at most 64 bits"),
@@ -64,7 +65,7 @@ def test_malformed_table_is_refused_with_its_row(tmp_path, row, says):
 
 def test_table_that_spans_more_than_memory_is_refused_at_once(tmp_path):
     rows = "".join(f"w{each},{each},{each},1\n" for each in range(6000))
-    with pytest.raises(BadSetting, match="no time for client 'w0', round 0, piece 1"):
+    with pytest.raises(BadSetting, match="no time for client 'w0', round 0, chunk 1"):
         read_table(written(tmp_path / "t.csv", f"client,round,chunk,seconds\n{rows}".encode()))
 
 
@@ -117,7 +118,7 @@ LINK_TABLE = "client,up_mb_s,down_mb_s\nnear,2,4\nfar,0.5,1\n"
 
 
 def test_link_table_gives_each_client_its_speeds(tmp_path):
-    links = read_links(written(tmp_path / "l.csv", LINK_TABLE.encode()))
+    links = read_links(written(tmp_path / "L.CSV", LINK_TABLE.encode("utf-8-sig")))
     rng = np.random.default_rng(0)
     scenario = links.over(MODELS["homogeneous"](2, 2, rng), 2_000_000, rng)
     assert [each.up_s_w.tolist() for each in scenario] == [[1.0, 4.0]] * 2

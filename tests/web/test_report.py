@@ -10,7 +10,7 @@ from fedgc.config import RunConfig
 from fedgc.history import ClientRow
 from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Evaluated, Present, Seen
 from fedgc.web import report_page as page
-from fedgc.web.report import AT_END, LONGEST_REASON, OTHERS, report_of
+from fedgc.web.report import AT_END, LONGEST_REASON, NO_EXCHANGE, OTHERS, report_of
 from tests.web.run_of_four import NAMES, START, round_of, tell_a_run
 
 NOW = START + 1000.0
@@ -219,6 +219,22 @@ def test_hostile_names_reach_page_as_text(empty):
     assert parsed.policy.startswith("default-src 'none'; style-src 'sha256-")
     lost = report_of(empty, empty.run(EVIL), NOW).lost
     assert len(lost[0].why) <= LONGEST_REASON
+
+
+def test_chart_of_many_rounds_keeps_figures_of_every_second_one(told, monkeypatch):
+    monkeypatch.setattr(page, "MOST_POINTS", 6)
+    text = shown(told).text
+    assert "accuracy: 0.5 to 0.9167, rounds 2 to 12" in text
+    assert "seconds of a round: 1.27 to 1.37, rounds 2 to 12" in text
+
+
+def test_steps_of_run_without_exchange_are_lost_for_that_reason(empty):
+    empty.write(Begun(START, "local", RunConfig(work="local").table()))
+    for number, outcome in enumerate(("skipped", "aborted"), start=1):
+        row = ClientRow("aa", 0, 0, 10)
+        empty.write(Appended(START + number, "local", round_of(number, outcome, [row])))
+    (lost,) = report_of(empty, empty.run("local"), NOW).lost
+    assert (lost.why, lost.amount) == (NO_EXCHANGE, 20)
 
 
 def test_long_tables_are_bounded(empty, monkeypatch):

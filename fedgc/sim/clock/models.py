@@ -6,7 +6,7 @@ One unit takes about one second. Each model is a function (clients, rounds, gene
     bimodal               a fifth is 3 to 10 times slower, drawn anew each round
     bimodal-persistent    the same fifth is slower in every round, so that history helps
     mild                  one in fifty is 1.5 to 2.5 times slower
-    fail-stop             one in fifty dies in the middle of the round and does not return
+    fail-stop             one in fifty, at least one, dies in the middle of the round and does not return
     drift                 half of the clients slow down by a factor of 3 over the rounds
     homogeneous           no stragglers, so that no code can help
 """
@@ -45,7 +45,7 @@ def mild(clients: int, rounds: int, rng: np.random.Generator) -> Scenario:
 
 
 def fail_stop(clients: int, rounds: int, rng: np.random.Generator) -> Scenario:
-    """Let one client in fifty die during the round; paces differ by a tenth."""
+    """Let one client in fifty, at least one, die during the round; paces differ by a tenth."""
     scenario = []
     for _ in range(rounds):
         there = working(rng.normal(1.0, 0.1, size=(clients, 1)).clip(0.7, 1.3))

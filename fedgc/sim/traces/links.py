@@ -9,7 +9,6 @@ the row of their name, modelled clients the rows in their order.
 """
 
 import csv
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from fedgc.errors import BadSetting
 from fedgc.guards import guarded
 from fedgc.sim.clock import Scenario
 from fedgc.sim.clock.conditions import Float, Int
-from fedgc.sim.traces.table import read_bytes
+from fedgc.sim.traces.table import read_bytes, read_text
 from fedgc.sim.traces.values import number, shown
 
 FIELDS: Final = ("up_u", "up_sigma", "down_u", "down_sigma")
@@ -77,12 +76,12 @@ class Links:
 def read_links(path: Path) -> Links:
     """Return the links of all users, or those of each client if the file is a table (.csv)."""
     with guarded("a trace", path.name, BadSetting):
-        return _read_table(path) if path.suffix == ".csv" else _read_links(path)
+        return _read_table(path) if path.suffix.lower() == ".csv" else _read_links(path)
 
 
 def _read_table(path: Path) -> Links:
     try:
-        rows = csv.reader(io.StringIO(read_bytes(path).decode()))
+        rows = csv.reader(read_text(path))
         (first, header), *lines = [(rows.line_num, row) for row in rows if row] or [(1, [])]
     except (UnicodeDecodeError, csv.Error) as error:
         raise BadSetting(f"trace {path.name}: not a table of text ({error})") from error

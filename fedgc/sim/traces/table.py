@@ -55,6 +55,11 @@ def read_bytes(path: Path) -> bytes:
         raise EdgeFailed(f"trace {path}: {error.strerror}") from error
 
 
+def read_text(path: Path) -> io.StringIO:
+    """Return the text of a table; the mark at its beginning that spreadsheets write is left out."""
+    return io.StringIO(read_bytes(path).decode("utf-8-sig"))
+
+
 def to_scenario(trace: str, rows: Rows) -> Scenario:
     """Return a round for every round number; rows may be in any order, one per client, round and piece.
 
@@ -79,7 +84,7 @@ def to_scenario(trace: str, rows: Rows) -> Scenario:
     missing = _missing(places_3n[:, order], tuple(len(known) for known, _ in ids))
     if missing is not None:
         w, number, piece = (int(known[at]) for (known, _), at in zip(ids, missing, strict=True))
-        raise BadSetting(f"trace {trace}: saw no time for client {rows.w(w)}, round {number}, piece {piece}")
+        raise BadSetting(f"trace {trace}: saw no time for client {rows.w(w)}, round {number}, chunk {piece}")
     pieces = len(ids[2][0])
     times_wrk = rows.seconds_n[order].reshape([len(known) for known, _ in ids])
     return tuple(
@@ -92,7 +97,7 @@ def _check_once(trace: str, rows: Rows, places_3n: Int, order: Int) -> None:
     again = (np.diff(places_3n[:, order], axis=1) == 0).all(axis=0)
     if again.any():
         twice = rows.at_n[order[1:][again].min()]
-        raise BadSetting(f"trace {trace}, row {twice}: saw this client, round and piece before")
+        raise BadSetting(f"trace {trace}, row {twice}: saw this client, round and chunk before")
 
 
 def _missing(places_3n: Int, shape: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -128,7 +133,7 @@ def read_names(path: Path) -> tuple[str, ...]:
 
 def _rows_in(path: Path) -> Rows:
     try:
-        rows = csv.reader(io.StringIO(read_bytes(path).decode()))
+        rows = csv.reader(read_text(path))
         (first, header), *lines = [(rows.line_num, row) for row in rows if row] or [(1, [])]
     except (UnicodeDecodeError, csv.Error) as error:
         raise BadSetting(f"trace {path.name}: not a table of text ({error})") from error
