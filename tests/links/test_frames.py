@@ -202,11 +202,11 @@ def test_corrupt_line_is_valid_or_rejected(
         (b'L[0,"Ping",[1]]', "list of 0 fields"),
         (b'L[0,"Bye",[]]', "list of 2 fields"),
         (b'L[0,"Bye",[7,false]]', "needed text"),
-        (b'L[0,"Bye",["\\ud800",false]]', "surrogates"),
+        (b'L[0,"Bye",["\\ud800",false]]', "needed JSON"),
         (b'L[0,"Heard",[1.0]]', "needed int"),
         (b'L[0,"Heard",[true]]', "needed int"),
-        (b'L[0,"Failed",[1,"why",[NaN]]]', "finite"),
-        (b'L[0,"Report",[1,1,1,1.0,1e999,0.0]]', "finite"),
+        (b'L[0,"Failed",[1,"why",[NaN]]]', "needed JSON"),
+        (b'L[0,"Report",[1,1,1,1.0,1e999,0.0]]', "needed JSON"),
     ],
     ids=str,
 )
@@ -237,7 +237,7 @@ def test_oversized_frame_is_neither_made_nor_read() -> None:
 def test_non_finite_number_is_never_sent() -> None:
     close = Close("a", 1, "synced", True)
     assert wire.encode(close)
-    with pytest.raises(ValueError, match="JSON compliant"):
+    with pytest.raises(BadMessage, match="saw nan, needed a finite number"):
         wire.encode(wire.Welcome(b"t", math.nan, 0))
 
 
