@@ -40,6 +40,7 @@ from fedgc.messages import Reveal, Work
 from fedgc.round.plan import Chunk, Fleet, make_plan
 from fedgc.sim.clock import NEVER, Conditions
 from fedgc.sim.clock.conditions import Float
+from fedgc.sim.fleet import Fleet as SimulatedClients
 from fedgc.sim.training import Job, engines_of
 from fedgc.training import CommonModel, ServerOptimizer, Vector
 
@@ -180,10 +181,13 @@ class _Training:
         self.model = self._common.first()
         self._sum = np.zeros(self._common.size)
         self._fleet = engines_of(job, folder, self._common.layout.buffer_size)
+        if isinstance(self._fleet, SimulatedClients):
+            self._fleet.forecast = self._forecast
         self._fleet.load(0, self.model)
         self._clients = _clients(job)
         self._groups = [_Group(tuple(each)) for each in groups or ((w,) for w in range(len(self._clients)))]
         self._group_of = {w: at for at, group in enumerate(self._groups) for w in group.members}
+        self._arriving = self._groups[0]
         self._heap: list[tuple[float, int, int, int, int]] = []
         self._order = count()
         self._version = self._summed = self._pushed = self._pulled = self._steps = 0
@@ -225,6 +229,13 @@ class _Training:
             group.rounds = max(group.rounds, missed)  # it need not make up for missed units
             self._begin(self._group_of[at])
 
+    def _forecast(self, most: int) -> list[tuple[str, int]]:
+        """Return the clients whose updates arrive now and next, and their steps."""
+        arrives = (each for each in self._heap if each[2] == _ARRIVES)
+        later = [(at, turn) for *_, at, turn in heapq.nsmallest(most, arrives)]
+        groups = [self._arriving, *(self._groups[at] for at, turn in later if turn == self._groups[at].turn)]
+        return [(self._clients[w].name, steps) for group in groups for w, steps in group.steps.items()]
+
     # ---- groups
 
     def _begin(self, at: int) -> None:
@@ -257,7 +268,7 @@ class _Training:
         heapq.heappush(self._heap, (when, next(self._order), what, at, turn))
 
     def _arrived(self, at: int) -> None:
-        group = self._groups[at]
+        self._arriving = group = self._groups[at]
         update, share = np.zeros(self._common.size), 0.0
         for w, steps in sorted(group.steps.items(), key=lambda each: -each[1]):
             client = self._clients[w]

@@ -36,13 +36,13 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks.arm_fleet import ArmFleet, Extras
 from benchmarks.arms import ALONE, Arm
 from benchmarks.asynchronous import Buffered, Grouped, Moment, train_asynchronously
 from benchmarks.grid import Linked, Recorded, Source, sources
 from benchmarks.images import mlp_losses
 from benchmarks.report import Figure, Report, Value, machine
 from benchmarks.scene import BLOCK, CLIENTS, CONTROL_S, Scene, task_of
-from benchmarks.stacked import Extras, stacked
 from benchmarks.trial import AGAIN, TUNING_SEEDS, Care
 from fedgc.errors import FedgcError
 from fedgc.sim.clock import Conditions, Scenario, working
@@ -230,7 +230,7 @@ class Run:
         }  # fmt: skip
         arm = Arm(self.arm, settings, ours=setting.partial, partial=setting.partial)
         config = arm.config(MOST_ROUNDS * STEPS, self.rate, self.seed, 0)
-        engines = partial(stacked, extras=Extras(losses=mlp_losses))
+        engines = partial(ArmFleet, extras=Extras(losses=mlp_losses))
         scenario = clients.scenario(MOST_ROUNDS)
         task = task_of(Scene("skew"), self.seed)
         return Job(task, config, scenario, engines=engines, partial=setting.partial)

@@ -12,7 +12,7 @@
                the share of the model; speeds are known exactly, and the last layer is always trained, which
                both favor it
 
-An arm names a `LocalRule`; a run makes a `LocalSteps` from it, which `Stacked` asks at each step.
+An arm names a `LocalRule`; a run makes a `LocalSteps` from it, which `ArmFleet` asks.
 """
 
 from collections.abc import Sequence

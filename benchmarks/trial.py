@@ -19,6 +19,7 @@ from itertools import accumulate
 from statistics import fmean
 from typing import Final, TypeVar
 
+from benchmarks.arm_fleet import ArmFleet, Extras
 from benchmarks.arms import COPIES, PIECES, Arm
 from benchmarks.asynchronous import Moment, train_asynchronously
 from benchmarks.images import mlp_losses
@@ -34,7 +35,6 @@ from benchmarks.scene import (
     stream_for,
     task_of,
 )
-from benchmarks.stacked import Extras, stacked
 from benchmarks.streams import Stream
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError
@@ -209,7 +209,7 @@ def measure(scene: Scene, arm: Arm, rate: float, seed: int) -> Measured:
         task,
         config,
         scenario,
-        engines=None if arm.coded else partial(stacked, extras=extras),
+        engines=None if arm.coded else partial(ArmFleet, extras=extras),
         partial=arm.partial,
         planner=Tuner(config),
     )

@@ -33,12 +33,12 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks.arm_fleet import ArmFleet, Extras
 from benchmarks.arms import Arm
 from benchmarks.asynchronous import Moment, train_asynchronously
 from benchmarks.images import mlp_losses
 from benchmarks.local_rules import parts_of, sending
 from benchmarks.report import Figure, Report, Value, machine
-from benchmarks.stacked import Extras, stacked
 from benchmarks.trial import tuned
 from examples.hospitals.arms import DEADLINE, ENTRIES, OURS, WAITS, Entry
 from examples.hospitals.scene import (
@@ -155,7 +155,7 @@ def measure(entry: Entry, hours: float, rate: float, seed: int) -> Run:
     if arm.local_rule is not None:
         extras = replace(extras, rule=arm.local_rule.steps(parts_of(task, rate), scenario))
         scenario = sending(arm.local_rule.scenario(scenario), arm.local_rule.vectors)
-    job = Job(task, config, scenario, engines=partial(stacked, extras=extras), partial=arm.partial)
+    job = Job(task, config, scenario, engines=partial(ArmFleet, extras=extras), partial=arm.partial)
     bare = Run(entry, seed, rate)
     try:
         if arm.rule is not None:

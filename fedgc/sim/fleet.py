@@ -20,10 +20,11 @@ from fedgc.sim.clock import Finding
 from fedgc.sim.ray_workers import RayWorkers
 from fedgc.sim.workers import Alone, Order, Stacked, Workers
 from fedgc.training import Vector
-from fedgc.training.client_file import Extent, Extents, mapped, write
+from fedgc.training.client_file import ClientFile, Extent, Extents
 from fedgc.training.flat import check_shape
 from fedgc.training.local_update import Residual, with_error_feedback
 from fedgc.training.simulated import STATES, Stretch, Trained, model_file, vector_in
+from fedgc.training.stacked import StackedTrainer
 from fedgc.training.update import update_of
 
 if TYPE_CHECKING:
@@ -56,18 +57,18 @@ class Trajectory:
 class Fleet:
     """The clients of one simulation; an observer of the clock, and the source of updates."""
 
-    def __init__(self, job: "Job", folder: Path, buffers: int) -> None:
-        """The last `buffers` numbers of a model are those of buffers."""
+    def __init__(self, job: "Job", folder: Path, buffers: int, workers: "Stacked | None" = None) -> None:
+        """The last `buffers` numbers of a model are those of buffers; `workers` are by default the job's."""
         self._buffers = buffers
-        self._folder, self._file, self._config = folder, folder / STATES, job.config
-        self._file.touch()
+        self._folder, self._file, self._config = folder, ClientFile(folder / STATES), job.config
         self._sizes, self._keeps_own = job.task.sizes(), bool(job.task.private)
-        self._workers, self.findings = _workers(job, folder), Findings()
+        self._workers, self.findings = workers or _workers(job, folder), Findings()
         self.forecast: Callable[[int], Iterable[tuple[str, int]]] = lambda _: ()
         self.taken: Callable[[int], object] = lambda _: None  # hears of stretches since the last model
         self._taken = 0
         self._extents, self._room = Extents(), 0
         self.models: dict[int, Vector] = {}
+        self._in_process = self._workers.share(self.models)
         self._trajectories: dict[str, Trajectory] = {}
         self._ahead: set[str] = set()  # clients whose next stretch is ordered
         self._given_up: list[Order] = []  # whose room a process may still write to
@@ -98,16 +99,21 @@ class Fleet:
 
     def load(self, version: int, model: Vector, in_transit: Collection[int] = ()) -> None:
         """Store the new common model and a few earlier ones; clients will begin from those `in_transit`."""
-        try:
-            model.tofile(model_file(self._folder, version))
-        except OSError as error:
-            raise EdgeFailed(f"training: a model cannot be written: {text_of(error)}") from error
+        if not self._in_process:
+            self._write(version, model)
         begun = {path.work.version for path in self._trajectories.values()}
         needed = begun | {each - 1 for each in begun}.union(in_transit)  # the one before: shared momentum
         for old in [each for each in self.models if each <= version - MODELS_KEPT and each not in needed]:
             del self.models[old]
-            model_file(self._folder, old).unlink(missing_ok=True)
+            if not self._in_process:
+                model_file(self._folder, old).unlink(missing_ok=True)
         self.models[version], self._taken = model, 0
+
+    def _write(self, version: int, model: Vector) -> None:
+        try:
+            model.tofile(model_file(self._folder, version))
+        except OSError as error:
+            raise EdgeFailed(f"training: a model cannot be written: {text_of(error)}") from error
 
     # ---- what they have done
 
@@ -133,17 +139,22 @@ class Fleet:
         path = self._trajectories.get(client)
         if isinstance(command, Repair) or path is None or path.kept is None or not path.reached:
             raise EdgeFailed(f"training: {client} was asked for work that it has not done")
-        model = self.models[path.work.version]
-        update = update_of(model, vector_in(mapped(self._file, path.kept), model.size), 1)
+        update = self.update(path, path.kept)
         if command.wire == EXACT:
             return update
+        size = update.size
         codec, stamp = codec_of(command.wire, self._buffers), (command.round, command.attempt, client)
         with naming(command.wire, f"the update of {client}"):
-            data, rest = with_error_feedback(update, codec, stamp, self._rest(client, model.size))
-            decoded = codec.decode(data, model.size)
-            check_shape(decoded, model.size)
+            data, rest = with_error_feedback(update, codec, stamp, self._rest(client, size))
+            decoded = codec.decode(data, size)
+            check_shape(decoded, size)
         self._put_rest(client, rest)
         return decoded
+
+    def update(self, path: Trajectory, kept: Extent) -> Vector:
+        """Return the update of a client that has kept its trajectory there."""
+        model = self.models[path.work.version]
+        return update_of(model, vector_in(self._file.read(kept), model.size), 1)
 
     def close(self) -> None:
         """End the worker processes."""
@@ -157,9 +168,9 @@ class Fleet:
         """Yield what the clients keep."""
         for client, path in self._trajectories.items():
             if path.kept is not None:
-                yield (KEPT, client), mapped(self._file, path.kept).data
+                yield (KEPT, client), self._file.read(path.kept).data
         for client, (stamp, extent) in self._rests.items():
-            yield (REST, client, stamp), mapped(self._file, extent).data
+            yield (REST, client, stamp), self._file.read(extent).data
 
     def restore(self, kind: str, of: Sequence[Any], data: bytes) -> None:
         """Take what a client kept, after the same commands as before."""
@@ -167,7 +178,7 @@ class Fleet:
         least = 4 * next(iter(self.models.values())).size
         if len(data) < least or (kind == REST and len(data) % least) or kind not in (KEPT, REST):
             raise ValueError(f"{len(data)} bytes as {kind} of {client}")
-        extent = write(self._file, self._extents.reserve(len(data)), data)
+        extent = self._file.write(self._extents.reserve(len(data)), data)
         if kind == KEPT:
             self._trajectories[client].kept = extent
         else:
@@ -204,8 +215,8 @@ class Fleet:
     def _order_ahead(self, needed: str) -> None:
         """Have the clients trained that report after the one that is needed."""
         order = self._trajectories[needed].ordered
-        if order is None or not self._room:  # the first stretch tells how much room others need
-            return
+        if order is None or not (self._room or self._in_process):
+            return  # the first stretch tells how much room others need
         nearest = dict[str, int]()
         more = self._workers.more(order, len(self._ahead), len(self._trajectories))
         for client, steps in self.forecast(more) if more else ():
@@ -234,7 +245,7 @@ class Fleet:
         if not trained.spilled:
             return trained.kept
         self._extents.release(trained.kept)
-        return write(self._file, self._extents.reserve(self._room), trained.spilled)
+        return self._file.write(self._extents.reserve(self._room), trained.spilled)
 
     def _cancel(self, client: str, path: Trajectory) -> None:
         """Give up the stretch that was ordered; its room serves again once nobody writes to it."""
@@ -261,12 +272,12 @@ class Fleet:
         if client not in self._rests:
             return None
         stamp, extent = self._rests[client]
-        after, *before = mapped(self._file, extent).view("float32").reshape(-1, size)
+        after, *before = self._file.read(extent).view("float32").reshape(-1, size)
         return Residual(stamp, before[0] if before else None, after)
 
     def _put_rest(self, client: str, rest: Residual) -> None:
         data = rest.after.tobytes() + (b"" if rest.before is None else rest.before.tobytes())
-        extent = write(self._file, self._extents.reserve(len(data)), data)
+        extent = self._file.write(self._extents.reserve(len(data)), data)
         if client in self._rests:
             self._extents.release(self._rests[client][1])
         self._rests[client] = rest.stamp, extent
@@ -274,7 +285,7 @@ class Fleet:
 
 def _workers(job: "Job", folder: Path) -> Alone | Stacked | Workers | RayWorkers:
     if job.stack > 1:
-        return Stacked(job.task, job.config, folder, job.stack)
+        return Stacked(StackedTrainer(job.task, job.config, folder), job.stack)
     if job.make is not None and job.ray:
         return RayWorkers(job.ray, job.make, job.config, folder, job.workers)
     if job.make is not None and job.workers > 1:

@@ -7,7 +7,7 @@ machines of the cluster share.
 
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, Final
 from fedgc.config import RunConfig
 from fedgc.errors import BadTask, EdgeFailed, Unusable, words_of
 from fedgc.sim.workers import Order, ahead
+from fedgc.training.flat import Vector
 from fedgc.training.simulated import ClientTrainer, Stretch, Trained
 from fedgc.training.tasks import Task
 
@@ -57,6 +58,10 @@ class RayWorkers:
             self._ray.shutdown()
             raise BadTask(f"task: {words_of(error)}, needed one that can be sent to Ray") from error
         self._actors: deque[Any] = deque(made)
+
+    def share(self, models: Mapping[int, Vector]) -> bool:  # noqa: ARG002  the interface of all workers
+        """Do nothing: the processes read the files of the common models."""
+        return False
 
     def more(self, needed: Order, ordered: int, clients: int) -> int:  # noqa: ARG002  the interface of all workers
         """Return how many stretches to order before they are needed, beside those that are ordered."""

@@ -102,12 +102,11 @@ class Job:
             f"{self.workers} processes": self.workers > 1,
             "Ray": bool(self.ray),
             "engines of the caller": self.engines is not None,
-            "data.inject-clients": bool(self.config.inject_clients),
         }
         for seen in (name for name, given in beside.items() if given and self.stack > 1):
             raise BadSetting(
                 f"training: saw a stack of {self.stack} clients with {seen}, "
-                "needed local work in this process, without data injection"
+                "needed local work in this process"
             )
         if len(self.scenario) < self.config.rounds:
             raise BadSetting(

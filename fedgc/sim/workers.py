@@ -1,9 +1,9 @@
 """What trains simulated clients: this process, one by one or as a stack, or several processes beside it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -11,13 +11,13 @@ from typing import Final
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, words_of
 from fedgc.sim.owned import processes
+from fedgc.training.flat import Vector
 from fedgc.training.simulated import ClientTrainer, Stretch, Trained
 from fedgc.training.stacked import StackedTrainer
 from fedgc.training.tasks import Task
 
 MOST_AHEAD: Final = 64  # stretches
 SHARE_AHEAD: Final = 50  # one client in so many is trained ahead
-LONGER: Final = 2  # a stretch of more steps than so many times those of the needed one stays out of its stack
 GIVE_UP_AFTER: Final = 3  # times that processes ended one after the other
 _TRAINERS: Final[list[ClientTrainer | EdgeFailed]] = []  # of a worker process: one, or why there is none
 
@@ -29,17 +29,17 @@ class Order:
     stretch: Stretch
     future: Future[Trained]
 
-    @property
-    def steps(self) -> int:
-        """How many steps are ordered."""
-        return self.stretch.last - self.stretch.first
-
 
 class Alone:
     """Trains in this process, at once."""
 
     def __init__(self, task: Task, config: RunConfig, folder: Path) -> None:
         self._trainer = ClientTrainer(task, config, folder)
+
+    def share(self, models: Mapping[int, Vector]) -> bool:
+        """Train from these common models; return whether they need no files."""
+        self._trainer.share(models)
+        return True
 
     def more(self, needed: Order, ordered: int, clients: int) -> int:  # noqa: ARG002  the interface of all workers
         """Return how many stretches to order before they are needed: none."""
@@ -62,43 +62,75 @@ class Alone:
         """Do nothing."""
 
 
-class Stacked:
-    """Trains in this process: a stretch that is needed, together with those that were ordered."""
+@dataclass(slots=True)
+class _Waiting:
+    """An order, and what is left of its stretch."""
 
-    def __init__(self, task: Task, config: RunConfig, folder: Path, count: int) -> None:
+    order: Order
+    rest: Stretch
+
+    @property
+    def steps(self) -> int:
+        """How many steps are left."""
+        return self.rest.last - self.rest.first
+
+    def part(self, steps: int) -> Stretch:
+        """Return so many steps of what is left."""
+        return replace(self.rest, last=min(self.rest.last, self.rest.first + steps))
+
+    def take(self, step: int, trained: Trained) -> None:
+        """Enter the result of the steps up to this one."""
+        if step == self.rest.last:
+            self.order.future.set_result(trained)
+        elif not trained.spilled:  # there is a state to go on from
+            self.rest = replace(
+                self.rest, first=step, kept=trained.kept, losses=trained.losses, led=trained.led
+            )
+
+
+class Stacked:
+    """Trains in this process: a stretch that is needed, and as many steps of those that were ordered."""
+
+    def __init__(self, trainer: StackedTrainer, count: int) -> None:
         """`count` clients are trained at a time."""
-        self._trainer, self._count = StackedTrainer(task, config, folder), count
-        self._waiting: list[Order] = []
+        self._trainer, self._count = trainer, count
+        self._waiting: list[_Waiting] = []
+
+    def share(self, models: Mapping[int, Vector]) -> bool:
+        """Train from these common models; return whether they need no files."""
+        self._trainer.share(models)
+        return True
 
     def more(self, needed: Order, ordered: int, clients: int) -> int:  # noqa: ARG002  the interface of all workers
         """Return how many stretches to order: a stack, if the needed one is not trained yet."""
         return 0 if needed.future.done() else self._count
 
     def order(self, stretch: Stretch) -> Order:
-        """Have a stretch trained with the next stack."""
-        self._waiting.append(Order(stretch, Future()))
-        return self._waiting[-1]
+        """Have a stretch trained with the next stacks, from the furthest step that one has passed."""
+        waiting = _Waiting(Order(stretch, Future()), stretch)
+        if (kept := self._trainer.kept(stretch)) is not None:
+            waiting.take(*kept)
+        if not waiting.order.future.done():
+            self._waiting.append(waiting)
+        return waiting.order
 
     def cancel(self, order: Order) -> None:
         """Give up a stretch, unless it is done."""
-        if order in self._waiting:
-            self._waiting.remove(order)
-            order.future.cancel()
+        if order.future.cancel():
+            self._waiting = [each for each in self._waiting if each.order is not order]
 
     def result(self, order: Order) -> Trained:
         """Return the result; train it first, with those that wait."""
         if not order.future.done():
-            self._waiting.remove(order)
-            short = [each for each in self._waiting if each.steps <= LONGER * order.steps]
-            stack = [order, *short[: self._count - 1]]
-            self._waiting = [each for each in self._waiting if each not in stack]
-            for each, outcome in zip(
-                stack, self._trainer.train([each.stretch for each in stack]), strict=True
-            ):
+            self._waiting.sort(key=lambda each: each.order is not order)  # the needed one is the first
+            stack = self._waiting[: self._count]
+            parts = [each.part(stack[0].steps) for each in stack]
+            for each, part, outcome in zip(stack, parts, self._trainer.train(parts), strict=True):
                 if isinstance(outcome, Trained):
-                    each.future.set_result(outcome)
+                    each.take(part.last, outcome)
                 else:
-                    each.future.set_exception(outcome)
+                    each.order.future.set_exception(outcome)
+            self._waiting = [each for each in self._waiting if not each.order.future.done()]
         return order.future.result()
 
     def close(self) -> None:
@@ -113,6 +145,10 @@ class Workers:
         self._begin = partial(_prepare, make, config, folder)
         self._count, self._ended = count, 0
         self._pool = processes(count, self._begin)
+
+    def share(self, models: Mapping[int, Vector]) -> bool:  # noqa: ARG002  the interface of all workers
+        """Do nothing: the processes read the files of the common models."""
+        return False
 
     def more(self, needed: Order, ordered: int, clients: int) -> int:  # noqa: ARG002  the interface of all workers
         """Return how many stretches to order before they are needed, beside those that are ordered."""

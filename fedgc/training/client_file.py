@@ -4,9 +4,12 @@ A simulation has few models in memory and many clients, so what a client keeps l
 train read and write it at the same time; the one that owns `Extents` decides where.
 """
 
+import os
 from dataclasses import dataclass
+from mmap import PROT_READ, mmap
 from pathlib import Path
 from typing import Final
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,21 +57,35 @@ class Extents:
         self._free.setdefault(extent.room, []).append(extent.offset)
 
 
-def write(path: Path, extent: Extent, *parts: bytes | memoryview) -> Extent:
-    """Write these parts one after the other to an extent with room for them; return it with its size."""
-    try:
-        with path.open("r+b") as file:
-            file.seek(extent.offset)
+class ClientFile:
+    """The file, kept open by each process that reads and writes it."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file; make it if there is none."""
+        try:
+            self._number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise EdgeFailed(f"training: the states of clients cannot be opened: {text_of(error)}") from error
+        finalize(self, os.close, self._number)
+
+    def write(self, extent: Extent, *parts: bytes | memoryview) -> Extent:
+        """Write these parts one after the other to an extent with room for them; return it with its size."""
+        end = extent.offset
+        try:
             for part in parts:
-                file.write(part)
-    except OSError as error:
-        raise EdgeFailed(f"training: the states of clients cannot be written: {text_of(error)}") from error
-    return Extent(extent.offset, extent.room, sum(memoryview(part).nbytes for part in parts))
+                left = memoryview(part).cast("B")
+                while left:
+                    done = os.pwrite(self._number, left, end)
+                    left, end = left[done:], end + done
+        except OSError as error:
+            seen = text_of(error)
+            raise EdgeFailed(f"training: the states of clients cannot be written: {seen}") from error
+        return Extent(extent.offset, extent.room, end - extent.offset)
 
-
-def mapped(path: Path, extent: Extent) -> Bytes:
-    """Return the bytes of an extent, mapped to memory; do not write to them."""
-    try:
-        return np.memmap(path, np.uint8, "r", extent.offset, (extent.size,))
-    except (OSError, ValueError) as error:
-        raise EdgeFailed(f"training: the states of clients cannot be read: {text_of(error)}") from error
+    def read(self, extent: Extent) -> Bytes:
+        """Return the bytes of an extent, mapped to memory; they cannot be written to."""
+        try:
+            found = mmap(self._number, extent.size, prot=PROT_READ, offset=extent.offset)
+        except (OSError, ValueError) as error:
+            raise EdgeFailed(f"training: the states of clients cannot be read: {text_of(error)}") from error
+        return np.frombuffer(found, np.uint8)

@@ -32,6 +32,7 @@ STATE: Final = "state"  # of an optimizer, in what is saved of a client: a dicti
 
 Batch = Any  # what `default_collate` makes: a tensor, or a mapping, list or tuple of these
 Optimizer = torch.optim.Optimizer | PlainSGD
+Change = Callable[[Sequence[Tensor]], None]  # changes the gradients of these weights, before a step
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,39 +46,79 @@ class Left:
     bad_loss: float | None  # the first one that is no usable number
 
 
-class ModelStack:
-    """Models of clients that are at the same step, with one optimizer."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Start:
+    """Where a client begins in a stack: the common model, or what it has saved since."""
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        model: Vector,
-        saved: Sequence[Saved],
-        private: Sequence[Mapping[str, Tensor]],
-    ) -> None:
-        """Begin at the common model, or where the clients were saved; `private` is of each client."""
+    model: Vector
+    saved: Saved | None
+    private: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClientRows:
+    """What clients of a stack have after a step; each tensor has them along its first dimension."""
+
+    tensors: Mapping[str, Tensor]
+    state: Sequence[Mapping[str, Any]]  # of the optimizer, for each parameter
+    losses: Tensor
+    squares: Tensor
+    bad: Tensor  # the first loss that is no usable number, if `is_bad`
+    is_bad: Tensor
+    origin: Tensor  # the numbers of their common models
+
+    def part(self, take: Callable[[Tensor], Tensor]) -> "ClientRows":
+        """Return the same, with a part or a copy of each tensor."""
+        figures = (self.losses, self.squares, self.bad, self.is_bad, self.origin)
+        return ClientRows(
+            {name: take(each.detach()) for name, each in self.tensors.items()},
+            [_each(own, take) for own in self.state],
+            *map(take, figures),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the models and of the state of the optimizer."""
+        state = (value for own in self.state for value in own.values() if isinstance(value, Tensor))
+        return sum(each.nbytes for each in (*self.tensors.values(), *state))
+
+
+class ModelStack:
+    """Models of clients that do their steps together, with one optimizer."""
+
+    def __init__(self, trainer: Trainer, starts: Sequence[Start]) -> None:
+        """Begin where the clients do: all anew or all where they were saved, if the optimizer has a state."""
         flat, device = trainer.flat, trainer.device
-        self._trainer, self._count = trainer, len(private)
-        self._model = to_device(torch.tensor(model), device)
-        rows = self._model.expand(self._count, -1)
-        if saved:
-            rows = to_device(torch.from_numpy(np.stack([each.vector for each in saved])), device)
+        self._trainer, self._count = trainer, len(starts)
+        models = {id(each.model): each.model for each in starts}
+        self._models = to_device(torch.from_numpy(np.stack([*models.values()])), device)
+        numbers = {of: number for number, of in enumerate(models)}
+        self._origin = torch.tensor([numbers[id(each.model)] for each in starts], device=device)
+        rows = self._rows_of(starts)
         parts = torch.split(rows, [each.numel() for each in flat.exchanged.values()], dim=1)
         self._tensors = {
             name: part.reshape(self._count, *like.shape).clone(memory_format=torch.contiguous_format)
             for (name, like), part in zip(flat.exchanged.items(), parts, strict=True)
         }
         for name in flat.private:
-            self._tensors[name] = torch.stack([each[name] for each in private]).to(device)
-        unsent = [each.unsent for each in saved] or [trainer.first_unsent] * self._count
+            self._tensors[name] = torch.stack([each.private[name] for each in starts]).to(device)
+        unsent = [trainer.first_unsent if each.saved is None else each.saved.unsent for each in starts]
         for name, *own in zip(flat.unsent, *unsent, strict=True):
             self._tensors[name] = torch.stack(own).to(device)
         every = {**flat.exchanged, **flat.private}
         self._optimized = [name for name, each in every.items() if each.requires_grad]
-        self._renew(_stacked([each.optimizer[STATE] for each in saved], device) if saved else [])
+        states = [each.saved.optimizer[STATE] for each in starts if each.saved and each.saved.optimizer]
+        self._renew(_stacked(states, device))
         self._losses = torch.zeros(self._count, dtype=torch.float64, device=device)
         self._squares, self._bad = torch.zeros_like(self._losses), torch.zeros_like(self._losses)
         self._is_bad = torch.zeros_like(self._losses, dtype=torch.bool)
+
+    def _rows_of(self, starts: Sequence[Start]) -> Tensor:
+        """Return the vectors at which clients begin."""
+        if len(self._models) == 1 and not any(each.saved for each in starts):
+            return self._models[0].expand(self._count, -1)
+        vectors = [each.model if each.saved is None else each.saved.vector for each in starts]
+        return to_device(torch.from_numpy(np.stack(vectors)), self._trainer.device)
 
     @property
     def _weights(self) -> list[Tensor]:
@@ -91,7 +132,13 @@ class ModelStack:
         for weight, own in zip(self._weights, state, strict=bool(state)):
             self._optimizer.state[weight] = dict(own)
 
-    def step(self, loss: Callable[[Mapping[str, Tensor], Batch], Tensor], batch: Batch, share: float) -> None:
+    def step(
+        self,
+        loss: Callable[[Mapping[str, Tensor], Batch], Tensor],
+        batch: Batch,
+        share: float,
+        change: Change | None = None,
+    ) -> None:
         """Do one step of each client on its batch, at a share of the full learning rate."""
         weights = self._weights
         for each in weights:
@@ -99,6 +146,8 @@ class ModelStack:
         with _batching():
             found = loss(self._tensors, batch)
             found.sum().backward()  # type: ignore[no-untyped-call]  # torch has no types for it
+        if change is not None:
+            change(weights)
         losses = found.detach().double()
         self._bad = torch.where(self._is_bad, self._bad, losses)
         self._is_bad |= ~(losses.abs() <= LARGEST_AMOUNT)
@@ -112,43 +161,59 @@ class ModelStack:
         self._optimizer.step()
 
     @torch.no_grad()
-    def subtract(self, lead: Sequence[Tensor], share: float) -> None:
+    def subtract(self, lead: Sequence[Tensor], shares: Sequence[float]) -> None:
         """Subtract a share of the lead of shared momentum from each model."""
+        each = self._numbers(shares)
         for tensor, part in zip(self._weights, lead, strict=False):  # then come private tensors
-            tensor.sub_(part, alpha=share)
+            _rows(tensor).addr_(each, part.reshape(-1), alpha=-1)
 
-    @torch.no_grad()
-    def leave(self, count: int, lead: Sequence[Tensor], led: float) -> list[Left]:
-        """Take the last clients out of the stack; `led` steps of the lead were followed so far."""
-        flat, first = self._trainer.flat, self._count - count
-        rows = torch.cat([_rows(self._tensors[name][first:]) for name in flat.exchanged], dim=1)
-        squares = self._squares[first:]
-        if not self._trainer.wants_gradient:
-            moved = self._model[: flat.parameters] - rows[:, : flat.parameters]
-            if lead:
-                moved -= torch.cat([each.reshape(-1) for each in lead]) * led
-            squares = torch.linalg.vector_norm(moved, dim=1, dtype=torch.float64).square()
-        vectors = _in_main_memory(rows)
+    @property
+    def rows(self) -> ClientRows:
+        """What the clients have now; later steps change it."""
         state = [self._optimizer.state.get(each, {}) for each in self._weights]
-        figures = [each[first:].tolist() for each in (self._losses, self._bad, self._is_bad)]
-        left = []
-        for at, (losses, bad, is_bad, square) in enumerate(zip(*figures, squares.tolist(), strict=True)):
-            unsent = [self._tensors[name][first + at].to("cpu", copy=True) for name in flat.unsent]
-            private = {name: self._tensors[name][first + at].to("cpu", copy=True) for name in flat.private}
-            saved = Saved(vectors[at], unsent, {STATE: [_of(each, first + at) for each in state]})
-            left.append(Left(saved, private, losses, square, bad if is_bad else None))
-        self._keep(first, state)
+        figures = self._losses, self._squares, self._bad, self._is_bad, self._origin
+        return ClientRows(self._tensors, state if any(state) else (), *figures)
+
+    def _numbers(self, each: Sequence[float]) -> Tensor:
+        return to_device(torch.tensor(each, dtype=torch.float32), self._trainer.device)
+
+    def leave(self, count: int, lead: Sequence[Tensor], led: Sequence[float]) -> list[Left]:
+        """Take the last clients out of the stack; they have followed `led` steps of the lead so far."""
+        rows, self._count = self.rows, self._count - count
+        left = self.left(rows.part(lambda each: each[self._count :]), lead, led)
+        if self._count:
+            self._keep(rows.part(lambda each: each[: self._count]))
         return left
 
-    def _keep(self, count: int, state: Sequence[Mapping[str, Any]]) -> None:
-        """Keep the first clients alone."""
-        self._count = count
-        if not count:
-            return
-        self._tensors = {name: each[:count] for name, each in self._tensors.items()}
-        self._losses, self._squares = self._losses[:count], self._squares[:count]
-        self._bad, self._is_bad = self._bad[:count], self._is_bad[:count]
-        self._renew([_each(own, lambda value: value[:count]) for own in state])
+    @torch.no_grad()
+    def left(self, rows: ClientRows, lead: Sequence[Tensor], led: Sequence[float]) -> list[Left]:
+        """Return what these clients have, each on its own."""
+        flat = self._trainer.flat
+        models = torch.cat([_rows(rows.tensors[name]) for name in flat.exchanged], dim=1)
+        squares = rows.squares
+        if not self._trainer.wants_gradient:
+            starts = self._models if len(self._models) == 1 else self._models[rows.origin]
+            moved = starts[:, : flat.parameters] - models[:, : flat.parameters]
+            if lead:
+                moved.addr_(self._numbers(led), torch.cat([each.reshape(-1) for each in lead]), alpha=-1)
+            squares = torch.linalg.vector_norm(moved, dim=1, dtype=torch.float64).square()
+        vectors = _in_main_memory(models)
+        figures = [each.tolist() for each in (rows.losses, rows.bad, rows.is_bad, squares)]
+        left = []
+        for at, (losses, bad, is_bad, square) in enumerate(zip(*figures, strict=True)):
+            unsent = [rows.tensors[name][at].to("cpu", copy=True) for name in flat.unsent]
+            private = {name: rows.tensors[name][at].to("cpu", copy=True) for name in flat.private}
+            optimizer = {STATE: [_of(each, at) for each in rows.state]} if rows.state else {}
+            saved = Saved(vectors[at], unsent, optimizer)
+            left.append(Left(saved, private, losses, square, bad if is_bad else None))
+        return left
+
+    def _keep(self, rows: ClientRows) -> None:
+        """Keep these clients alone."""
+        self._tensors = dict(rows.tensors)
+        self._losses, self._squares, self._origin = rows.losses, rows.squares, rows.origin
+        self._bad, self._is_bad = rows.bad, rows.is_bad
+        self._renew(rows.state)
 
 
 class StackLoss(nn.Module):

@@ -2,7 +2,8 @@
 
 A `Stretch` is some local steps of one client's trajectory. The result depends only on the stretch and on what
 the client keeps (`client_file`), so it is the same in any process and in any order of clients. The state of a
-client is its model's vector, then its optimizer, the buffers outside the vector, and its private tensors.
+client is its model's vector, then its optimizer, the buffers outside the vector, and its private tensors, if
+it has any of these.
 """
 
 import io
@@ -20,8 +21,9 @@ from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, words_of
 from fedgc.messages import Work
 from fedgc.training.cache import Saved
-from fedgc.training.client_file import Extent, mapped, write
+from fedgc.training.client_file import ClientFile, Extent
 from fedgc.training.flat import FlatModel, Vector
+from fedgc.training.injection import pool_chunks
 from fedgc.training.local_loop import Begin
 from fedgc.training.pace import Pace
 from fedgc.training.randomness import restored
@@ -64,17 +66,21 @@ class ClientStates:
 
     def __init__(self, config: RunConfig, flat: FlatModel, folder: Path) -> None:
         self._config, self._flat, self._folder = config, flat, folder
+        self._file = ClientFile(folder / STATES)
         self._own = flat.read_private()  # as every client makes them
-        self._models: dict[int, Vector] = {}
+        self._models: dict[int, Vector] = {}  # mapped from files
+        self._shared: Mapping[int, Vector] | None = None
         self._lead: tuple[tuple[int, int, float], Vector | None] = (-1, 0, 0.0), None
 
     def kept(self, stretch: Stretch) -> tuple[Saved | None, Mapping[str, Tensor]]:
         """Return the trajectory so far, and the private tensors."""
         if stretch.kept is None:
             return None, self._own
-        state, ends = mapped(self._folder / STATES, stretch.kept), 4 * self._flat.size
-        unsent, optimizer, own = torch.load(io.BytesIO(state[ends:].tobytes()), weights_only=True)
+        state, ends = self._file.read(stretch.kept), 4 * self._flat.size
         vector = vector_in(state, self._flat.size)
+        if state.size == ends:
+            return (Saved(vector, [], {}) if stretch.first else None), {}
+        unsent, optimizer, own = torch.load(io.BytesIO(state[ends:].tobytes()), weights_only=True)
         return (Saved(vector, unsent, optimizer) if stretch.first else None), own
 
     def written(
@@ -82,14 +88,21 @@ class ClientStates:
     ) -> Trained:
         """Write what the client keeps after a stretch, and return the result with its place."""
         rest = io.BytesIO()
-        torch.save([end.unsent, dict(end.optimizer), dict(private)], rest)
+        if end.unsent or end.optimizer or private:
+            torch.save([end.unsent, dict(end.optimizer), dict(private)], rest)
         parts = end.vector.data, rest.getbuffer()
         if sum(part.nbytes for part in parts) > stretch.room.room:
             return replace(trained, spilled=b"".join(parts))
-        return replace(trained, kept=write(self._folder / STATES, stretch.room, *parts))
+        return replace(trained, kept=self._file.write(stretch.room, *parts))
+
+    def share(self, models: Mapping[int, Vector]) -> None:
+        """Take the common models from another object of this process, in place of their files."""
+        self._shared = models
 
     def model(self, version: int) -> Vector:
-        """Return a common model, mapped from its file."""
+        """Return a common model, mapped from its file unless it is shared."""
+        if self._shared is not None:
+            return self._shared[version]
         if version not in self._models:
             known = {old: model for old, model in self._models.items() if abs(old - version) == 1}
             path = model_file(self._folder, version)
@@ -104,7 +117,8 @@ class ClientStates:
             if work.common_steps and self._config.alpha < 1.0:
                 self.model(work.version - 1)
             steps, parameters = (work.first_step, work.common_steps), self._flat.parameters
-            self._lead = origin, lead_of(self._config, self._models, work.version, parameters, steps)
+            models = self._models if self._shared is None else self._shared
+            self._lead = origin, lead_of(self._config, models, work.version, parameters, steps)
         return self._lead[1]
 
 
@@ -115,6 +129,10 @@ class ClientTrainer:
         self._trainer = Trainer(task, config)
         self._loop = TaskLoop(self._trainer, STILL, keeps=LOADED)
         self._states = ClientStates(config, self._trainer.flat, folder)
+
+    def share(self, models: Mapping[int, Vector]) -> None:
+        """Train from these common models, in place of their files."""
+        self._states.share(models)
 
     def train(self, stretch: Stretch) -> Trained:
         """Do the steps; raise EdgeFailed if the task's code fails."""
@@ -153,7 +171,9 @@ def failing(work: Work) -> Iterator[None]:
 
 
 def chunks_of(work: Work) -> tuple[str, ...]:
-    """Return the names of a client's chunks, in the order of their numbers."""
+    """Return the names of a client's chunks in the order of their numbers; of all with data injection."""
+    if work.pool is not None:
+        return pool_chunks(work.pool)
     return tuple(name for _, name in sorted(work.names))
 
 

@@ -1,13 +1,17 @@
 """Training of many simulated clients as one batch of models (`torch.func.vmap`).
 
 A step of a small model takes less time on a GPU, or on a core, than it takes to start its operations. Here
-one step serves many clients. Clients whose stretches begin at the same step of the same common model are
-trained together, and leave the stack as they reach their ends. A client's result is that of `ClientTrainer`
-up to rounding, but for dropout, whose masks are drawn for the whole stack.
+one step serves many clients. Clients are trained together whatever their common models and steps, unless the
+optimizer, the learning rate or shared momentum makes steps of another kind; they leave the stack as they
+reach their ends. A client's result is that of `ClientTrainer` up to rounding, but for dropout, whose masks
+are drawn for the whole stack.
+
+A small stack is kept after each of its steps: a client that a command stops earlier is not trained again.
 
 The task's loss runs under vmap: it must not depend on values of tensors (`.item()`, or `if` on a tensor).
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -19,18 +23,69 @@ from torch import Tensor
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, TaskFailed
 from fedgc.messages import LARGEST_AMOUNT, Work
-from fedgc.training.data import Columns
+from fedgc.training.data import Columns, Rows, Samples
 from fedgc.training.devices import deterministic_cudnn
-from fedgc.training.model_stack import Batch, Left, ModelStack, StackLoss, check_stacks
+from fedgc.training.flat import Vector
+from fedgc.training.model_stack import (
+    Batch,
+    Change,
+    ClientRows,
+    Left,
+    ModelStack,
+    StackLoss,
+    Start,
+    check_stacks,
+)
 from fedgc.training.randomness import key, restored, seeded
+from fedgc.training.sgd import PlainSGD
 from fedgc.training.shared_momentum import led_share
 from fedgc.training.simulated import ClientStates, Stretch, Trained, chunks_of, failing
 from fedgc.training.tasks import Task
 from fedgc.training.trainer import LocalStep, Trainer
 
 BLOCK_BYTES: Final = 1 << 26  # of samples that are gathered at a time
+COURSE_BYTES: Final = 1 << 25  # of a stack after all of its steps; one that takes more is not kept
+COURSES: Final = 8  # the latest stacks that are kept
 
 Outcome = Trained | EdgeFailed
+
+
+class _Course:
+    """The clients of a stack, and what they had after each of its steps."""
+
+    def __init__(self, stack: ModelStack, members: Sequence[Stretch], lead: Sequence[Tensor]) -> None:
+        """`members` are in the order of the stack, the longest first."""
+        self.stack, self._members, self.lead = stack, members, lead
+        self._at = {each.work.client: at for at, each in enumerate(members)}
+        self._steps: list[tuple[ClientRows, Sequence[float]]] = []  # with the steps of the lead
+
+    def add(self, led: Sequence[float]) -> None:
+        """Keep the present step, if the stack is small enough for that."""
+        rows, steps = self.stack.rows, self._members[0].last - self._members[0].first
+        if steps > 1 and rows.nbytes * steps <= COURSE_BYTES:
+            self._steps.append((rows.part(torch.clone), led))
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is a step to return to."""
+        return bool(self._steps)
+
+    def furthest(self, stretch: Stretch) -> int:
+        """Return the last step of a client's stretch that is kept; its first one if there is none."""
+        at = self._at.get(stretch.work.client)
+        if at is None or _trajectory(self._members[at].work) != _trajectory(stretch.work):
+            return stretch.first
+        mine = self._members[at]
+        step = min(stretch.last, mine.last, mine.first + len(self._steps))
+        return step if step > max(mine.first, stretch.first) else stretch.first
+
+    def left_at(self, client: str, step: int) -> tuple[Stretch, Left, float]:
+        """Return the stretch of a client, what it had at a step that is kept, and its steps of the lead."""
+        at = self._at[client]
+        mine = self._members[at]
+        rows, led = self._steps[step - mine.first - 1]
+        (left,) = self.stack.left(rows.part(lambda each: each[at : at + 1]), self.lead, led[at : at + 1])
+        return mine, left, led[at]
 
 
 class StackedTrainer:
@@ -40,8 +95,44 @@ class StackedTrainer:
         """Make the trainer; raise BadTask for a task that a stack would train differently."""
         self._trainer = Trainer(task, config)
         check_stacks(self._trainer)
+        self._has_state = not isinstance(self._trainer.new_optimizer(self._trainer.flat.optimized), PlainSGD)
         self._states = ClientStates(config, self._trainer.flat, folder)
         self._loss = StackLoss(self._trainer)
+        self._batch_bytes = 0  # of a client; unknown before the first one
+        self._courses = deque[_Course](maxlen=COURSES)
+
+    # ---- what a trainer of other local steps replaces
+
+    def losses(self, tensors: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        """Return the loss of each client on its batch."""
+        return self._loss.of(tensors, batch)
+
+    def batch_of(self, work: Work, at: int) -> tuple[Samples, Rows]:
+        """Return a client's samples, and which of them it uses at this step of the run."""
+        return self._trainer.batch_of(
+            chunks_of(work), LocalStep((work.seed, work.client), at, pool=work.pool)
+        )
+
+    def change(self, works: Sequence[Work]) -> Change | None:  # noqa: ARG002  plain local SGD
+        """Return what changes the gradients of these clients, or of the first of them; None: nothing."""
+        return None
+
+    # ---- stretches
+
+    def share(self, models: Mapping[int, Vector]) -> None:
+        """Train from these common models, in place of their files."""
+        self._states.share(models)
+
+    def kept(self, stretch: Stretch) -> tuple[int, Trained] | None:
+        """Return the furthest step of a stretch that a stack has passed and kept, with the result there."""
+        course = max(self._courses, key=lambda each: each.furthest(stretch), default=None)
+        step = stretch.first if course is None else course.furthest(stretch)
+        if course is None or step == stretch.first:
+            return None
+        longer, left, led = course.left_at(stretch.work.client, step)
+        if left.bad_loss is not None:
+            return None
+        return step, self._written(stretch, left, longer.losses, led)
 
     def train(self, stretches: Sequence[Stretch]) -> list[Outcome]:
         """Do the steps; the outcome of a client whose training fails is the error."""
@@ -50,18 +141,35 @@ class StackedTrainer:
         self._trainer.unload_others({chunks_of(each.work) for each in stretches})
         for at, stretch in enumerate(stretches):
             try:
-                alike.setdefault((self._load(stretch.work), *_origin(stretch)), []).append(at)
+                alike.setdefault((self._load(stretch.work), *self._kind(stretch)), []).append(at)
             except EdgeFailed as error:
                 outcomes[at] = error
         for members in alike.values():
-            members.sort(key=lambda at: -stretches[at].last)
+            members.sort(key=lambda at: stretches[at].first - stretches[at].last)
             outcomes |= zip(members, self._outcomes([stretches[at] for at in members]), strict=True)
         return [outcomes[at] for at in range(len(stretches))]
 
     def _load(self, work: Work) -> int:
         """Load a client's samples; return how many a batch has."""
+        size = self._trainer.config.batch_size
         with failing(work):
-            return min(self._trainer.config.batch_size, self._trainer.load(chunks_of(work)))
+            samples = self._trainer.load(chunks_of(work))
+            for client, names in work.pool.holders if work.pool is not None else ():
+                held = sum(self._trainer.sizes[name] for name in names)
+                if held < size:  # a batch would then have another size in each step
+                    raise TaskFailed(f"stack: saw {held} samples of {client}, needed {size} for a batch")
+        return min(size, samples)
+
+    def _kind(self, stretch: Stretch) -> tuple[object, ...]:
+        """Return what the stretches have in common that are trained together."""
+        work, config = stretch.work, self._trainer.config
+        varies = config.schedule != "constant" or bool(config.warmup_steps)
+        leads = config.alpha < 1.0 and (work.version, work.first_step, work.common_steps)
+        return (
+            stretch.first if self._has_state else -1,  # it counts steps
+            work.first_step + stretch.first if varies else -1,
+            leads,
+        )
 
     def _outcomes(self, group: Sequence[Stretch]) -> list[Outcome]:
         """Train a group; where that fails, train its clients one by one, to tell which of them fail."""
@@ -77,29 +185,39 @@ class StackedTrainer:
             return [self._outcomes([each])[0] for each in group]
 
     def _together(self, group: Sequence[Stretch]) -> list[Outcome]:
-        """Train stretches that begin alike, the longest first."""
-        trainer, work, reached, led = self._trainer, group[0].work, group[0].first, group[0].led
+        """Train stretches of one kind, the longest first."""
+        trainer, work, led = self._trainer, group[0].work, [each.led for each in group]
         lead = self._states.lead_of(work)
         leads = () if lead is None else trainer.flat.parts(lead)
-        kept = [self._states.kept(each) for each in group]
-        saved, private = [each for each, _ in kept if each is not None], [own for _, own in kept]
-        stack = ModelStack(trainer, self._states.model(work.version), saved, private)
-        outcomes, blocks = list[Outcome](), _Blocks(trainer)
+        stack = ModelStack(trainer, self._starts(group))
+        course, blocks = _Course(stack, group, leads), _Blocks(self.batch_of, self._batch_bytes)
+        change = self.change([each.work for each in group])
+        outcomes, done = list[Outcome](), 0
         while group:
-            at = work.first_step + reached
+            at, batch = work.first_step + group[0].first + done, blocks.batch(group, done)
             share = trainer.config.rate_share(at)
-            batch = blocks.batch(group, at)
             with seeded(key(work.seed, work.client, "stack", at)), deterministic_cudnn(trainer.device):
-                stack.step(self._loss.of, batch, share)
-            if leads and (following := led_share(share, reached, work.common_steps)):
-                stack.subtract(leads, following)
-                led += following
-            reached += 1
-            if ending := [each for each in group if each.last == reached]:
-                group = group[: -len(ending)]
-                left = stack.leave(len(ending), leads, led)
-                outcomes[:0] = [self._outcome(*each, led) for each in zip(ending, left, strict=True)]
+                stack.step(self.losses, batch, share, change)
+            if leads:
+                shares = [led_share(share, each.first + done, work.common_steps) for each in group]
+                stack.subtract(leads, shares)
+                led = [so_far + more for so_far, more in zip(led, shares, strict=True)]
+            done += 1
+            course.add(led)
+            if ending := [each for each in group if each.last - each.first == done]:
+                group, left_led = group[: -len(ending)], led[-len(ending) :]
+                led = led[: len(group)]
+                left = stack.leave(len(ending), leads, left_led)
+                outcomes[:0] = map(self._outcome, ending, left, left_led)
+        self._batch_bytes = blocks.batch_bytes
+        if course.is_kept and not trainer.flat.private:  # private tensors depend on earlier common models
+            self._courses.append(course)
         return outcomes
+
+    def _starts(self, group: Sequence[Stretch]) -> list[Start]:
+        versions = {each.work.version for each in group}
+        models = {version: self._states.model(version) for version in sorted(versions)}
+        return [Start(models[each.work.version], *self._states.kept(each)) for each in group]
 
     def _outcome(self, stretch: Stretch, left: Left, led: float) -> Outcome:
         work = stretch.work
@@ -108,49 +226,54 @@ class StackedTrainer:
                 f"training: {work.client}, round {work.round}: the loss is {left.bad_loss}, "
                 f"needed a number up to {LARGEST_AMOUNT:g}"
             )
-        trained = Trained(stretch.losses + left.losses, led, left.squared_norm, stretch.room)
+        return self._written(stretch, left, stretch.losses, led)
+
+    def _written(self, stretch: Stretch, left: Left, losses: float, led: float) -> Trained:
+        """Write what a client keeps; `losses` is the sum over the steps before those in the stack."""
+        trained = Trained(losses + left.losses, led, left.squared_norm, stretch.room)
         return self._states.written(stretch, left.saved, left.private, trained)
 
 
 class _Blocks:
     """The batches of a group of clients, gathered for several steps at a time."""
 
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
+    def __init__(self, batch_of: Callable[[Work, int], tuple[Samples, Rows]], batch_bytes: int) -> None:
+        """`batch_bytes` are those of a client's batch, or 0 if they are unknown."""
+        self._batch_of, self.batch_bytes = batch_of, batch_bytes
         self._block: Batch = None  # clients x steps x samples
-        self._first = self._end = self._step_bytes = 0  # steps of the block, and bytes of one
+        self._first = self._end = 0  # steps of the block
 
-    def batch(self, group: Sequence[Stretch], at: int) -> Batch:
-        """Return the batches of the step `at`, with the clients along the first dimension."""
-        if at >= self._end:
-            most = BLOCK_BYTES // self._step_bytes if self._step_bytes else 1
-            leaves = group[0].work.first_step + group[-1].last  # no sample is read that no step needs
-            self._first, self._end = at, min(at + max(1, most), leaves)
-            self._block = _merged(torch.stack, [self._of(each.work) for each in group])
-            self._step_bytes = _bytes(self._block) // (self._end - at)
-        count, step = len(group), at - self._first
+    def batch(self, group: Sequence[Stretch], done: int) -> Batch:
+        """Return the batches of the step after `done` ones, with the clients along the first dimension."""
+        if done >= self._end:
+            most = BLOCK_BYTES // (self.batch_bytes * len(group)) if self.batch_bytes else 1
+            leaves = group[-1].last - group[-1].first  # no sample is read that no step needs
+            self._first, self._end = done, min(done + max(1, most), leaves)
+            flat = _merged(torch.stack, [self._of(each) for each in group])
+            steps = self._end - done
+            self._block = _merged(lambda tensors: torch.unflatten(tensors[0], 1, (steps, -1)), [flat])
+            self.batch_bytes = _bytes(self._block) // steps // len(group)
+        count, step = len(group), done - self._first
         return _merged(lambda tensors: tensors[0][:count, step], [self._block])
 
-    def _of(self, work: Work) -> Batch:
-        """Return the batches of one client."""
-        stream, chunks = (work.seed, work.client), chunks_of(work)
-        steps = range(self._first, self._end)
-        parts = [self._trainer.batch_of(chunks, LocalStep(stream, at)) for at in steps]
+    def _of(self, stretch: Stretch) -> Batch:
+        """Return the samples of one client for all steps of the block."""
+        work, first = stretch.work, stretch.work.first_step + stretch.first
+        steps = range(first + self._first, first + self._end)
+        parts = [self._batch_of(work, at) for at in steps]
         samples = parts[0][0]
         if isinstance(samples, Columns):
-            batch = samples.batch(np.concatenate([rows for _, rows in parts]))
-            return _merged(lambda tensors: torch.unflatten(tensors[0], 0, (len(steps), -1)), [batch])
+            return samples.batch(np.concatenate([rows for _, rows in parts]))
         batches = []
         for at, (_, rows) in zip(steps, parts, strict=True):
-            with seeded(key(*stream, at)):  # a dataset may change its items at random
+            with seeded(key(work.seed, work.client, at)):  # a dataset may change its items at random
                 batches.append(samples.batch(rows))
-        return _merged(torch.stack, batches)
+        return _merged(torch.cat, batches)
 
 
-def _origin(stretch: Stretch) -> tuple[object, ...]:
-    """Return what stretches that are trained together have in common."""
-    work = stretch.work
-    return work.version, work.seed, work.first_step, work.common_steps, stretch.first
+def _trajectory(work: Work) -> tuple[object, ...]:
+    """Return what the steps of a client depend on."""
+    return work.client, work.version, work.names, work.pool, work.first_step, work.common_steps
 
 
 def _merged(merge: Callable[[list[Tensor]], Tensor], batches: Sequence[Batch]) -> Batch:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from benchmarks.asynchronous import Bounded, Buffered, Grouped, train_asynchronously
-from benchmarks.stacked import stacked
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 from fedgc.sim.clock import working
@@ -53,7 +52,7 @@ def config(**changes) -> RunConfig:
 def job(paces, *, stack=True, links=None, **changes) -> Job:
     settings = config(min_clients=len(paces), **changes)
     scenario = (working([[pace] for pace in paces], **(links or {})),) * settings.rounds
-    return Job(task(len(paces)), settings, scenario, engines=stacked if stack else None)
+    return Job(task(len(paces)), settings, scenario, stack=8 if stack else 1)
 
 
 def piece(model: np.ndarray, client: int, first: int, seed: int = 0) -> np.ndarray:
@@ -149,7 +148,7 @@ def test_dead_client_is_not_awaited_and_restarts_on_return():
 )
 def test_asynchronous_run_is_deterministic_and_equals_engine(paces, rule, seed):
     of = job(paces, rounds=2, seed=seed)
-    first, again, slow = (train_asynchronously(each, rule) for each in (of, of, replace(of, engines=None)))
+    first, again, slow = (train_asynchronously(each, rule) for each in (of, of, replace(of, stack=1)))
     np.testing.assert_array_equal(first.model, again.model)
     assert first.moments == again.moments
     assert slow.model == pytest.approx(first.model, abs=1e-6)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.arm_fleet import ArmFleet, Extras
 from benchmarks.images import MODELS, mlp_losses
 from benchmarks.local_rules import LocalRule, Proximal, Scaffold, Timely, parts_of, sending
-from benchmarks.stacked import Extras, stacked
 from fedgc.config import RunConfig
 from fedgc.sim.clock import working
 from fedgc.sim.training import Job, Trained, train
@@ -41,7 +41,7 @@ def job(rounds: int, paces=((1.0,), (1.0,)), task=TASK) -> Job:
 
 def trained(of: Job, rule: LocalRule) -> Trained:
     rules = rule.steps(parts_of(of.task, RATE), of.scenario)
-    engines = partial(stacked, extras=Extras(rule=rules))
+    engines = partial(ArmFleet, extras=Extras(rule=rules))
     return train(replace(of, scenario=rule.scenario(of.scenario), engines=engines))
 
 
@@ -112,7 +112,7 @@ def test_slow_client_trains_outer_layer_alone():
 
 def test_interval_of_slowest_client_is_plain_training():
     of = job(2, paces=((4.0,), (1.0,)), task=replace(TASK, model=two_layers))
-    plain = train(replace(of, engines=stacked))
+    plain = train(replace(of, stack=2))
     assert trained(of, Timely(2)).model == pytest.approx(plain.model, abs=1e-6)
 
 

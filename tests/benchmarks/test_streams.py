@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.arm_fleet import ArmTrainer, Extras
 from benchmarks.scene import CLIENTS, Scene, figure_at, read, stream_for, task_of
-from benchmarks.stacked import Extras, Stacked
 from benchmarks.streams import STREAMS, WINDOW
 from fedgc.config import RunConfig
+from fedgc.messages import Work
 
 STEPS = 400
 
@@ -47,14 +48,17 @@ def test_windows_of_bursts_hold_few_samples_and_change():
         assert len(windows) > 3
 
 
-def test_stack_trains_on_window_of_step():
+def test_stack_trains_on_window_of_step(tmp_path):
     scene = Scene("shift", steps=STEPS)
     stream, task, config = stream_for(scene, 0), task_of(scene, 0), RunConfig(work="local", seed=0)
-    stack = Stacked(task, config, Extras(stream))
+    trainer = ArmTrainer(task, config, tmp_path, Extras(stream))
+    name = list(task.sizes())[2]
+    work = Work("client 2", 1, 0, 8, (2,), ((2, name),), 0, 1.0, kind="local")
+    trainer._load(work)
     (_, after) = stream.begins
     for step in (0, after):
         window = stream.window(2, step)
-        rows = stack._seen(stream, "client 2", step, start=1)
+        _, rows = trainer.batch_of(work, step)
         assert rows.min() >= window.first
         assert rows.max() < window.last
 

@@ -13,6 +13,7 @@ from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.sim import workers
 from fedgc.sim.fleet import Fleet
 from fedgc.sim.training import Job, _Training, train
+from fedgc.training.client_file import ClientFile, Extent
 from fedgc.training.tasks import Task, over
 from tests.sim.uneven_clients import CLIENTS, data, loss, settings, uneven
 
@@ -94,10 +95,29 @@ def test_threads_do_not_depend_on_number_of_processes(tmp_path):
 
 
 def test_model_that_cannot_be_written_ends_training_in_one_line(tmp_path):
-    fleet = Fleet(job(), tmp_path, 0)
+    fleet = Fleet(replace(job(), workers=2), tmp_path, 0)
     (tmp_path / "model-3").symlink_to("/dev/full")
     with pytest.raises(EdgeFailed, match="training: a model cannot be written: "):
         fleet.load(3, np.zeros(5000, np.float32))
+    fleet.close()
+
+
+def test_models_are_written_for_other_processes_alone(tmp_path):
+    for count in (1, 2):
+        fleet = Fleet(replace(job(), workers=count), tmp_path, 0)
+        fleet.load(count, np.zeros(8, np.float32))
+        fleet.close()
+    assert [each.name for each in tmp_path.glob("model-*")] == ["model-2"]
+
+
+def test_states_that_cannot_be_written_or_read_are_one_line(tmp_path):
+    (tmp_path / "full").symlink_to("/dev/full")
+    with pytest.raises(EdgeFailed, match="the states of clients cannot be written: No space"):
+        ClientFile(tmp_path / "full").write(Extent(0, 4096), b"state")
+    with pytest.raises(EdgeFailed, match="the states of clients cannot be read: "):
+        ClientFile(tmp_path / "short").read(Extent(4096, 4096, 100))
+    with pytest.raises(EdgeFailed, match="the states of clients cannot be opened: no file "):
+        ClientFile(tmp_path / "missing" / "clients")
 
 
 def lost_file():

@@ -350,7 +350,5 @@ def test_stack_reads_only_samples_of_steps_that_are_ordered():
 def test_stack_needs_local_work_in_one_process():
     with pytest.raises(BadSetting, match="with 2 processes, needed local work in this process"):
         Job(task(), settings(), uneven(), make=task, workers=2, stack=4)
-    with pytest.raises(BadSetting, match=r"with data\.inject-clients, needed local"):
-        Job(task(), settings(placement="cyclic", replicas=1, inject_clients=0.5), uneven(), stack=4)
     with pytest.raises(BadSetting, match="with coded work, needed local"):
         Job(task(), settings(work="coded", chunks=6), uneven(), stack=4)
