@@ -27,7 +27,7 @@ def test_bytes_without_round_count_in_current_round() -> None:
     assert accounts.of(4) == Amounts(control_bytes=7, refused=1)
 
 
-def test_what_another_process_settled_counts_in_current_round() -> None:
+def test_amounts_of_another_process_count_in_current_round() -> None:
     amounts, accounts = Amounts(1, 2, 3, 0.5, 0.25, 6), Accounts()
     accounts.round = 2
     accounts.take_over(amounts)
