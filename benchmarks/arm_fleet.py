@@ -76,15 +76,17 @@ class ArmTrainer(StackedTrainer):
             return super().losses(tensors, batch)
         return self._extras.losses(tuple(tensors.values()), batch)
 
-    def batch_of(self, work: Work, at: int) -> tuple[Samples, Rows]:
-        """Return a batch of what a client sees at this step."""
-        samples, rows = super().batch_of(work, at)
-        if self._extras.stream is None:
-            return samples, rows
-        seen, order = self._extras.stream.window(client_of(work), at), key(work.seed, work.client, "order")
-        return samples, seen.first + batch_rows(
-            seen.last - seen.first, self._trainer.config.batch_size, at, order
-        )
+    def batches_of(self, work: Work, steps: range) -> tuple[Samples, Sequence[Rows]]:
+        """Return batches of what a client sees at these steps."""
+        stream = self._extras.stream
+        if stream is None:
+            return super().batches_of(work, steps)
+        samples, _ = super().batches_of(work, range(0))
+        return samples, [self._seen(stream, work, at) for at in steps]
+
+    def _seen(self, stream: Stream, work: Work, at: int) -> Rows:
+        seen, order = stream.window(client_of(work), at), key(work.seed, work.client, "order")
+        return seen.first + batch_rows(seen.last - seen.first, self._trainer.config.batch_size, at, order)
 
     def change(self, works: Sequence[Work]) -> Change | None:
         """Return what the rule changes in the gradients of these clients."""
@@ -122,10 +124,14 @@ class _Changes:
     @torch.no_grad()
     def __call__(self, weights: Sequence[Tensor]) -> None:
         """Change the gradients of the clients that are left, which are the first."""
-        gradients, count = [each.grad for each in weights if each.grad is not None], len(weights[0])
-        for gradient, now, start in zip(gradients, weights, self.starts, strict=False):
-            gradient.add_(now - start[:count], alpha=self.proximal)
-        for gradient, offset in zip(gradients, self.offsets, strict=False):
-            gradient.add_(offset[:count])
-        for gradient, mask in zip(gradients, self.masks, strict=False):
-            gradient.mul_(mask[:count])
+        for at, weight in enumerate(weights):
+            gradient, count = weight.grad, len(weight)
+            if gradient is None:
+                continue
+            if self.starts:
+                gradient = gradient + self.proximal * (weight - self.starts[at][:count])
+            if self.offsets:
+                gradient = gradient + self.offsets[at][:count]
+            if self.masks:
+                gradient = gradient * self.masks[at][:count]
+            weight.grad = gradient

@@ -32,7 +32,7 @@ STATE: Final = "state"  # of an optimizer, in what is saved of a client: a dicti
 
 Batch = Any  # what `default_collate` makes: a tensor, or a mapping, list or tuple of these
 Optimizer = torch.optim.Optimizer | PlainSGD
-Change = Callable[[Sequence[Tensor]], None]  # changes the gradients of these weights, before a step
+Change = Callable[[Sequence[Tensor]], None]  # replaces the gradients of these weights, before a step
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,11 +141,11 @@ class ModelStack:
     ) -> None:
         """Do one step of each client on its batch, at a share of the full learning rate."""
         weights = self._weights
-        for each in weights:
-            each.grad = None
         with _batching():
             found = loss(self._tensors, batch)
-            found.sum().backward()  # type: ignore[no-untyped-call]  # torch has no types for it
+            gradients = torch.autograd.grad(found.sum(), weights, allow_unused=True)
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.grad = gradient
         if change is not None:
             change(weights)
         losses = found.detach().double()
@@ -153,8 +153,8 @@ class ModelStack:
         self._is_bad |= ~(losses.abs() <= LARGEST_AMOUNT)
         self._losses += losses
         if self._trainer.wants_gradient:
-            gradients = [each.grad for each in weights[: len(self._trainer.flat.trainable)]]
-            squares = [_rows(each).square().sum(1) for each in gradients if each is not None]
+            given = [each.grad for each in weights[: len(self._trainer.flat.trainable)]]
+            squares = [_rows(each).square().sum(1) for each in given if each is not None]
             self._squares = torch.stack(squares).sum(0).double()
         for group, rate in zip(self._optimizer.param_groups, self._trainer.rates, strict=True):
             group["lr"] = rate * share

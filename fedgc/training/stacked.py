@@ -41,7 +41,7 @@ from fedgc.training.sgd import PlainSGD
 from fedgc.training.shared_momentum import led_share
 from fedgc.training.simulated import ClientStates, Stretch, Trained, chunks_of, failing
 from fedgc.training.tasks import Task
-from fedgc.training.trainer import LocalStep, Trainer
+from fedgc.training.trainer import Trainer
 
 BLOCK_BYTES: Final = 1 << 26  # of samples that are gathered at a time
 COURSE_BYTES: Final = 1 << 25  # of a stack after all of its steps; one that takes more is not kept
@@ -107,11 +107,9 @@ class StackedTrainer:
         """Return the loss of each client on its batch."""
         return self._loss.of(tensors, batch)
 
-    def batch_of(self, work: Work, at: int) -> tuple[Samples, Rows]:
-        """Return a client's samples, and which of them it uses at this step of the run."""
-        return self._trainer.batch_of(
-            chunks_of(work), LocalStep((work.seed, work.client), at, pool=work.pool)
-        )
+    def batches_of(self, work: Work, steps: range) -> tuple[Samples, Sequence[Rows]]:
+        """Return a client's samples, and which of them it uses at each of these steps of the run."""
+        return self._trainer.batches_of(chunks_of(work), (work.seed, work.client), steps, work.pool)
 
     def change(self, works: Sequence[Work]) -> Change | None:  # noqa: ARG002  plain local SGD
         """Return what changes the gradients of these clients, or of the first of them; None: nothing."""
@@ -190,7 +188,7 @@ class StackedTrainer:
         lead = self._states.lead_of(work)
         leads = () if lead is None else trainer.flat.parts(lead)
         stack = ModelStack(trainer, self._starts(group))
-        course, blocks = _Course(stack, group, leads), _Blocks(self.batch_of, self._batch_bytes)
+        course, blocks = _Course(stack, group, leads), _Blocks(self.batches_of, self._batch_bytes)
         change = self.change([each.work for each in group])
         outcomes, done = list[Outcome](), 0
         while group:
@@ -237,9 +235,11 @@ class StackedTrainer:
 class _Blocks:
     """The batches of a group of clients, gathered for several steps at a time."""
 
-    def __init__(self, batch_of: Callable[[Work, int], tuple[Samples, Rows]], batch_bytes: int) -> None:
+    def __init__(
+        self, batches_of: Callable[[Work, range], tuple[Samples, Sequence[Rows]]], batch_bytes: int
+    ) -> None:
         """`batch_bytes` are those of a client's batch, or 0 if they are unknown."""
-        self._batch_of, self.batch_bytes = batch_of, batch_bytes
+        self._batches_of, self.batch_bytes = batches_of, batch_bytes
         self._block: Batch = None  # clients x steps x samples
         self._first = self._end = 0  # steps of the block
 
@@ -260,12 +260,11 @@ class _Blocks:
         """Return the samples of one client for all steps of the block."""
         work, first = stretch.work, stretch.work.first_step + stretch.first
         steps = range(first + self._first, first + self._end)
-        parts = [self._batch_of(work, at) for at in steps]
-        samples = parts[0][0]
+        samples, rows_of_steps = self._batches_of(work, steps)
         if isinstance(samples, Columns):
-            return samples.batch(np.concatenate([rows for _, rows in parts]))
+            return samples.batch(np.concatenate(rows_of_steps))
         batches = []
-        for at, (_, rows) in zip(steps, parts, strict=True):
+        for at, rows in zip(steps, rows_of_steps, strict=True):
             with seeded(key(work.seed, work.client, at)):  # a dataset may change its items at random
                 batches.append(samples.batch(rows))
         return _merged(torch.cat, batches)

@@ -226,7 +226,9 @@ class Trainer:
         module = self.training_module()
         with seeded(key(*local_step.stream, local_step.step)), deterministic_cudnn(self.device):
             if self.records is None:
-                samples, rows = self.batch_of(names, local_step)
+                samples, (rows,) = self.batches_of(
+                    names, local_step.stream, (local_step.step,), local_step.pool
+                )
                 with portable_dropout():  # includes backward, where checkpointing reruns forward
                     value = self._backward(module, samples.batch(rows))
             else:
@@ -246,15 +248,17 @@ class Trainer:
             each.grad = None
         return self.flat.module
 
-    def batch_of(self, names: tuple[str, ...], local_step: LocalStep) -> tuple[Samples, Rows]:
-        """Return the loaded samples of these chunks, and which of them this step uses."""
+    def batches_of(
+        self, names: tuple[str, ...], stream: tuple[int | str, ...], steps: Sequence[int], pool: Pool | None
+    ) -> tuple[Samples, Sequence[Rows]]:
+        """Return the loaded samples of these chunks, and which of them each of the steps uses."""
         size = self.config.batch_size
-        if local_step.pool is None:
-            samples = self._loaded[names]
-            return samples, batch_rows(len(samples), size, local_step.step, key(*local_step.stream, "order"))
-        seed, client = local_step.stream
-        rows = injected_rows(local_step.pool, self.sizes, (int(seed), str(client)), local_step.step, size)
-        return self._loaded[pool_chunks(local_step.pool)], rows
+        if pool is None:
+            samples, order = self._loaded[names], key(*stream, "order")
+            return samples, [batch_rows(len(samples), size, at, order) for at in steps]
+        who = int(stream[0]), str(stream[1])
+        rows = [injected_rows(pool, self.sizes, who, at, size) for at in steps]
+        return self._loaded[pool_chunks(pool)], rows
 
     def _backward(self, module: nn.Module, batch: Any) -> float:  # noqa: ANN401  the task's own
         loss = self._loss(module, batch)

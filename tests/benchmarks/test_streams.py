@@ -58,7 +58,7 @@ def test_stack_trains_on_window_of_step(tmp_path):
     (_, after) = stream.begins
     for step in (0, after):
         window = stream.window(2, step)
-        _, rows = trainer.batch_of(work, step)
+        _, (rows,) = trainer.batches_of(work, range(step, step + 1))
         assert rows.min() >= window.first
         assert rows.max() < window.last
 
