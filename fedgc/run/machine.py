@@ -144,8 +144,7 @@ class Run:
                 since = self._late.since(event.client)
                 longest_s = max(0.0, event.now - (self._model_since if since is None else since))
                 return event if event.seconds <= longest_s else replace(event, seconds=longest_s)
-            case _:
-                return event
+        return event
 
     def _dispatched(self, event: Event) -> Sequence[Output]:
         """Return what follows for the run, or for its present round."""
