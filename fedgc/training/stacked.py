@@ -44,13 +44,13 @@ from fedgc.training.tasks import Task
 from fedgc.training.trainer import Trainer
 
 BLOCK_BYTES: Final = 1 << 26  # of samples that are gathered at a time
-COURSE_BYTES: Final = 1 << 25  # of a stack after all of its steps; one that takes more is not kept
-COURSES: Final = 8  # the latest stacks that are kept
+KEPT_BYTES: Final = 1 << 25  # of a stack after all of its steps; one that takes more is not kept
+KEPT_STACKS: Final = 8  # the latest stacks that are kept
 
 Outcome = Trained | EdgeFailed
 
 
-class _Course:
+class _KeptStack:
     """The clients of a stack, and what they had after each of its steps."""
 
     def __init__(self, stack: ModelStack, members: Sequence[Stretch], lead: Sequence[Tensor]) -> None:
@@ -62,7 +62,7 @@ class _Course:
     def add(self, led: Sequence[float]) -> None:
         """Keep the present step, if the stack is small enough for that."""
         rows, steps = self.stack.rows, self._members[0].last - self._members[0].first
-        if steps > 1 and rows.nbytes * steps <= COURSE_BYTES:
+        if steps > 1 and rows.nbytes * steps <= KEPT_BYTES:
             self._steps.append((rows.part(torch.clone), led))
 
     @property
@@ -99,7 +99,7 @@ class StackedTrainer:
         self._states = ClientStates(config, self._trainer.flat, folder)
         self._loss = StackLoss(self._trainer)
         self._batch_bytes = 0  # of a client; unknown before the first one
-        self._courses = deque[_Course](maxlen=COURSES)
+        self._kept_stacks = deque[_KeptStack](maxlen=KEPT_STACKS)
 
     # ---- what a trainer of other local steps replaces
 
@@ -123,11 +123,11 @@ class StackedTrainer:
 
     def kept(self, stretch: Stretch) -> tuple[int, Trained] | None:
         """Return the furthest step of a stretch that a stack has passed and kept, with the result there."""
-        course = max(self._courses, key=lambda each: each.furthest(stretch), default=None)
-        step = stretch.first if course is None else course.furthest(stretch)
-        if course is None or step == stretch.first:
+        kept_stack = max(self._kept_stacks, key=lambda each: each.furthest(stretch), default=None)
+        step = stretch.first if kept_stack is None else kept_stack.furthest(stretch)
+        if kept_stack is None or step == stretch.first:
             return None
-        longer, left, led = course.left_at(stretch.work.client, step)
+        longer, left, led = kept_stack.left_at(stretch.work.client, step)
         if left.bad_loss is not None:
             return None
         return step, self._written(stretch, left, longer.losses, led)
@@ -188,7 +188,7 @@ class StackedTrainer:
         lead = self._states.lead_of(work)
         leads = () if lead is None else trainer.flat.parts(lead)
         stack = ModelStack(trainer, self._starts(group))
-        course, blocks = _Course(stack, group, leads), _Blocks(self.batches_of, self._batch_bytes)
+        kept_stack, blocks = _KeptStack(stack, group, leads), _Blocks(self.batches_of, self._batch_bytes)
         change = self.change([each.work for each in group])
         outcomes, done = list[Outcome](), 0
         while group:
@@ -201,15 +201,15 @@ class StackedTrainer:
                 stack.subtract(leads, shares)
                 led = [so_far + more for so_far, more in zip(led, shares, strict=True)]
             done += 1
-            course.add(led)
+            kept_stack.add(led)
             if ending := [each for each in group if each.last - each.first == done]:
                 group, left_led = group[: -len(ending)], led[-len(ending) :]
                 led = led[: len(group)]
                 left = stack.leave(len(ending), leads, left_led)
                 outcomes[:0] = map(self._outcome, ending, left, left_led)
         self._batch_bytes = blocks.batch_bytes
-        if course.is_kept and not trainer.flat.private:  # private tensors depend on earlier common models
-            self._courses.append(course)
+        if kept_stack.is_kept and not trainer.flat.private:  # private tensors depend on earlier common models
+            self._kept_stacks.append(kept_stack)
         return outcomes
 
     def _starts(self, group: Sequence[Stretch]) -> list[Start]:
