@@ -261,8 +261,16 @@ class Superlink:
         return str(answer["runs"][0]["status"])
 
     def stop(self, run: int) -> None:
-        """Ask Flower to stop a run."""
-        self._ask("stop", str(run))
+        """Ask Flower to stop a run.
+
+        Raises:
+            EdgeFailed: Flower did not stop it, though it is still running.
+        """
+        try:
+            self.ask("stop", str(run))
+        except EdgeFailed:
+            if not self.status(run).startswith("finished"):
+                raise
 
     def ask(self, *words: str) -> dict[str, Any]:
         """Return Flower's answer, or raise EdgeFailed with its error."""

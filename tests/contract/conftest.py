@@ -5,7 +5,7 @@ the same one, and so do those of files that share it. A session occupies its Sup
 clients take turns, and every test leaves the nodes free."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -26,6 +26,8 @@ GATHER_S = 600.0  # a run that does not have all its clients by then ends
 PACE_S = 0.15  # of a step: engines that rest leave room on a small machine for processes that start
 NODES = [Node(f"client-{number}", {"pace-s": PACE_S}) for number in range(4)]
 NODE_ID = re.compile(r"SuperNode ID: (\d+)")
+PROGRAM = re.compile(r"\b(?:flwr|flower)-\w+")
+LAST_LINES = 6  # of a log, for a failed test
 SHARING = ("test_federation", "test_local_work", "test_private", "test_stock")  # one federation is enough
 
 
@@ -89,6 +91,31 @@ class Together(LoadFileScheduling):
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Together | None:
     return Together(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add to a failed test what the processes of its federations said last."""
+    report = yield
+    if report.failed:
+        report.sections += [each for found in federations(item) for each in last_words(found)]
+    return report
+
+
+def federations(item: pytest.Item) -> list[Federation]:
+    found = getattr(item, "funcargs", {}).values()
+    return [each for value in found if isinstance(each := getattr(value, "federation", value), Federation)]
+
+
+def last_words(federation: Federation) -> list[tuple[str, str]]:
+    """Return, for each node and the SuperLink, its programs and the last lines of its log."""
+    return [
+        (
+            f"{name}: {' '.join(PROGRAM.findall(' '.join(map(command, federation.pids(name)))))}",
+            "\n".join(federation.log(name).read_text(errors="replace").splitlines()[-LAST_LINES:]),
+        )
+        for name in ("superlink", *federation.nodes)
+    ]
 
 
 @pytest.fixture(scope="session")
