@@ -244,6 +244,7 @@ def _summary(
         "steps": sum(each.steps for each in rounds),
         "metrics": next((_finite(each.metrics) for each in reversed(rounds) if each.metrics), {}),
         "model": hashlib.sha256(trained.model.tobytes()).hexdigest()[:16],
+        "ended": trained.ended or trained.spent,
     }
 
 
@@ -281,7 +282,8 @@ def _title(summary: Mapping[str, object]) -> str:
 
 def _caption(summary: Mapping[str, object]) -> str:
     done = f"{summary['steps']} local steps in {summary['wall_s']:.1f} s on this machine"
-    return f"{done}, model {summary['model']}"
+    ended = f"; ended early: {summary['ended']}" if summary["ended"] else ""
+    return f"{done}, model {summary['model']}{ended}"
 
 
 def _page(summary: Mapping[str, object], rounds: Sequence[RoundShown]) -> str:

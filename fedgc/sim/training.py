@@ -146,11 +146,15 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The result of training: points over time, the model, and why it ended if that was early."""
+    """The result of training: points over time, and the model.
+
+    If it ended before its last round, `ended` says what failed, or `spent` that no privacy budget is left.
+    """
 
     points: tuple[Point, ...]
     model: Vector = field(repr=False)
     ended: str = ""
+    spent: str = ""
 
 
 class Engines(Protocol):
@@ -346,6 +350,11 @@ class _Training:
         """The model to use: the one that clients train from, except with schedule-free SGD."""
         return self._optimizer.average(self.model)
 
+    @property
+    def spent(self) -> str:
+        """Why no exchange can follow: nothing is left of the privacy budget; empty if one can."""
+        return self._sum.private.ending if self._sum.private is not None else ""
+
     def _load(self, version: int) -> None:
         self._fleet.load(version, self.model, self._clock.downloads.versions)
         oldest = self._run.oldest if version else 0  # there is no run before the first model
@@ -377,7 +386,7 @@ class _Training:
             self._keeper.over()
 
     def _ended(self, until: Callable[[Point], bool]) -> bool:
-        ended = self._run.finished or (bool(self.points) and until(self.points[-1]))
+        ended = self._run.finished or (bool(self.points) and (bool(self.spent) or until(self.points[-1])))
         keeper = self._keeper if self._replays or not ended else None
         if keeper is not None and keeper.turn(self._clock.now):
             self.model = keeper.model
@@ -428,24 +437,27 @@ class _Training:
 
     def _applied(self, apply: Apply) -> Made:
         left_out, before = "", self.model
+        figures: Mapping[str, float] = {}
         try:
             mean = self._sum.mean(apply.weight, apply.round)
             if mean is not None:
                 self.model = self._optimizer.apply(self.model, mean)
+            if self._sum.private is not None:
+                figures = self._sum.private.figures
         except Refused as error:  # as on a server
             left_out = str(error)
             LOG.warning("round %d: %s: %s", apply.round, LEFT_OUT, left_out)
         self._load(apply.version)
         every = self._job.config.evaluate_every
         if not every or apply.round % every:
-            return {}, left_out
-        figures = self._common.evaluate(self.average)
+            return figures, left_out
+        evaluated = self._common.evaluate(self.average)
         is_last = apply.round >= self._job.config.rounds
         check = self._sum.check if self.model is not before and not is_last else None
-        if check is not None and shows_gains(figures):
+        if check is not None and shows_gains(evaluated):
             other = self._optimizer.average(check.alternative(before, self.model))
-            self._sum.compared(check, figures, self._common.evaluate(other))
-        return figures, left_out
+            self._sum.compared(check, evaluated, self._common.evaluate(other))
+        return {**figures, **evaluated}, left_out
 
 
 def train(
@@ -472,4 +484,5 @@ def train(
     ):
         training = _Training(job, folder, heard, progressed, checkpoint)
         training.run(until)
-    return Trained(tuple(training.points), training.average, training.ended)
+    spent = training.spent if len(training.points) < job.config.rounds else ""
+    return Trained(tuple(training.points), training.average, training.ended, spent)

@@ -313,3 +313,21 @@ def test_late_updates_keep_running_variances_positive():
     assert all(math.isfinite(point.metrics["loss"]) for point in trained.points)
     assert trained.points[-1].metrics["accuracy"] > 0.8
     assert trained.points[-1].seconds < 6 * 6.0, "rounds do not wait for the slow link"
+
+
+def test_run_with_spent_privacy_ends_early():
+    settings = config(gate="every", aggregator="auto", privacy_noise=2.0, privacy_epsilon=4.5)
+    done = trained(settings)
+    epsilons = [point.metrics["epsilon"] for point in done.points]
+    assert 0 < len(epsilons) < settings.rounds
+    assert outcomes(done) == ["synced"] * len(epsilons)
+    assert epsilons == sorted(epsilons)
+    assert epsilons[-1] <= 4.5
+    assert done.spent.startswith("the privacy budget is spent: with one more exchange epsilon would be ")
+    assert not done.ended
+
+
+def test_budget_spent_in_last_round_leaves_run_whole():
+    done = trained(config(gate="every", aggregator="auto", privacy_epsilon=8.0))
+    assert len(done.points) == 6
+    assert not done.spent
