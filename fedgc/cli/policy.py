@@ -15,7 +15,7 @@ from fedgc.cli.script import placed_script
 from fedgc.cli.settings import GIVEN, settle, trained
 from fedgc.config import RunConfig, known
 from fedgc.deploy.app_folder import MANIFEST, Setting, app_in, whole
-from fedgc.errors import FedgcError, Unusable
+from fedgc.errors import FedgcError, Unusable, nearest
 from fedgc.flower.app_bundle import bundle_of
 from fedgc.flower.site_policy import is_foreign, request_of
 from fedgc.history import ClientRow
@@ -37,11 +37,13 @@ from fedgc.policy import (
 )
 from fedgc.policy.digests import app_digest, files_in_bundle
 from fedgc.policy.hours import zone_of
+from fedgc.policy.policy import is_digest
 from fedgc.policy.totals import day_of
 from fedgc.secagg import Federation
 from fedgc.store.database import Store
 from fedgc.store.descriptor import read_descriptor
 from fedgc.store.views import Run
+from fedgc.training.tasks.find import SHIPPED
 
 LIMITS: Final = (
     "The rules bind fedgc's own client. An app of another kind could leave it out: only allow.apps and "
@@ -63,7 +65,15 @@ def check_file(file: Path) -> None:
     sys.stdout.write(
         f"{file}: {len(explained(policy)) - 1} rules, none contradicts another; spent: {spent}\n"
     )
-    sys.stdout.write("".join(f"{each}\n" for each in implied(policy)))
+    sys.stdout.write("".join(f"{each}\n" for each in (*implied(policy), *_misspelt(policy))))
+
+
+def _misspelt(policy: Policy) -> Iterator[str]:
+    """Yield a sentence for each task that this version of fedgc does not ship."""
+    for task in policy.tasks or ():
+        if not is_digest(task) and task not in SHIPPED:
+            meant = nearest(task, SHIPPED, SHIPPED)
+            yield f"{policy.where('allow.tasks')}: saw {task}, which is no task that this fedgc ships{meant}"
 
 
 def explain(file: Path, *, as_json: bool) -> None:

@@ -111,7 +111,10 @@ class SitePolicy:
         return closes_s + self._policy.hours.opens_s(self._wall() + closes_s)
 
     def windows(self) -> tuple[tuple[float, float], ...]:
-        """Return the windows of the next seven days, as seconds from now; none if the site has no hours."""
+        """Return the windows of the next seven days, as seconds from now; none if the site has no hours.
+
+        The last ones of seven days in which summer time begins may be left out.
+        """
         hours = self._policy.hours if self._policy else None
         return hours.week(self._wall())[:MOST_WINDOWS] if hours else ()
 

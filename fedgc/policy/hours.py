@@ -12,6 +12,7 @@ from fedgc.errors import Unusable
 DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 DAY: Final = 24 * 60  # minutes
 WEEK: Final = 7 * DAY
+MOST_SPANS: Final = 63  # a client announces at most 64 of seven days, in which one window can be cut in two
 WINDOW: Final = re.compile(r"(?:(\w{3})(?:-(\w{3}))? )?(\d\d):(\d\d)-(\d\d):(\d\d)")
 NEEDS: Final = "windows such as 'Mon-Fri 20:00-06:00', 'Sat 00:00-24:00' or '22:00-05:00'"
 
@@ -33,11 +34,14 @@ class Hours:
 
     @classmethod
     def of(cls, zone: str, windows: Sequence[str]) -> "Hours":
-        """Read windows; raise Unusable if one is malformed or has no length."""
+        """Read windows; raise Unusable if one is malformed or has no length, or if there are too many."""
         spans = sorted(span for window in windows for span in _spans(window))
         if not spans:
             raise Unusable(f"saw {list(windows)}, so training is never allowed; needed {NEEDS}")
-        return cls(zone_of(zone), _merged(spans))
+        merged = _merged(spans)
+        if len(merged) > MOST_SPANS:
+            raise Unusable(f"saw {len(merged)} windows in a week, needed at most {MOST_SPANS}")
+        return cls(zone_of(zone), merged)
 
     def closes_s(self, now: float) -> float:
         """Return the seconds until the present window closes: 0 outside, infinite if none ever closes."""

@@ -29,6 +29,7 @@ USUAL_CLIENTS: Final = 200
 USUAL_REPLICAS: Final = 4
 GRACE_S: Final = RunConfig().grace_s  # until a server takes a client that has died for lost
 SHORT: Final = 50  # rounds below which one process is used
+MOST: Final = 10**8  # clients times rounds, whose times are held in memory
 Played = tuple[tuple[Result, ...], tuple[Span, ...]]  # every round; spans of the last, if watched
 
 
@@ -78,6 +79,9 @@ class Request:
             seen = getattr(self, name)
             if seen is not None and not value <= seen < float("inf"):
                 raise BadSetting(f"{name}: saw {seen}, needed at least {value}")
+        if self.clients is not None and self.clients * self.rounds > MOST:
+            seen = f"{self.clients} in {self.rounds} rounds"
+            raise BadSetting(f"clients: saw {seen}, needed at most {MOST:.0e} times of clients in all")
         for name in ("model_mb", "uplink_mb_s", "downlink_mb_s"):
             seen = np.atleast_1d(getattr(self, name))
             if not (seen.size and np.all((seen > 0) & (seen < np.inf))):

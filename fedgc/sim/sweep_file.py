@@ -42,7 +42,11 @@ MOST_RUNS: Final = 2000
 ROUNDS: Final = 40
 MODEL_MB: Final = 50.0
 RETURNS_S: Final = 30.0
-SETS: Final = {"rounds": "rounds", "seed": "seeds"}
+SETS: Final = {
+    "rounds": "rounds at the top of the file",
+    "seed": "seeds at the top of the file",
+    "min-clients": "clients in a scenario, as all of them take part from the beginning",
+}
 SMALL: Final = 0.001  # megabytes of the smallest model
 TOP: Final = (
     "rounds", "seeds", "model-mb", "train", "figure", "target", "stack", "settings", "grid", "scenarios",
@@ -109,8 +113,8 @@ def read_sweep(path: Path) -> Sweep:
         if not isinstance(tried, list) or not tried:
             raise BadSetting(f"{table.where}, grid: saw {name} = {tried!r}, needed a list of values")
     common = dict(flat(table.of("settings")))
-    for name in {"rounds", "seed"} & {*grid, *common}:
-        raise BadSetting(f"{table.where}: saw the setting {name}, needed {SETS[name]} at the top of the file")
+    for name in SETS.keys() & {dashed(each) for each in (*grid, *common)}:
+        raise BadSetting(f"{table.where}: saw the setting {name}, needed {SETS[name]}")
     if not scenarios:
         raise BadSetting(f"{table.where}: saw no scenario, needed a table [scenarios.NAME]")
     seeds = table.count("seeds", 1)

@@ -38,6 +38,7 @@ from fedgc.tuner.week import Week, Windows, over_week
 SUSPECTS: Final = 3  # clients that are tried without
 COSTS: Final = 0.01  # share of the round that leaving a client out must save
 NEWCOMER: Final = "one more client"
+SLOWEST_S: Final = 1e6  # of a newcomer: 12 days for one step
 FINER: Final = (1, 2, 4, 8)  # times as many chunks
 MOST_CHUNKS: Final = 400  # that are replayed
 
@@ -97,8 +98,9 @@ def advise(
     `newcomers_s` are the step times to try one more client at; by default the fleet's fastest and its median.
     `windows` are the hours of the clients that have some.
     """
-    if any(not (np.isfinite(step_s) and step_s > 0) for step_s in newcomers_s):
-        raise BadSetting(f"one more client: saw steps of {list(newcomers_s)} s, needed finite times above 0")
+    if not all(0 < step_s <= SLOWEST_S for step_s in newcomers_s):
+        seen = f"{list(newcomers_s)} s"
+        raise BadSetting(f"one more client: saw steps of {seen}, needed above 0 and at most {SLOWEST_S:g} s")
     known = history or nothing(question.clients)
     choice = choose(question, known, before, rng)
     belief = believe(known, before)

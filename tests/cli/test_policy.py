@@ -42,6 +42,7 @@ def test_policy_is_checked_and_explained(site: Path):
         "2 rules, none contradicts another; spent: 0 bytes and 0 exchanges today"
         in fedgc("policy", "check", site).stdout
     )
+    assert fedgc("policy", "check", site).stdout.count("\n") == 1
     said = json.loads(fedgc("policy", "explain", site, "--json").stdout)
     assert (
         said["rules"][1] == "site.toml, line 4 (limits.bytes-per-day): at most 100 bytes are exchanged a day."
@@ -52,6 +53,15 @@ def test_policy_is_checked_and_explained(site: Path):
     for act in (lambda: fedgc("policy", "check", site), lambda: parse_clients([f"north:policy={site}"])):
         with pytest.raises(Unusable, match=r"line 2 \(hours.open\): .* never opens"):
             act()
+
+
+def test_check_names_task_that_is_not_shipped(site: Path):
+    site.write_text(site.read_text().replace("digits", "digit"))
+    said = fedgc("policy", "check", site).stdout.splitlines()[1]
+    assert said.startswith(
+        "site.toml, line 2 (allow.tasks): saw digit, which is no task that this fedgc ships;"
+    )
+    assert said.endswith("; did you mean digits?")
 
 
 def test_digest_of_app_follows_its_code(tmp_path: Path):

@@ -57,6 +57,7 @@ OPEN = """[metrics]
 names = ["accuracy"]
 smallest-group = 20
 """
+MANY_WINDOWS = ", ".join(f'"{hour:02}:00-{hour:02}:30"' for hour in range(10))  # of each day
 NIGHT = datetime(2026, 11, 24, 20, 0, tzinfo=UTC).timestamp()  # a Tuesday, 21:00 in Berlin
 DAY = "2026-11-24"
 REQUEST = Request(
@@ -97,6 +98,7 @@ FILES = {  # what is replaced, by what, and the rule that the error names
     "unknown zone": ("Europe/Berlin", "Europe/Bonn", "line 21 (hours.zone)"),
     "window never opens": ("20:00-06:00", "20:00-20:00", "line 22 (hours.open)"),
     "no window": ('["Mon-Fri 20:00-06:00"]', "[]", "line 22 (hours.open)"),
+    "too many windows": ('"Mon-Fri 20:00-06:00"', MANY_WINDOWS, "line 22 (hours.open)"),
     "25 hours": ("20:00-06:00", "20:00-25:00", "line 22 (hours.open)"),
     "unknown day": ("Mon-Fri", "Mon-Fry", "line 22 (hours.open)"),
     "whole GPU and more": ("share = 0.5", "share = 1.5", "line 25 (gpu.share)"),

@@ -162,6 +162,7 @@ def test_recorded_links_keep_latency(tmp_path: Path):
     ("change", "error", "says"),
     [
         ({"clients": 0}, BadSetting, "clients: saw 0, needed at least 1"),
+        ({"clients": 10**9}, BadSetting, r"clients: saw 1000000000 in \d+ rounds, needed at most"),
         ({"rounds": 0}, BadSetting, "rounds"),
         ({"model_mb": 0.0}, BadSetting, "model_mb: saw 0.0"),
         ({"uplink_mb_s": float("inf")}, BadSetting, "uplink_mb_s"),

@@ -209,6 +209,7 @@ def test_recorded_run_without_exchange_is_refused(file: Path, rounds: int, seen:
         ("clients = 4", 'links = "l.csv"', "scenario even: saw links and uplink-mb-s, needed one of them"),
         ("clients = 4", 'like = "r"', "scenario even: saw like = 'r' and 3 more, needed one run alone"),
         ("local-steps = 16", "rounds = 3", "saw the setting rounds, needed rounds at the top of the file"),
+        ("local-steps = 16", "min_clients = 3", "saw the setting min-clients, needed clients in a scenario"),
         ("local-steps = 16", 'secrecy = "masked"\nfederation = "f"', "saw secrecy = masked, needed open"),
         (
             "local-steps = 16",

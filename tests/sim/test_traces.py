@@ -49,6 +49,7 @@ def test_table_gives_each_round_its_paces(tmp_path):
         ("a,3,0,nan", "row 10: saw nan s"),
         ("a,3,zero,1", "row 10: saw 'a,3,zero,1'"),
         ("a,3,0", "row 10: saw 3 values, needed 4"),
+        (" ,3,0,1", "row 10: saw no client, needed its name"),
         ("a,3,0,1", "no time for client 'b', round 3, chunk 0"),
         ("a,1,0,1", "row 10: saw this client, round and chunk before"),
         ("\n\na,1,0,1", "row 12: saw this client, round and chunk before"),

@@ -375,7 +375,7 @@ def test_client_with_delaying_link_is_named() -> None:
     assert [client for client, _ in advice.costs] == ["client 3"]
 
 
-@pytest.mark.parametrize("step_s", [0.0, -1.0, math.nan])
+@pytest.mark.parametrize("step_s", [0.0, -1.0, math.nan, 1e308])
 def test_additional_client_needs_speed(step_s: float) -> None:
     with pytest.raises(BadSetting, match="one more client"):
         advise(question(2, 2), Speeds(), rng(), newcomers_s=[step_s])

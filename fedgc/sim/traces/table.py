@@ -161,6 +161,8 @@ def _parsed(where: str, line: list[str]) -> tuple[str, int, int, float]:
         parsed = (w, int(number), int(chunk), float(seconds))
     except ValueError:
         raise BadSetting(f"{where}: saw {shown(','.join(line))}, needed two counts and seconds") from None
+    if not w:
+        raise BadSetting(f"{where}: saw no client, needed its name")
     if not all(count in COUNTS for count in parsed[1:3]):
         raise BadSetting(f"{where}: saw {shown(','.join(line))}, needed counts of at most 64 bits")
     return parsed
