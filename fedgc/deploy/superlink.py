@@ -27,6 +27,7 @@ from fedgc.errors import EdgeFailed, Unusable, nearest, text_of
 
 SUBMIT_S: Final = 60.0  # a run that has not started by then never will
 POLL_S: Final = 0.05
+STOPS: Final = 3  # requests to stop a run
 CONFIG: Final = "config.toml"
 SUPERLINKS: Final = "superlink"  # its table of connections
 ANSWER_S: Final = 10.0
@@ -261,16 +262,21 @@ class Superlink:
         return str(answer["runs"][0]["status"])
 
     def stop(self, run: int) -> None:
-        """Ask Flower to stop a run.
+        """Ask Flower to stop a run, several times if it fails, as its database may be busy.
 
         Raises:
             EdgeFailed: Flower did not stop it, though it is still running.
         """
-        try:
-            self.ask("stop", str(run))
-        except EdgeFailed:
-            if not self.status(run).startswith("finished"):
-                raise
+        for left in reversed(range(STOPS)):
+            try:
+                self.ask("stop", str(run))
+            except EdgeFailed:
+                if self.status(run).startswith("finished"):
+                    return
+                if not left:
+                    raise
+            else:
+                return
 
     def ask(self, *words: str) -> dict[str, Any]:
         """Return Flower's answer, or raise EdgeFailed with its error."""

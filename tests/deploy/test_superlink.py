@@ -178,6 +178,30 @@ def test_reason_of_flower_names_no_temporary_copy_of_app(says, tmp_path: Path):
         says(said).submit(tmp_path)
 
 
+STOP = """
+from pathlib import Path
+asked = Path(sys.argv[0]).with_name("asked")
+if sys.argv[1] == "list":
+    print('{{"success": true, "runs": [{{"status": "{status}"}}]}}')
+else:
+    asked.write_text("x" + (asked.read_text() if asked.exists() else ""))
+    print('{{"success": true}}' if asked.read_text() == "x" * {at} else "database is locked")
+"""
+
+
+@pytest.mark.parametrize(("status", "at", "asked"), [("running", 2, 2), ("finished:completed", 9, 1)])
+def test_run_is_stopped_at_second_request_or_has_ended(
+    says, tmp_path: Path, status: str, at: int, asked: int
+):
+    says(STOP.format(status=status, at=at)).stop(5)
+    assert (tmp_path / "bin" / "asked").read_text() == "x" * asked
+
+
+def test_run_that_flower_does_not_stop_is_reported(says):
+    with pytest.raises(EdgeFailed, match=r"^flwr stop at SuperLink 'play' said: database is locked$"):
+        says(STOP.format(status="running", at=9)).stop(5)
+
+
 def test_endless_run_is_not_awaited(says, tmp_path: Path):
     link = says("print('started run 5', flush=True); time.sleep(600)")
     run = link.submit(tmp_path)
