@@ -93,6 +93,8 @@ class Follower:
         found = self.run()
         if found is None:
             return Seen(None)
+        if self._rounds and self._rounds[-1].row.round > (found.last_round or 0):
+            self._rounds = []  # the run has gone back to an earlier model
         settled = self._rounds[:-UNSETTLED]
         after = settled[-1].row.round if settled else -1
         self._rounds = [*settled, *self._store.rounds(self._run, after)]

@@ -19,7 +19,7 @@ from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Saved
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
-from fedgc.store.reading import LATEST
+from fedgc.store.reading import LATEST, RESTORE
 from fedgc.store.records import Decided
 from fedgc.store.views import Run
 from fedgc.web.json_values import printed_json
@@ -75,7 +75,7 @@ def restore(run: str | None, version: int) -> None:
         must_be_over(found)
         saved = checkpoint.restore(_folder(found), version)
         reason = f"version {version}, of round {saved.round}, is the one to go on from"
-        store.write(Decided(time.time(), found.run, saved.round, "restore", {"version": version}, reason))
+        store.write(Decided(time.time(), found.run, saved.round, RESTORE, {"version": version}, reason))
     sys.stdout.write(f"{reason}: `fedgc run --resume {found.first_start}`\n")
 
 
