@@ -73,6 +73,12 @@ def test_rounds_after_return_to_earlier_model_are_seen(store: Store):
     assert [each.row.started for each in follower.look().rounds] == [104.0, 108.0, 900.0]
 
 
+def test_server_that_has_told_nothing_yet_is_waited_for():
+    console = Console(file=io.StringIO(), width=150)
+    console.print(view.live_view(9, {"server": {}}, (), ()))
+    assert "None" not in console.file.getvalue()
+
+
 def test_incremental_and_single_queries_agree(store: Store):
     follower = Follower(store, "r")
     assert follower.look().run is None

@@ -132,9 +132,10 @@ def test_missing_store_is_created_only_on_request(tmp_path):
     Store.open(str(path), makes=False).close()
 
 
-def test_folder_in_place_of_file_is_refused(tmp_path):
-    with pytest.raises(FedgcError, match="cannot be opened") as refusal:
-        Store.open(str(tmp_path))
+@pytest.mark.parametrize("reads_only", [False, True])
+def test_folder_in_place_of_file_is_refused(tmp_path, reads_only):
+    with pytest.raises(Unusable, match="is a folder; needed the name of a file") as refusal:
+        Store.open(str(tmp_path), reads_only=reads_only)
     one_line(refusal)
 
 
