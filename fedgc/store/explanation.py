@@ -371,7 +371,7 @@ def _whole(state: Mapping[str, Any], name: str) -> int:
 
 
 def _clock(at: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(at))
+    return time.strftime("%H:%M:%S %Z", time.localtime(at))
 
 
 def span(seconds: float) -> str:
