@@ -39,7 +39,7 @@ _SQLITE_ERRORS: Final = {
     "SQLITE_CORRUPT": "is damaged; {}",
     "SQLITE_READONLY": "is read-only; needed the right to write it and its folder",
     "FOLDER": "is a folder; needed the name of a file",
-    "SQLITE_CANTOPEN": "cannot be opened; needed a folder that exists and may be written",
+    "SQLITE_CANTOPEN": "cannot be opened; needed the right to read and write it and its folder",
     "SQLITE_BUSY": "is locked by another program; needed a turn to write",
     "SQLITE_LOCKED": "is locked by another program; needed a turn to write",
     "SQLITE_FULL": "the disk is full; needed space to write",

@@ -139,6 +139,20 @@ def test_folder_in_place_of_file_is_refused(tmp_path, reads_only):
     one_line(refusal)
 
 
+def test_file_of_another_user_is_refused():
+    with tempfile.TemporaryDirectory() as folder:  # where other users may look, unlike `tmp_path`
+        path = Path(folder) / "store.db"
+        Store.open(str(path)).close()
+        path.parent.chmod(0o755)
+        path.chmod(0)
+        with (
+            unprivileged(),
+            pytest.raises(EdgeFailed, match="needed the right to read and write it") as refusal,
+        ):
+            Store.open(str(path), reads_only=True)
+        one_line(refusal)
+
+
 def test_uncreatable_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(Unusable, match="its folder") as refusal:
