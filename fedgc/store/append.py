@@ -136,13 +136,14 @@ def _client_values(round_id: int, client_id: int, row: ClientRow, struck: int) -
 def _forget_abandoned(connection: Connection, run: _OfRun, row: RoundRow) -> None:
     """Remove this and later rounds of a run that began before this row, and their share of the totals."""
     before = (Round.run_id == run.id, Round.round >= row.round, Round.started < row.started)
-    ids = connection.scalars(select(Round.id).where(*before)).all()
+    chosen = select(Round.id).where(*before)
+    ids = connection.scalars(chosen).all()
     for round_id in ids:
         _count(connection, run.task_id, round_id, -1, rows=-1)
-        connection.execute(delete(Recent).where(Recent.round_id == round_id))
-        connection.execute(delete(ClientRound).where(ClientRound.round_id == round_id))
-        connection.execute(delete(Round).where(Round.id == round_id))
     if ids:
+        connection.execute(delete(Recent).where(Recent.round_id.in_(chosen)))
+        connection.execute(delete(ClientRound).where(ClientRound.round_id.in_(chosen)))
+        connection.execute(delete(Round).where(*before))
         connection.execute(delete(Score).where(Score.run_id == run.id, Score.round >= row.round))
 
 
