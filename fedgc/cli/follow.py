@@ -25,7 +25,7 @@ from fedgc.messages import SUMMED
 from fedgc.store.database import Store
 from fedgc.store.explanation import INCOMPLETE
 from fedgc.store.liveness import reason_of
-from fedgc.store.views import Round, Run
+from fedgc.store.views import Round, Run, labels_of
 
 POLL_S: Final = 0.2
 LOG_S: Final = 1.0  # by which the log of a run may be later than the store
@@ -93,6 +93,8 @@ class Follower:
         found = self.run()
         if found is None:
             return Seen(None)
+        if self._rounds and self._rounds[-1].row.round > (found.last_round or 0):
+            self._rounds = []  # the run has gone back to an earlier model
         settled = self._rounds[:-UNSETTLED]
         after = settled[-1].row.round if settled else -1
         self._rounds = [*settled, *self._store.rounds(self._run, after)]
@@ -104,11 +106,14 @@ class Follower:
         seen = self.look()
         if seen.run is None:
             return seen
-        names = {client.client: client.name for client in self._store.clients()}
+        known = self._store.clients()
         rows = {
-            client: history for client in names if (history := self._store.client_history(self._run, client))
+            each.client: history
+            for each in known
+            if (history := self._store.client_history(self._run, each.client))
         }
-        return replace(seen, rows=rows, names=names)
+        own = rows.keys() | {each.client for each in seen.scores}
+        return replace(seen, rows=rows, names=labels_of(each for each in known if each.client in own))
 
 
 class Show(Protocol):

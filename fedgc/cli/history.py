@@ -14,7 +14,6 @@ from rich.text import Text
 from fedgc.cli.view import (
     done_of,
     figures_text,
-    labels_of,
     mean_of,
     megabytes,
     numbered,
@@ -25,12 +24,12 @@ from fedgc.cli.view import (
 from fedgc.errors import Unusable
 from fedgc.history import APP_FAILED, BY_SITE, Score
 from fedgc.store.database import Store
-from fedgc.store.explanation import INCOMPLETE, Explanation, explain, span
+from fedgc.store.explanation import INCOMPLETE, NOT_YET, Explanation, explain, span
 from fedgc.store.liveness import ALIVE_S, CRASHED, advice_for, alive, reason_of, state_of
 from fedgc.store.reading import BEST, HOURS
 from fedgc.store.records import Decided
 from fedgc.store.run_queue import RUNNING, Entry
-from fedgc.store.views import Client, MeasuredSpeeds, Round, Run
+from fedgc.store.views import Client, MeasuredSpeeds, Round, Run, labels_of
 from fedgc.web.fleet import present_clients
 from fedgc.web.json_values import printed_json
 
@@ -214,6 +213,7 @@ def status(store: Store, run: str | None) -> Answer:
     audit = store.audited(chosen.run, SHOWN_AUDIT)
     scores, best = store.last_scores(chosen.run), store.best(chosen.run)
     names = {each.client: each.name for each in every}
+    labels = labels_of(each for each in every if each.client in {score.client for score in scores})
     skips = skips_message(chosen, sum(each.skipped for each in store.stretches(chosen.run, 1)))
     figures = {
         "store": store.name,
@@ -246,7 +246,7 @@ def status(store: Store, run: str | None) -> Answer:
             _seen_table(clients),
         ]
         if scores:
-            parts.append(scores_table("Figures of the clients, newest", scores, names, mean_of(scores)))
+            parts.append(scores_table("Figures of the clients, newest", scores, labels, mean_of(scores)))
         return Group(*parts)
 
     return Answer(figures, shown)
@@ -313,7 +313,9 @@ def _run_lines(run: Run, last: Sequence[Round], facts: Sequence[str]) -> Text:
         lines += [f"  {each}" for each in (f"{state}: {reason_of(run)}", advice_for(run)) if each]
     elif state == "failed":
         lines.append(f"  failed: {run.reason.removeprefix(INCOMPLETE)}")
-    elif state == "running" and run.present:
+    elif state == "running" and "phase" not in run.present:
+        lines.append(f"  {NOT_YET}")
+    elif state == "running":
         now = run.present
         aim = now.get("replicas") if now.get("unit") != "clients" else 0
         lines.append(

@@ -19,13 +19,14 @@ from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Saved
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
-from fedgc.store.reading import LATEST
+from fedgc.store.reading import LATEST, RESTORE
 from fedgc.store.records import Decided
 from fedgc.store.views import Run
 from fedgc.web.json_values import printed_json
 
 FORMS: Final = ("file", "peft")  # of an export
 SHORT: Final = 12  # displayed digits of a digest
+_Metrics = Mapping[int, tuple[float, Mapping[str, float]]]  # by round, with its begin
 
 
 def show(run: str | None, *, as_json: bool) -> None:
@@ -75,7 +76,7 @@ def restore(run: str | None, version: int) -> None:
         must_be_over(found)
         saved = checkpoint.restore(_folder(found), version)
         reason = f"version {version}, of round {saved.round}, is the one to go on from"
-        store.write(Decided(time.time(), found.run, saved.round, "restore", {"version": version}, reason))
+        store.write(Decided(time.time(), found.run, saved.round, RESTORE, {"version": version}, reason))
     sys.stdout.write(f"{reason}: `fedgc run --resume {found.first_start}`\n")
 
 
@@ -177,17 +178,24 @@ def _best(run: Run, version: int | None) -> Saved:
     return found
 
 
-def _metrics(store: Store, run: Run) -> Mapping[int, Mapping[str, float]]:
-    return {0: run.initial_metrics, **{each.row.round: each.row.metrics for each in store.rounds(run.run)}}
+def _metrics(store: Store, run: Run) -> _Metrics:
+    rows = [each.row for each in store.rounds(run.run)]
+    return {0: (run.started, run.initial_metrics), **{row.round: (row.started, row.metrics) for row in rows}}
 
 
-def _figures(saved: Saved, metrics: Mapping[int, Mapping[str, float]], best: Saved | None) -> dict[str, Any]:
+def _measured(saved: Saved, metrics: _Metrics) -> Mapping[str, float]:
+    """Return the figures of a version; those of a round that began later are of another model."""
+    began, found = metrics.get(saved.round, (0.0, {}))
+    return found if began <= saved.written else {}
+
+
+def _figures(saved: Saved, metrics: _Metrics, best: Saved | None) -> dict[str, Any]:
     return {
         "version": saved.version,
         "round": saved.round,
         "digest": saved.digest,
         "size_bytes": saved.size_bytes,
-        "metrics": dict(metrics.get(saved.round, {})),
+        "metrics": dict(_measured(saved, metrics)),
         "aside": saved.aside,
         "best": _is_best(saved, best),
     }
@@ -197,14 +205,12 @@ def _is_best(saved: Saved, best: Saved | None) -> bool:
     return best is not None and saved.digest == best.digest
 
 
-def _table(
-    run: Run, saved: tuple[Saved, ...], metrics: Mapping[int, Mapping[str, float]], best: Saved | None
-) -> Table:
+def _table(run: Run, saved: tuple[Saved, ...], metrics: _Metrics, best: Saved | None) -> Table:
     table = Table(title=f"Versions of {run.run}")
     for column in ("version", "round", "digest", "size", "figures", ""):
         table.add_column(column, no_wrap=True)
     for each in saved:
-        figures = ", ".join(f"{name} {value:.4g}" for name, value in metrics.get(each.round, {}).items())
+        figures = ", ".join(f"{name} {value:.4g}" for name, value in _measured(each, metrics).items())
         table.add_row(
             str(each.version),
             str(each.round),

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from fedgc.cli.history import newest_with_rounds
 from fedgc.cli.plan_local import LocalExplanation, explain_local
-from fedgc.cli.view import labels_of, terminal
+from fedgc.cli.view import terminal
 from fedgc.config import AUTO, RunConfig
 from fedgc.deploy.app_folder import Setting
 from fedgc.errors import Unusable
@@ -30,6 +30,7 @@ from fedgc.history import Speeds
 from fedgc.sim.traces import read_names, read_table
 from fedgc.store.database import Store
 from fedgc.store.engine import there
+from fedgc.store.views import labels_of
 from fedgc.tuner import Advice, Choice, Question, advise, clients_wanted, nothing, remember
 from fedgc.tuner.history import FLOAT_BYTES
 from fedgc.tuner.week import Week

@@ -239,7 +239,7 @@ def _has_checkpoint(config: RunConfig) -> bool:
 
 def _wants_more(store: Store, wanted: Wanted, app: App | None, known: Run) -> bool:
     """Whether a complete run is to have further rounds."""
-    done = preconditions.rounds_done(store.rounds(known.run))
+    done = preconditions.reached_in(store, known)
     return settings_of(store, wanted, app).rounds > done and "rounds" in wanted.settings
 
 

@@ -16,7 +16,7 @@ from fedgc.errors import BadSetting
 from fedgc.history import BestModel, ClientRow, Score
 from fedgc.messages import SUMMED
 from fedgc.run.client_faults import LOST
-from fedgc.store.views import Client, Round, Run
+from fedgc.store.views import Round, Run
 
 PIPE_WIDTH: Final = 120
 BAR_WIDTH: Final = 40
@@ -70,17 +70,6 @@ def numbered(count: int, word: str) -> str:
     ('1 block', '2 blocks')
     """
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
-
-
-def labels_of(clients: Sequence[Client]) -> dict[str, str]:
-    """Return the names of clients, with their identities where a name is shared or empty."""
-    names = Counter(each.name for each in clients)
-    return {
-        each.client: " ".join(
-            filter(None, (each.name, each.client if names[each.name] > 1 or not each.name else ""))
-        )
-        for each in clients
-    }
 
 
 def accuracy(rounds: Sequence[Round]) -> float | None:
@@ -143,7 +132,7 @@ def live_view(
     )
     covered, chunks = int(present.get("covered", 0)), int(present.get("chunks", 0) or 1)
     aim = f" ({present['replicas']} aimed for)" if present.get("replicas") else ""
-    phase = f"{present.get('phase', 'waiting')}: {done_of(present)}{aim}"
+    phase = f"{present['phase']}: {done_of(present)}{aim}" if "phase" in present else "waiting"
     head.add_row("this round", ProgressBar(total=chunks, completed=covered, width=BAR_WIDTH), phase)
     scored = {each.client: f"{figures_text(each.metrics)} after round {each.round}" for each in scores}
     lines = [Text(round_line(each), style="dim") for each in rounds[-RECENT:]]

@@ -12,7 +12,7 @@ from fedgc.history import ClientRow, RoundRow, Score
 from fedgc.messages import Outcome
 from fedgc.store.database import Store
 from fedgc.store.parts import client_parts
-from fedgc.store.views import Round, Run
+from fedgc.store.views import Round, Run, labels_of
 
 _KINDS: Final[dict[str, type]] = {
     "int": int,
@@ -51,11 +51,13 @@ def tables(store: Store, run: Run) -> tuple[Table, ...]:
 
 def scored_measures(store: Store, run: Run) -> dict[int, dict[str, float]]:
     """Return the figures of each client by round, named as in TensorBoard; 0 is the initial model."""
-    names = {each.client: each.name for each in store.clients()}
+    scores = store.scores(run.run)
+    scored = {each.client for each in scores}
+    names = labels_of(each for each in store.clients() if each.client in scored)
     found: dict[int, dict[str, float]] = {}
     if run.initial_metrics:
         found[0] = {f"measured/{name}": value for name, value in run.initial_metrics.items()}
-    for each in store.scores(run.run):
+    for each in scores:
         own = found.setdefault(each.round, {})
         own |= {
             f"clients/{name}/{names.get(each.client) or each.client}": value

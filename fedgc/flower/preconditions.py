@@ -15,8 +15,8 @@ from fedgc.run.figure_names import is_lowest
 from fedgc.store import checkpoint, owned
 from fedgc.store.database import Store
 from fedgc.store.later_starts import later_starts
-from fedgc.store.reading import LOST
-from fedgc.store.views import Round
+from fedgc.store.reading import LOST, RESTORE
+from fedgc.store.views import Round, Run
 
 OF_A_RESUME: Final = ("resume", "run")
 NOT_KEPT: Final = "the other settings of this resume are not kept"  # in the reason for the end of one
@@ -58,13 +58,21 @@ def rounds_done(rounds: Sequence[Round]) -> int:
     return max((each.row.round for each in rounds if each.row.outcome != "stopped"), default=0)
 
 
+def reached_in(store: Store, run: Run) -> int:
+    """Return the round at which a run is: after its end, a restore may have taken it back."""
+    for restored in store.decisions(run.run, limit=1, what=RESTORE):
+        if run.ended is not None and restored.now >= run.ended:
+            return restored.round
+    return rounds_done(store.rounds(run.run))
+
+
 def must_have_rounds_left(config: RunConfig, store: Store) -> None:
     """Refuse to resume a complete run without more rounds; it would only rewrite the run's last state.
 
     A start that its app has gone on from is not refused: it returns its model to the app.
     """
     run = store.run(config.resume)
-    done = rounds_done(store.rounds(run.run))
+    done = reached_in(store, run)
     ends = config.rounds <= done and not config.site_gateway and not later_starts(store, run)
     if run.state == "completed" and ends:
         raise Unusable(f"run {run.run} is complete at round {done}: --set rounds=N, above {done}, trains on")

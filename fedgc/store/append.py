@@ -1,8 +1,9 @@
 """Writing a round: its row, its client rows, and their changes to the totals, in one transaction.
 
-A round that is written twice replaces its first row: a resumed run repeats the round in which the server
-died, and a writer that lost the database's answer writes again. Then the first row's amounts are subtracted
-from the totals, and the ring advances only for clients that were not in it.
+A resumed run repeats the round in which the server died, or, from an earlier model, several. Its first row
+removes those of all rounds that it abandons, and subtracts their amounts from the totals. A writer that lost
+the database's answer writes the same round again: it replaces its first row, and the ring advances only for
+clients that were not in it.
 """
 
 import json
@@ -50,6 +51,7 @@ def append(connection: Connection, record: Appended) -> None:
         for row in record.row.clients
     }
     ids = client_ids(connection, rows, record.now)
+    _forget_abandoned(connection, run, record.row)
     round_id, before = _round(connection, run, record.row, [row for row, _ in rows.values()])
     values = [_client_values(round_id, ids[key], row, struck) for key, (row, struck) in rows.items()]
     if values:
@@ -131,10 +133,25 @@ def _client_values(round_id: int, client_id: int, row: ClientRow, struck: int) -
     return {"round_id": round_id, "client_id": client_id, **values, **named, "implausible": struck}
 
 
-def _count(connection: Connection, task_id: int, round_id: int, sign: int) -> None:
+def _forget_abandoned(connection: Connection, run: _OfRun, row: RoundRow) -> None:
+    """Remove this and later rounds of a run that began before this row, and their share of the totals."""
+    before = (Round.run_id == run.id, Round.round >= row.round, Round.started < row.started)
+    chosen = select(Round.id).where(*before)
+    ids = connection.scalars(chosen).all()
+    for round_id in ids:
+        _count(connection, run.task_id, round_id, -1, rows=-1)
+    if ids:
+        connection.execute(delete(Recent).where(Recent.round_id.in_(chosen)))
+        connection.execute(delete(ClientRound).where(ClientRound.round_id.in_(chosen)))
+        connection.execute(delete(Round).where(*before))
+        connection.execute(delete(Score).where(Score.run_id == run.id, Score.round >= row.round))
+
+
+def _count(connection: Connection, task_id: int, round_id: int, sign: int, rows: int = 0) -> None:
     """Add what the clients did in the round to their tracks, or subtract it."""
     failed = ClientRound.failure.is_not(None) | (ClientRound.implausible > 0)
     change = {
+        "rows": Track.rows + rows,
         "finished": Track.finished + sign * ClientRound.finished,
         "counted": Track.counted + sign * ClientRound.counted,
         "failures": Track.failures + sign * case((failed, 1), else_=0),
@@ -165,14 +182,14 @@ def _point(connection: Connection, task_id: int, round_id: int, turns: Mapping[i
     """Point the next slot of each client's ring to the round."""
     to_round = {"task_id": task_id, "round_id": round_id}
     for rows, clients in turns.items():
-        at_slot = (Recent.task_id == task_id, Recent.slot == rows % WINDOW)
+        at_slot = {"slot": rows % WINDOW, **to_round}
+        same = (Recent.task_id == task_id, Recent.slot == rows % WINDOW)
         for batch in _batches(clients):
-            if rows < WINDOW:
-                lines = [{"slot": rows, "client_id": client, **to_round} for client in batch]
+            again = update(Recent).where(*same, Recent.client_id.in_(batch)).values(round_id=round_id)
+            there = set(connection.scalars(again.returning(Recent.client_id)))
+            lines = [{"client_id": client, **at_slot} for client in batch if client not in there]
+            if lines:
                 connection.execute(insert(Recent), lines)
-            else:
-                again = update(Recent).where(*at_slot, Recent.client_id.in_(batch))
-                connection.execute(again.values(round_id=round_id))
 
 
 def _batches(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:

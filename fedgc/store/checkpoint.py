@@ -169,6 +169,7 @@ class Saved:
     round: int
     digest: str
     size_bytes: int
+    written: float  # seconds since 1970
     privacy: str = ""
 
     @property
@@ -261,10 +262,12 @@ def _about(path: Path) -> Saved:
         header = _first_of(file, hashlib.sha256())
         file.seek(-_DIGEST_BYTES, os.SEEK_END)
         digest = file.read().hex()
-    size = path.stat().st_size + sum(each.size_bytes for each in _shards(header))
+    seen = path.stat()
+    size = seen.st_size + sum(each.size_bytes for each in _shards(header))
     return Saved(
-        path, int(header["version"]), int(header["round"]), digest, size, str(header.get("privacy", ""))
-    )
+        path, int(header["version"]), int(header["round"]), digest, size, seen.st_mtime,
+        str(header.get("privacy", "")),
+    )  # fmt: skip
 
 
 def _is_of(path: Path, checkpoint: Checkpoint) -> bool:

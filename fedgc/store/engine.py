@@ -38,7 +38,8 @@ _SQLITE_ERRORS: Final = {
     "SQLITE_NOTADB": "is not a database; needed an SQLite file of fedgc, or no file",
     "SQLITE_CORRUPT": "is damaged; {}",
     "SQLITE_READONLY": "is read-only; needed the right to write it and its folder",
-    "SQLITE_CANTOPEN": "cannot be opened; needed a folder that exists and may be written",
+    "FOLDER": "is a folder; needed the name of a file",
+    "SQLITE_CANTOPEN": "cannot be opened; needed the right to read and write it and its folder",
     "SQLITE_BUSY": "is locked by another program; needed a turn to write",
     "SQLITE_LOCKED": "is locked by another program; needed a turn to write",
     "SQLITE_FULL": "the disk is full; needed space to write",
@@ -60,6 +61,7 @@ class DiskFull(EdgeFailed):
 
 _KINDS: Final[Mapping[str, type[FedgcError]]] = {
     "SQLITE_NOTADB": Unusable,  # only another address helps
+    "FOLDER": Unusable,
     "SQLITE_BUSY": _Locked,
     "SQLITE_LOCKED": _Locked,
     "SQLITE_CORRUPT": Damaged,
@@ -247,6 +249,8 @@ class Database:
         code = str(getattr(cause, "sqlite_errorname", ""))
         if code.startswith("SQLITE_IOERR") and self.free_bytes() < _LEAST_FREE:  # such as of its -shm
             code = "SQLITE_FULL"
+        if code == "SQLITE_CANTOPEN" and self.file is not None and self.file.is_dir():
+            code = "FOLDER"
         for prefix, meaning in _SQLITE_ERRORS.items():
             if code.startswith(prefix):
                 return _KINDS.get(prefix, EdgeFailed)(

@@ -34,6 +34,7 @@ START_TIMEOUT: Final = "timing.start-timeout-s"
 ONE_RUN: Final = "a SuperNode serves one run at a time"
 BACK: Final = "what it has finished counts once it is back"
 NAMED_CLIENT: Final = re.compile(r"(client \S+): (.+)")
+NOT_YET: Final = "the server has started, and has recorded nothing yet"
 LOOK: Final = "to do: look at the server's machine and its log"
 
 
@@ -191,7 +192,7 @@ def _running(known: _Known) -> Explanation:
             what = f"its last record is {span(-silent)} ahead of this machine's clock: set the clock of one"
         return Explanation((what, *_data(known), *_last_round(known), LOOK))
     if "phase" not in live:
-        return Explanation(("the server has started, and has recorded nothing yet",))
+        return Explanation((NOT_YET,))
     awaited = tuple(_awaited(known))
     since, until = _time(live, "since"), _time(live, "until")
     lines = [_waits(known, awaited, since, until), *_data(known), *_last_round(known)]
@@ -370,7 +371,7 @@ def _whole(state: Mapping[str, Any], name: str) -> int:
 
 
 def _clock(at: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(at))
+    return time.strftime("%H:%M:%S %Z", time.localtime(at))
 
 
 def span(seconds: float) -> str:

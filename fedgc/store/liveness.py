@@ -97,7 +97,7 @@ def reason_of(run: Run) -> str:
     gone = lost(run)
     if not gone:
         return run.reason
-    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.heard))
+    since = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(run.heard))
     return f"the server process {gone}{_in_round(run)}, last heard of at {since}"
 
 

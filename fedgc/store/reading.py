@@ -35,6 +35,7 @@ SCORED_LATELY: Final = 64  # rounds before the newest in which the newest figure
 PLAN: Final = "plan"  # the decision for a plan
 BEST: Final = "best"  # the decision that a model is the best so far
 HOURS: Final = "hours"  # when a client may train
+RESTORE: Final = "restore"  # the decision to go on from an earlier model
 LOST: Final = "but no run of this name in the store, needed a backup of the store that has it"
 USED: Final = "chunks"  # chunks of site data that a run has begun to use
 _WITH_SUM: Final = SUMMED

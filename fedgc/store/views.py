@@ -1,9 +1,10 @@
 """Values that the store returns to the command line, the page and exports."""
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from fedgc.history import RoundRow, Speed
 
@@ -64,6 +65,28 @@ class Client:
     link: str
     first_seen: float
     last_seen: float
+
+
+class Named(Protocol):
+    """What has the identity and the name of a client."""
+
+    @property
+    def client(self) -> str:
+        """The identity."""
+
+    @property
+    def name(self) -> str:
+        """The name; others may have the same."""
+
+
+def labels_of(clients: Iterable[Named]) -> dict[str, str]:
+    """Return the names of clients, with their identities where a name is shared or empty."""
+    named = {each.client: each.name for each in clients}
+    names = Counter(named.values())
+    return {
+        client: " ".join(filter(None, (name, client if names[name] > 1 or not name else "")))
+        for client, name in named.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from fedgc.store.explanation import explain
 from fedgc.store.liveness import reason_of, state_of
 from fedgc.store.parts import client_parts
 from fedgc.store.records import Audited
-from fedgc.store.views import Round, Run
+from fedgc.store.views import Round, Run, labels_of
 from fedgc.web import measures
 from fedgc.web.fleet import present_clients, whole
 from fedgc.web.plans import PlanMade, model_bytes_of, plans_made
@@ -187,6 +187,7 @@ def report_of(store: Store, run: Run, now: float) -> RunReport:
     for part in client_parts(store, run.run, rounds):
         sums.add(part)
     sums.close()
+    clients = sums.clients(store)
     decided = store.decisions(run.run, limit=MOST_PLANS, what="plan")
     plans = plans_made(decided, rounds, names)
     audited = store.audited(run.run, MOST_AUDIT)
@@ -201,8 +202,8 @@ def report_of(store: Store, run: Run, now: float) -> RunReport:
         folded=sum(each.clients > sums.seen[each.row.round] for each in rounds),
         outcomes=_outcomes(rounds),
         samples=_samples(rounds),
-        lost=sums.lost(names),
-        clients=sums.clients(store),
+        lost=sums.lost(labels_of(clients)),
+        clients=clients,
         saved=saved(store.stretches(run.run, 1), model_bytes_of(decided)),
         privacy=_privacy(run, rounds),
         predictions=_predictions(plans),

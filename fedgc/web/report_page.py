@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from fedgc.store.explanation import span
+from fedgc.store.views import labels_of
 from fedgc.web.app import page_file
 from fedgc.web.markup import Markup, element, joined, line_chart, table
 from fedgc.web.plans import PlanMade
@@ -200,7 +201,7 @@ def _lost_work(report: RunReport) -> Iterator[Markup]:
 def _refusals(report: RunReport) -> Iterator[Markup]:
     if not report.refusals:
         return
-    names = {each.client: each.name for each in report.clients}
+    names = labels_of(report.clients)
     rows = [
         (_moment(each.now), each.kind, names.get(each.who) or each.who or "-", each.what)
         for each in report.refusals[-MOST_REFUSALS:]
@@ -224,15 +225,16 @@ def _clients(clients: Sequence[ClientShare]) -> Markup:
         "client", "last failure", "samples", "share of data", "rounds", "finished", "counted", "lost",
         "steps", "s per step", "at work", "transfer", "waited for", "failures", "refused", "up", "down",
     )  # fmt: skip
-    rows = [_client(each) for each in clients[:MOST_CLIENTS]]
+    labels = labels_of(clients)
+    rows = [_client(each, labels[each.client]) for each in clients[:MOST_CLIENTS]]
     note = _paragraph(WAITED, muted=True)
     return joined([table(head, rows, 2), *_more(len(clients), MOST_CLIENTS), note])
 
 
-def _client(each: ClientShare) -> tuple[str, ...]:
+def _client(each: ClientShare, label: str) -> tuple[str, ...]:
     site = f" ({each.site})" if each.site else ""
     return (
-        f"{each.name or each.client}{site}",
+        f"{label}{site}",
         each.last_failure or "-",
         "-" if each.samples is None else f"{each.samples}",
         _percent(each.data_share),

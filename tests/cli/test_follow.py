@@ -63,6 +63,22 @@ def shown(console_is: bool, steps, rounds: int = 9) -> str:
     return out.getvalue()
 
 
+def test_rounds_after_return_to_earlier_model_are_seen(store: Store):
+    store.write(Begun(100.0, "r", RunConfig(work="coded").table()))
+    tell(store, *range(1, 4 * UNSETTLED))
+    follower = Follower(store, "r")
+    follower.look()
+    again = replace(ROW, round=3, started=900.0)
+    store.write(Appended(1000.0, "r", again))
+    assert [each.row.started for each in follower.look().rounds] == [104.0, 108.0, 900.0]
+
+
+def test_server_that_has_told_nothing_yet_is_waited_for():
+    console = Console(file=io.StringIO(), width=150)
+    console.print(view.live_view(9, {"server": {}}, (), ()))
+    assert "None" not in console.file.getvalue()
+
+
 def test_incremental_and_single_queries_agree(store: Store):
     follower = Follower(store, "r")
     assert follower.look().run is None

@@ -118,6 +118,21 @@ def test_speeds_command_prints_same_data_as_text(told: Path):
     assert "██████" in line
 
 
+def test_status_of_server_that_has_only_started_says_so(told: Path):
+    with Store.open() as store:
+        store.write(Present(time.time(), "second", {"server": {}, "superlink": ""}))
+    said = fedgc("status")
+    assert "second:\n  the server has started, and has recorded nothing yet\n" in said
+
+
+def test_figures_of_clients_of_one_name_are_told_apart(told: Path):
+    with Store.open() as store:
+        for client in (FAST, SLOW):
+            store.write(Seen(1000.0, client, "laptop"))
+            store.write(Scored(1011.0, "second", 3, client, 10, {"accuracy": 0.5}))
+    assert f"laptop {SLOW}" in fedgc("status")
+
+
 def test_status_shows_state_and_reason_of_newest_run(told: Path):
     said = fedgc("status")
     assert "round 4 of 9, working: 3 of 8 chunks have a replica, 2 aimed for" in said

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from fedgc.messages import TensorSpec
 from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.store.database import Store
-from fedgc.store.records import Begun, Ended, Evaluated, Present
+from fedgc.store.records import Appended, Begun, Ended, Evaluated, Present
 from fedgc.training import CommonModel, ServerOptimizer
 from fedgc.training.tasks import named
 from tests.cli.test_follow import ROW, tell
@@ -128,6 +129,15 @@ def test_restored_version_can_be_continued_and_nothing_is_lost(models, apart: Pa
     assert checkpoint.load(folder).version == 3
     with Store.open() as store:
         assert [each.what for each in store.decisions("r")] == ["restore", "restore"]
+
+
+def test_model_put_aside_has_no_figures_of_its_replacement(models):
+    fedgc("restore", "1")
+    with Store.open() as store:
+        store.write(Appended(time.time(), "r", replace(ROW, round=2, started=time.time())))
+        store.write(Evaluated(time.time(), "r", 2, {"accuracy": 0.9}))
+    rows = json.loads(fedgc("list", "--json"))["versions"]
+    assert [(row["version"], row["metrics"]) for row in rows] == [(1, {"accuracy": 0.1}), (2, {}), (3, {})]
 
 
 def test_running_run_is_not_changed(models):

@@ -27,7 +27,7 @@ from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.store.database import Store
 from fedgc.store.liveness import SERVER, this_process
-from fedgc.store.records import Appended, Begun, Ended, Present
+from fedgc.store.records import Appended, Begun, Decided, Ended, Present
 from tests.cli.test_follow import ROW, tell
 
 
@@ -446,6 +446,22 @@ def test_complete_run_is_resumed_only_with_more_rounds(stand, apart, monkeypatch
         assert store.run("over") == before
     running.run(Wanted(None, {"rounds": 2}, superlink="ward", resume="over"))
     assert made.settings["rounds"] == 2
+
+
+def test_complete_run_goes_on_from_model_that_was_restored():
+    config = RunConfig(rounds=2, resume="over")
+    with Store.open() as store:
+        store.write(Begun(1000.0, "over", RunConfig(rounds=2).table()))
+        tell_as(store, "over")
+        store.write(Appended(1001.0, "over", replace(ROW, round=2)))
+        store.write(Decided(1002.0, "over", 1, "restore"))
+        store.write(Ended(1003.0, "over", "completed"))
+        with pytest.raises(Unusable, match="run over is complete at round 2"):
+            beginning.must_have_rounds_left(config, store)
+        store.write(Decided(1004.0, "over", 1, "restore"))
+        beginning.must_have_rounds_left(config, store)
+        with pytest.raises(Unusable, match="run over is complete at round 1"):
+            beginning.must_have_rounds_left(replace(config, rounds=1), store)
 
 
 def test_run_without_model_is_not_resumed(stand, apart, monkeypatch):

@@ -6,7 +6,7 @@ from pathlib import Path
 import fedgc.export
 from fedgc.export.rows import measures, scored_measures, tables
 from fedgc.store import parts
-from fedgc.store.records import Evaluated, Scored
+from fedgc.store.records import Evaluated, Scored, Seen
 from tests.web.run_of_four import NAMES, START
 
 
@@ -77,3 +77,12 @@ def test_figures_of_clients_are_table_of_their_own(told):
         0: {"measured/accuracy": 0.1, f"clients/accuracy/{name}": 0.1},
         2: {f"clients/accuracy/{other}": 0.5, f"clients/f1/{other}": 0.4},
     }
+
+
+def test_figures_of_clients_of_one_name_are_all_there(told):
+    for client, value in (("aa", 0.1), ("bb", 0.5), ("cc", 0.9)):
+        told.write(Seen(START, client, "other" if client == "cc" else "laptop"))
+        told.write(Scored(START, "spring", 2, client, 10, {"f1": value}))
+    assert scored_measures(told, told.run())[2] == {
+        "clients/f1/laptop aa": 0.1, "clients/f1/laptop bb": 0.5, "clients/f1/other": 0.9,
+    }  # fmt: skip

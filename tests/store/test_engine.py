@@ -132,10 +132,25 @@ def test_missing_store_is_created_only_on_request(tmp_path):
     Store.open(str(path), makes=False).close()
 
 
-def test_folder_in_place_of_file_is_refused(tmp_path):
-    with pytest.raises(FedgcError, match="cannot be opened") as refusal:
-        Store.open(str(tmp_path))
+@pytest.mark.parametrize("reads_only", [False, True])
+def test_folder_in_place_of_file_is_refused(tmp_path, reads_only):
+    with pytest.raises(Unusable, match="is a folder; needed the name of a file") as refusal:
+        Store.open(str(tmp_path), reads_only=reads_only)
     one_line(refusal)
+
+
+def test_file_of_another_user_is_refused():
+    with tempfile.TemporaryDirectory() as folder:  # where other users may look, unlike `tmp_path`
+        path = Path(folder) / "store.db"
+        Store.open(str(path)).close()
+        path.parent.chmod(0o755)
+        path.chmod(0)
+        with (
+            unprivileged(),
+            pytest.raises(EdgeFailed, match="needed the right to read and write it") as refusal,
+        ):
+            Store.open(str(path), reads_only=True)
+        one_line(refusal)
 
 
 def test_uncreatable_folder_is_refused(tmp_path):

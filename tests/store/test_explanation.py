@@ -68,7 +68,7 @@ def test_working_round_names_awaited_clients_with_progress_and_limit(store: Stor
     state["data"] |= {"fetched_chunks": 4, "fetched_bytes": 3_400_000}
     store.write(Present(NOW, "ward", state))
     assert "chunks fetched from stores of sites: 4, 3.4 MB" in told(store).lines
-    until = time.strftime("%H:%M:%S", time.localtime(NOW + 40))
+    until = time.strftime("%H:%M:%S %Z", time.localtime(NOW + 40))
     assert found.lines[-1] == f"to do: nothing; at {until} the round goes on with what is there"
     assert [(each.name, each.finished) for each in found.awaited] == [("south", 3)]
     assert (found.since, found.until) == (NOW - 12, NOW + 40)
@@ -127,7 +127,7 @@ def test_run_on_busy_clients_names_run_that_they_serve(store: Store, other: str,
     store.write(Begun(NOW - 60, "night", RunConfig().table()))
     store.write(Present(NOW, "night", live(**{SUPERLINK: other})))
     last = told(store).lines[-1]
-    at = time.strftime("%H:%M:%S", time.localtime(NOW + 40))
+    at = time.strftime("%H:%M:%S %Z", time.localtime(NOW + 40))
     assert last == "to do: " + said.format(at=at)
     store.write(Ended(NOW, "night", "stopped"))
     assert told(store).lines[-1].startswith("to do: start more clients")

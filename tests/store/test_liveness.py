@@ -60,6 +60,7 @@ def test_killed_server_is_reported_at_once_with_signal(server):
     assert not alive(run, now=run.heard)
     assert state_of(run) == CRASHED
     assert reason_of(run).startswith("the server process was killed by SIGKILL in round 4, last heard of at ")
+    assert reason_of(run).endswith(time.strftime(" %Z")), "reports have other times in UTC"
     assert advice_for(run) == "`fedgc run --resume r` goes on"
     process.wait()  # its exit status is no longer available
     assert reason_of(run).startswith("the server process is gone in round 4")

@@ -9,7 +9,7 @@ from fedgc.errors import BadMessage, FedgcError, Unusable
 from fedgc.history import WINDOW as LOOKED_BACK
 from fedgc.history import ClientRow, Speeds
 from fedgc.store.database import Store
-from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Evaluated, Present, Seen
+from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Evaluated, Present, Scored, Seen
 from fedgc.store.tables import WINDOW
 
 START = 1_700_000_000.0
@@ -39,6 +39,30 @@ def test_resumed_run_stays_one_run(store, a_row):
     begin(store, now=START + 100)
     (run,) = store.runs()
     assert (run.state, run.started, run.ended, run.rounds, run.last_round) == ("running", START, None, 1, 0)
+
+
+def test_round_after_return_to_earlier_model_removes_later_ones(store, a_row, a_client):
+    begin(store)
+    for number in range(1, WINDOW + 9):
+        store.write(Appended(START + 10 * number, "r1", a_row(number, a_client())))
+        store.write(Scored(START + 10 * number, "r1", number, "a", 5, {"accuracy": 0.1}))
+    store.write(Appended(START + 999, "r1", a_row(3, a_client(step_s=0.5), started=990.0)))
+    assert [each.row.round for each in store.rounds("r1")] == [1, 2, 3]
+    assert [each.round for each in store.scores("r1")] == [1, 2]
+    (pace,) = store.paces()
+    assert (pace.rounds, pace.finished, pace.trend) == (3, 12, (0.5,)), "no round before is in the ring"
+    for number in range(4, WINDOW + 9):
+        store.write(Appended(START + 2000, "r1", a_row(number, a_client(), started=990.0 + number)))
+    (pace,) = store.paces()
+    assert (pace.rounds, len(pace.trend)) == (WINDOW + 8, WINDOW)
+    assert store.check().faults == ()
+
+
+def test_rounds_that_are_written_late_remove_none(store, a_row, a_client):
+    begin(store)
+    for number in (1, 3, 4, 2):
+        store.write(Appended(START + 100, "r1", a_row(number, a_client())))
+    assert [each.row.round for each in store.rounds("r1")] == [1, 2, 3, 4]
 
 
 def test_rounds_and_client_rows_are_read_back(store, a_row, a_client):

@@ -77,6 +77,13 @@ def test_report_names_lost_work_with_reason(told):
     ]
 
 
+def test_clients_of_one_name_are_told_apart(told):
+    for client in ("cc", "dd"):
+        told.write(Seen(START, client, "laptop"))
+    assert [each.name for each in report_of(told, told.run(), NOW).lost] == ["laptop cc", "laptop dd"]
+    assert "<td>laptop dd (north)</td>" in page.report_page(report_of(told, told.run(), NOW), NOW)
+
+
 def test_local_steps_are_lost_if_client_fails_before_exchange(empty):
     rounds = {  # outcome, and steps and counted steps of each client; "aa" fails in round 3
         1: ("skipped", {"aa": (10, 0), "bb": (10, 0)}),
