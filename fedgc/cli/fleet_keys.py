@@ -43,6 +43,11 @@ def _tell(superlink: str, key: ClientKey, action: str) -> None:
 
 def _make_or_renew(ring: Keyring, names: tuple[str, ...], days: int, *, renew: bool) -> None:
     now = time.time()
+    if not ring.has_authority and ring.has_certificate:  # another authority would shut all clients out
+        raise Unusable(
+            f"keys tls: saw certificates and no {ring.folder / 'authority' / 'ca.pem'}, needed the "
+            "authority that has signed them"
+        )
     if not ring.has_authority:
         if not names:
             raise Unusable(f"keys tls: no authority in {ring.folder} yet; needed the names that clients dial")

@@ -42,8 +42,9 @@ LIBRARIES: Final = ("site-packages", "importlib")  # folders of frames that are 
 WARNED: Final = re.compile(
     r"^(?:WARNING|INFO) *: +"
     r"(?:round \d+: |(?=checkpoint |busy with run |refused by its site: |the run goes on with other settings "
-    r"|.* \(its app failed with ))(.*\S)"
+    r"|store |the store is back|.* \(its app failed with ))(.*\S)"
 )  # in the server's log: what a round lacks, who is back, busy or does not take part, what a resume changes
+UNSTORED: Final = re.compile(r"^WARNING *: +(store .*); the run goes on, its rows are kept in ", re.MULTILINE)
 EXIT_CODE: Final = re.compile(r"^ERROR *: +Exit Code: *(\d+)", re.MULTILINE)
 INSTALLS: Final = "608"  # Flower's exit code when the app's dependencies could not be installed
 MOST_WARNED: Final = 8  # shown warnings, each text once, besides those of a return to an earlier model
@@ -298,7 +299,7 @@ def why_incomplete(seen: Seen, log: str) -> str | None:
         return None
     if run is not None and (message := reason_of(run)):
         return message.removeprefix(INCOMPLETE)
-    return fault_in(log) or _without_a_word(seen, EXIT_CODE.findall(COLOURS.sub("", log)))
+    return fault_in(log) or _without_a_word(seen, COLOURS.sub("", log))
 
 
 def fault_in(log: str) -> str:
@@ -336,7 +337,10 @@ def why_not_begun(log: str) -> str | None:
     )
 
 
-def _without_a_word(seen: Seen, codes: Sequence[str]) -> str:
+def _without_a_word(seen: Seen, log: str) -> str:
+    codes, failed = EXIT_CODE.findall(log), UNSTORED.findall(log)
     where = f" after round {seen.last}" if seen.last else " before its first round was over"
     by = f", with Flower's exit code {codes[-1]}" if codes else ""
+    if failed:
+        return f"the server ended{where}{by}, as far as is stored: {failed[-1]}"
     return f"the server ended{where}{by}, and neither store nor log says why"

@@ -33,6 +33,7 @@ NAME: Final = "up"  # its name for `fedgc run --superlink`
 START_S: Final = 90.0
 END_S: Final = 120.0  # clients hand in what they have before, and runs are stopped
 POLL_S: Final = 0.1
+LOOK_S: Final = 1.0  # `running_federation` of another command holds the lock for a moment
 RESTART_S: Final = 2.0  # between checks for processes that ended
 
 
@@ -171,11 +172,20 @@ def _locked(folder: Path) -> Iterator[None]:
     owned.make_folder(folder)
     (folder / "standing.json").unlink(missing_ok=True)
     with (folder / "lock").open("wb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise Unusable("saw another federation that is starting, needed none") from error
+        end = time.monotonic() + LOOK_S
+        while not _taken(lock):
+            if time.monotonic() > end:
+                raise Unusable("saw another federation that is starting, needed none")
+            time.sleep(POLL_S)
         yield
+
+
+def _taken(lock: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _free(lock: IO[bytes]) -> bool:

@@ -285,8 +285,11 @@ class Superlink:
             answer = json.loads(said)
         except (ValueError, RecursionError):
             answer = {}
-        if not (isinstance(answer, dict) and answer.get("success")):
-            raise EdgeFailed(f"flwr {words[0]} at SuperLink {self.name!r} said: {' '.join(said.split())}")
+        if not isinstance(answer, dict):
+            answer = {}
+        if not answer.get("success"):
+            said = " ".join(str(answer.get("error-message") or said).split())
+            raise EdgeFailed(f"flwr {words[0]} at SuperLink {self.name!r} said: {said}")
         return answer
 
     def _ask(self, *words: str) -> str:

@@ -1,14 +1,15 @@
 """What a run starts from and leaves behind: its history in the store, and its checkpoints."""
 
+import fcntl
 import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import IO, Final
 
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, Unusable
@@ -20,7 +21,7 @@ from fedgc.flower.store_sink import Past
 from fedgc.flower.validation import Pin
 from fedgc.history import BestModel, Speeds
 from fedgc.links.log import LOG
-from fedgc.store import checkpoint
+from fedgc.store import checkpoint, owned
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
@@ -32,6 +33,7 @@ from fedgc.training.private_mean import with_most_spent
 
 END_S: Final = 60.0  # for the run to end that another server has under way
 POLL_S: Final = 0.2
+LOCK: Final = "server.lock"  # in the folder of a run
 NO_MORE: Final[Mapping[str, Plain]] = MappingProxyType({})
 FLUSH_S: Final = 10.0  # longest wait of a checkpoint for its round's row to be stored
 
@@ -89,37 +91,73 @@ def remembered(
         EdgeFailed: Another server has the run under way.
     """
     folder = runs_folder(config.checkpoint_dir, os.environ)
-    _await_end(run)
-    if config.site_gateway:
-        config = replace(config, resume=run if checkpoint.versions(folder / run) else "")
-    resumed = _resumed(config, folder) if config.resume else None
-    preconditions.must_know_best(config)
-    preconditions.must_be_kept(config, folder / run)
-    with Store.open() as store:
-        past = replace(_past(config, run, store, folder), more=more)
-        store.fold(config.keep_rounds)
-        speeds = store.speeds(config.workload)
-        others = busy_with(store.runs(), run, superlink_of(sys.argv), time.time())
-        best = store.best(run) if resumed else None
-    _warn_of(others, past.changes)
-    with recorded(config, run, flower_run, past) as recording:
-        keep = sys.maxsize if config.keep_checkpoints == "all" else config.keep_checkpoints
-        save = _save(folder / run, keep, recording.keeper) if keep else None
-        pin = _pin(folder / run) if keep else None
-        yield recording.sink, Memory(run, speeds, save, resumed, _at_beginning(others), pin, best)
+    with _alone(run, folder / run):
+        if config.site_gateway:
+            config = replace(config, resume=run if checkpoint.versions(folder / run) else "")
+        resumed = _resumed(config, folder) if config.resume else None
+        preconditions.must_know_best(config)
+        preconditions.must_be_kept(config, folder / run)
+        with Store.open() as store:
+            past = replace(_past(config, run, store, folder), more=more)
+            store.fold(config.keep_rounds)
+            speeds = store.speeds(config.workload)
+            others = busy_with(store.runs(), run, superlink_of(sys.argv), time.time())
+            best = store.best(run) if resumed else None
+        _warn_of(others, past.changes)
+        with recorded(config, run, flower_run, past) as recording:
+            keep = sys.maxsize if config.keep_checkpoints == "all" else config.keep_checkpoints
+            save = _save(folder / run, keep, recording.keeper) if keep else None
+            pin = _pin(folder / run) if keep else None
+            yield recording.sink, Memory(run, speeds, save, resumed, _at_beginning(others), pin, best)
 
 
-def _await_end(run: str) -> None:
+@contextmanager
+def _alone(run: str, folder: Path) -> Iterator[None]:
+    """Keep other servers out of a run while the block runs, once one that has it has ended.
+
+    On this machine a server is seen by its lock, also before it has recorded its begin; elsewhere by its
+    records alone.
+
+    Raises:
+        EdgeFailed: The other server goes on.
+    """
+    with ExitStack() as until_over:
+        lock = None
+        with suppress(OSError):  # a folder that cannot be written is refused later
+            owned.make_folder(folder)
+            lock = until_over.enter_context(open(folder / LOCK, "ab", opener=owned.opener))
+        _await_end(run, lock)
+        yield
+
+
+def _await_end(run: str, lock: IO[bytes] | None) -> None:
     """Wait for the end of a run that another server may still be ending; raise EdgeFailed if it goes on."""
     begun, said = time.monotonic(), False
-    with Store.open() as store, suppress(Unusable):  # the store knows no such run
-        while alive(last_start(store, run), time.time()):
+    with Store.open() as store:
+        while not _has_lock(lock) or _is_under_way(store, run):
             if time.monotonic() > begun + END_S:
                 raise EdgeFailed(f"run {run}: saw it under way for {END_S:g} s, needed the end of it")
             if not said:
                 LOG.warning("run %s is under way; its end is awaited, for at most %g s", run, END_S)
             said = True
             time.sleep(POLL_S)
+
+
+def _has_lock(lock: IO[bytes] | None) -> bool:
+    try:
+        if lock is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
+
+
+def _is_under_way(store: Store, run: str) -> bool:
+    with suppress(Unusable):  # the store knows no such run
+        return alive(last_start(store, run), time.time())
+    return False
 
 
 def _past(config: RunConfig, run: str, store: Store, folder: Path) -> Past:

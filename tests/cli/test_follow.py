@@ -348,6 +348,17 @@ def test_last_log_line_alone_is_not_failure_reason(store: Store, log: str):
     assert found.startswith("the server ended after round 2, with Flower's exit code 201")
 
 
+def test_store_that_failed_is_shown_and_named_as_reason(store: Store, tmp_path: Path):
+    why = "store sqlite:////state/fedgc.db: the disk is full; needed space to write"
+    said = f"{why}; the run goes on, its rows are kept in /state/aside.jsonl"
+    (tmp_path / "log").write_text(f"\x1b[93mWARNING \x1b[0m:   {said}\n\x1b[92mINFO \x1b[0m:      round 4\n")
+    assert Warned(Log(tmp_path / "log")).notes() == [said]
+    store.write(Begun(100.0, "r", RunConfig(work="coded").table()))
+    tell(store, 1, 2)
+    found = why_incomplete(Follower(store, "r").look(), (tmp_path / "log").read_text())
+    assert found == f"the server ended after round 2, as far as is stored: {why}"
+
+
 def test_tables_of_early_stop_show_last_figures_and_reason(store):
     store.write(Begun(100.0, "r", RunConfig(task="digits", work="coded").table()))
     store.write(Seen(100.0, "aa", "quick"))

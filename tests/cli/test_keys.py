@@ -53,6 +53,18 @@ def test_bad_input_gives_one_line_and_exit_code_2(tmp_path: Path, words: tuple[s
     assert list(tmp_path.rglob("*.key")) == []
 
 
+def test_certificates_of_missing_authority_are_not_replaced(tmp_path: Path):
+    keys(tmp_path, "tls", "a.example.org")
+    certificate = (tmp_path / "proxy" / "server.pem").read_bytes()
+    (tmp_path / "authority").rename(tmp_path / "kept-elsewhere")
+    for words in (("tls",), ("tls", "a.example.org")):
+        said = keys(tmp_path, *words)
+        assert said.returncode == 2
+        assert "needed the authority that has signed them" in said.stderr
+    assert (tmp_path / "proxy" / "server.pem").read_bytes() == certificate
+    assert not (tmp_path / "authority").exists()
+
+
 def test_other_names_need_renewal(tmp_path: Path):
     keys(tmp_path, "tls", "a.example.org")
     said = keys(tmp_path, "tls", "b.example.org")

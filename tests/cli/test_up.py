@@ -46,6 +46,15 @@ def test_recorded_process_number_is_valid_while_lock_is_held(held: Path):
         up.up(2, foreground=False)
 
 
+def test_start_waits_for_command_that_looks_for_federation(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    (folder / "lock").touch()
+    with (folder / "lock").open("rb") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        monkeypatch.setattr(up.time, "sleep", lambda _: fcntl.flock(looking, fcntl.LOCK_UN))
+        with up._locked(folder):
+            assert not up._taken(looking)
+
+
 def test_simultaneous_starts_get_separate_places(held: Path):
     with pytest.raises(Unusable, match="another federation that is starting"):
         up.up(2, foreground=True)

@@ -202,6 +202,12 @@ def test_run_that_flower_does_not_stop_is_reported(says):
         says(STOP.format(status="running", at=9)).stop(5)
 
 
+def test_error_of_flower_is_quoted_without_its_json(says):
+    answer = r'{"success": false, "error-message": "Using SuperLink: play\nlog in"}'
+    with pytest.raises(EdgeFailed, match=r"said: Using SuperLink: play log in$"):
+        says(f"print({answer!r})").ask("list")
+
+
 def test_endless_run_is_not_awaited(says, tmp_path: Path):
     link = says("print('started run 5', flush=True); time.sleep(600)")
     run = link.submit(tmp_path)

@@ -9,6 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from fedgc.store.vault import PASSPHRASE_IN
 from tests.docker.test_shipped import DOCKER, GIVEN, SERVICES, compose, exists, variables_of_fedgc
 
 helm = pytest.importorskip("helm_python", reason="no wheel of Helm for this kind of machine")
@@ -20,10 +21,10 @@ ALL = {
     "server": {**SERVER["server"], "database": "database", "tasks": "tasks"},
     "client": {
         **CLIENT["client"],
-        **{"policy": "rules", "tasks": "tasks", "data": "data"},
+        **{"policy": "rules", "tasks": "tasks", "data": "data", "passphrase": "vault"},
         "autoscaling": {"enabled": True, "run": "ward", "max": 3},
     },
-    "site": {"enabled": True, "consortium": "fl.example.com:443", "name": "north"},
+    "site": {"enabled": True, "consortium": "fl.example.com:443", "name": "north", "passphrase": "vault"},
     "metrics": {"enabled": True, "from": [{"namespaceSelector": {}}]},
 }
 VALUES = {
@@ -154,6 +155,15 @@ def test_settings_of_site_reach_gateway_in_quotes():
     )
     masked = variables({**SERVER, "site": {**site, "nodeConfig": MASKED}}, "gateway")
     assert masked["FEDGC_NODE_CONFIG"] == f"{told['FEDGC_NODE_CONFIG']} {MASKED}"
+
+
+def test_passphrase_of_vault_comes_from_secret():
+    found = {
+        name: [each["valueFrom"] for each in container.get("env", []) if each["name"] == PASSPHRASE_IN]
+        for name, container in containers("all").items()
+    }
+    secret = {"secretKeyRef": {"name": "vault", "key": "passphrase"}}
+    assert {name: each for name, each in found.items() if each} == {"client": [secret], "gateway": [secret]}
 
 
 def test_client_of_chart_sees_only_its_own_key():

@@ -90,6 +90,31 @@ def test_run_of_living_server_is_not_begun_again(
         assert (memory.resume is not None) is bool(resume)
 
 
+@pytest.mark.parametrize("resume", ["", RUN])
+def test_second_server_of_run_that_begins_is_refused(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, resume: str
+) -> None:
+    second: list[str] = []
+
+    def begin_second(*_: object) -> None:
+        monkeypatch.setattr(run_memory.preconditions, "must_be_kept", lambda *_: None)
+        with pytest.raises(EdgeFailed) as refused, remembered(config(resume=resume), RUN, 2):
+            pass
+        second.append(str(refused.value))
+
+    if resume:
+        with ExitStack() as ended:
+            record(until=ended)
+        checkpoint.save(runs / RUN, Checkpoint(3, 2, np.ones(8, np.float32), b"", "[]"), 1)
+    monkeypatch.setattr(run_memory, "END_S", 0.0)
+    monkeypatch.setattr(run_memory.preconditions, "must_be_kept", begin_second)
+    with remembered(config(resume=resume), RUN, 1):
+        pass
+    assert second == [f"run {RUN}: saw it under way for 0 s, needed the end of it"]
+    with Store.open() as store:
+        assert store.run(RUN).state == "completed"
+
+
 def test_server_waits_for_run_of_earlier_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = []
 

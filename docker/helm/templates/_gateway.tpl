@@ -18,6 +18,7 @@
     - {name: FEDGC_LEAVE_GRACE_S, value: "20"}
     - {name: FEDGC_POLICY, value: {{ $site.policy | quote }}}
     {{- include "fedgc.database" . | nindent 4 }}
+    {{- include "fedgc.passphrase" $site | nindent 4 }}
   resources: {{- toYaml $site.resources | nindent 4 }}
   startupProbe:
     exec: {command: ["fedgc", "deploy", "health", "client", "--live"]}

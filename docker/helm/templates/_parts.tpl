@@ -35,3 +35,11 @@ securityContext:
     secretKeyRef: {name: {{ . }}, key: url}
 {{- end }}
 {{- end }}
+
+{{- define "fedgc.passphrase" -}}
+{{- with .passphrase }}
+- name: FEDGC_PASSPHRASE
+  valueFrom:
+    secretKeyRef: {name: {{ . }}, key: passphrase}
+{{- end }}
+{{- end }}
