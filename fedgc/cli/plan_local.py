@@ -64,7 +64,7 @@ def explain_local(source: str, speeds: Sequence[Speed], config: RunConfig, numbe
         np.array([each.step_s for each in speeds]),
         np.array([down_bytes / each.down_bytes_s if each.down_bytes_s else 0.0 for each in speeds]),
         np.array([up_bytes / each.up_bytes_s if each.up_bytes_s else 0.0 for each in speeds]),
-        config.upload_slots,
+        config.slots_for(up_bytes),
     )
     linked = sum(1 for each in speeds if each.up_bytes_s and each.down_bytes_s) if numbers else 0
     choice = choose_rounds(clients, config.round_steps)

@@ -71,7 +71,7 @@ def exchange_s(config: RunConfig, clients: int, needs: Requirements, lines: Line
     """Return the seconds of an exchange: the model to all clients at once, then uploads in their slots."""
     if not (lines.up_bytes_s and lines.down_bytes_s):
         return None
-    turns = -(-clients // config.upload_slots)
+    turns = config.upload_turns(clients, needs.up)
     return needs.down / lines.down_bytes_s + turns * needs.up / lines.up_bytes_s
 
 

@@ -7,6 +7,7 @@ from typing import Final, Literal
 from fedgc.codecs import EXACT
 from fedgc.config.fields import AUTO, Auto, count, not_negative, positive, setting
 
+SHORT_BYTES: Final = 2**17  # of a vector that is uploaded without a slot
 DEVICE: Final = re.compile(r"auto|(cpu|cuda|mps)(:[0-9]+)?")
 
 
@@ -115,7 +116,8 @@ class LinkSettings:
     upload_slots: int = setting(
         "links.upload-slots",
         2,
-        "clients that upload at the same time, and as many with late updates besides",
+        "clients that upload at the same time, and as many with late updates besides; vectors of up to "
+        "128 KiB need no slot",
         count,
         "at least 1",
     )

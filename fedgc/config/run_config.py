@@ -15,6 +15,7 @@ from fedgc.aggregators import BOUNDED, PLAIN, AggregationRule, make_rule, rule_s
 from fedgc.codecs import codec_summaries, make_codec
 from fedgc.config import checks
 from fedgc.config.fields import AUTO, TASK, Value, converted, needed_of, unexplained
+from fedgc.config.link_settings import SHORT_BYTES
 from fedgc.config.names import FIELDS, dashed, field_of, flat
 from fedgc.config.pins import parse_pins
 from fedgc.config.settings import Settings
@@ -182,6 +183,19 @@ class RunConfig(Settings):
             return self.aggregator
         bounds = self.work == "local" and self.secrecy == "open" and self.client_app == "fedgc"
         return BOUNDED if bounds and not self.is_private else PLAIN
+
+    def slots_for(self, size_bytes: float) -> int | None:
+        """Return how many vectors of this size (0: unknown) are uploaded at the same time; None: all.
+
+        >>> RunConfig().slots_for(1e6), RunConfig().slots_for(1e5)
+        (2, None)
+        """
+        return None if 0 < size_bytes <= SHORT_BYTES else self.upload_slots
+
+    def upload_turns(self, clients: int, size_bytes: float) -> int:
+        """Return after how many uploads, one after the other, those of all clients are there."""
+        slots = self.slots_for(size_bytes)
+        return 1 if slots is None else -(-clients // slots)
 
     @property
     def most_exchanges(self) -> int:

@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.poly1305 import Poly1305
 from numpy.typing import NDArray
 
 from fedgc.codecs import EXACT, Codec, codec_of, make_codec, needed, rounding, sizes_of
+from fedgc.config.link_settings import SHORT_BYTES
 from fedgc.errors import BadMessage, BadVector
 from fedgc.large_vectors import Readable, Scratch
 from fedgc.links.frames import CHECKSUM_BYTES, Offer, Piece, StreamId
@@ -298,6 +299,11 @@ def check_offer(offer: Offer, form: Form) -> None:
             f"{offer.stream}: saw a digest of {len(offer.digest)} bytes, needed none in a session"
         )
     form.check_size(offer.stream, offer.size - CHECKSUM_BYTES)
+
+
+def is_short(size: int) -> bool:
+    """Whether a codeword that is offered with so many bytes, its checksum included, comes without a grant."""
+    return size <= SHORT_BYTES + CHECKSUM_BYTES
 
 
 def offer_of(stream: StreamId, source: Source) -> Offer:

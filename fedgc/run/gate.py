@@ -89,6 +89,6 @@ class RunGate:
             return 0, 0.0
         clients = len(plan.clients)
         one_bytes = plan.update_bytes
-        waves = -(-clients // self._config.upload_slots)
+        waves = self._config.upload_turns(clients, one_bytes)
         known_s = max(plan.upload_s)
         return clients * one_bytes, waves * (known_s or one_bytes / UNKNOWN_LINE)

@@ -13,7 +13,7 @@ from fedgc.run.planner import PlanRequest
 from fedgc.sim.clock import Line
 from fedgc.tuner.choose import Choice, choose
 from fedgc.tuner.counted import chunk_weights
-from fedgc.tuner.history import recall
+from fedgc.tuner.history import FLOAT_BYTES, recall
 from fedgc.tuner.moving import Move, load_s_of, move_to
 from fedgc.tuner.review import review
 from fedgc.tuner.trial import Question
@@ -38,7 +38,7 @@ class Tuner:
         """Return the plan for this round: the present plan object if the choice still holds."""
         config, fleet, speeds = self._config, request.fleet, request.speeds
         load_s = load_s_of(fleet.able, speeds)
-        line, steps = Line(slots=config.upload_slots), config.round_steps
+        line, steps = Line(slots=config.slots_for(FLOAT_BYTES * fleet.size)), config.round_steps
         question = Question(fleet, config, steps, line, load_s, request.rounds_left)
         history = recall(self._history, question.clients)
         rng = np.random.default_rng([config.seed, request.round])

@@ -17,6 +17,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.config import RunConfig
+from fedgc.links import pieces
 from fedgc.links.identity import Identity
 from fedgc.links.session.client import Session, Terms
 from fedgc.links.session.server import Listener
@@ -240,3 +241,9 @@ def make_relay() -> Iterator[Callable[[Link], Relay]]:
     yield make
     for relay in relays:
         relay.close()
+
+
+@pytest.fixture
+def slots_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the short codewords of tests wait for a slot as long ones do."""
+    monkeypatch.setattr(pieces, "SHORT_BYTES", -pieces.CHECKSUM_BYTES)

@@ -43,7 +43,7 @@ from fedgc.links.frames import (
     Welcome,
 )
 from fedgc.links.identity import Identity
-from fedgc.links.pieces import Incoming, Source, Vector, offer_of, shortened
+from fedgc.links.pieces import Incoming, Source, Vector, is_short, offer_of, shortened
 from fedgc.links.session.arrived_models import ArrivedModels
 from fedgc.links.session.certificate import fingerprint
 from fedgc.links.session.client_stream import ClientStream, Connector
@@ -187,7 +187,7 @@ class Session:
             self._tell()
 
     def offer(self, round_: int, attempt: int, vector: Readable, wire: str = EXACT) -> None:
-        """Send a codeword in this format once the listener grants a slot.
+        """Send a codeword in this format: a short one at once, another once the listener grants a slot.
 
         It is read while it is sent: it must not change until the round is closed.
         """
@@ -199,7 +199,7 @@ class Session:
         source = Source(vector)
         with self._changed:
             if stream.number > self._closed:
-                self._flow.announce(offer_of(stream, source), source, at_once=False)
+                self._flow.announce(offer_of(stream, source), source, at_once=is_short(source.size))
                 self._tell()
 
     def end(self, reason: str) -> None:

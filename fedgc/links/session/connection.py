@@ -37,7 +37,7 @@ _NOTHING: Final = memoryview(b"")
 _RECORD_BYTES: Final = 2**14  # of the longest TLS record
 _READ_BYTES: Final = 2**16  # of one read
 _TURN_BYTES: Final = 2**17  # that are read before other connections have their turn
-_WRITE_BYTES: Final = 2**16  # that are encrypted before they are written
+_WRITE_BYTES: Final = 2**17  # that are encrypted before they are written
 _ANSWER_BYTES: Final = 2**12  # that TLS may answer to one read by itself, as to key updates
 
 
@@ -215,9 +215,9 @@ class Connection:
 
     def _decrypted(self) -> Iterator[bytes]:
         """Yield what has come, in the order in which it came."""
-        end = self.received + _TURN_BYTES
+        end, came = self.received + _TURN_BYTES, _READ_BYTES
         yield from self._read_in()
-        while self.received < end and self._reads():
+        while came == _READ_BYTES and self.received < end and (came := self._reads()):
             yield from self._read_in()
 
     def _read_in(self) -> Iterator[bytes]:
@@ -247,19 +247,19 @@ class Connection:
                 self._is_secure = True
         return self._is_secure
 
-    def _reads(self) -> bool:
-        """Take in what the socket has; return False if that is nothing."""
+    def _reads(self) -> int:
+        """Take in what the socket has, and return its bytes: fewer than were asked for are all of it."""
         if self._is_secure and self._outgoing.pending > _ANSWER_BYTES:
             raise ConnectionError(f"saw records that ask for {self._outgoing.pending} bytes of answers")
         try:
             data = self._socket.recv(_READ_BYTES)
         except BlockingIOError:
-            return False
+            return 0
         if not data:
             raise EOFError("the connection has ended")
         self.received += len(data)
         self._incoming.write(data)
-        return True
+        return len(data)
 
     def _messages(self, data: bytes) -> Iterator[bytes | memoryview]:
         if self._long and not self._room:

@@ -3,7 +3,8 @@
 Lines go first, so that a command waits for at most one piece; then acknowledgements; then pieces. What is
 short and ready together travels together, and lines are acknowledged at every ping, or when several have
 come: each message costs the server more than the line in it. Both ends are alike except that a client's
-codeword waits for a grant, while a model flows once it is announced.
+codeword waits for a grant unless it is short, while a model flows once it is announced. A client sends its
+lines in a message of their own: the time of an upload is that from its offer on.
 """
 
 import math
@@ -13,7 +14,7 @@ from typing import Final
 from fedgc.links import frames as wire
 from fedgc.links.byte_counts import Accounts, Kind
 from fedgc.links.frames import Ack, Offer, Parts, Piece, Ping, Position, StreamId
-from fedgc.links.pieces import Incoming, Outgoing, Source
+from fedgc.links.pieces import Incoming, Outgoing, Source, is_short
 from fedgc.links.session.channel import Channel
 
 UNHEARD: Final = 16  # received lines that need not be acknowledged before the next ping
@@ -36,6 +37,7 @@ class Flow:
         ] = ()  # the last vector to become whole: its final line may be unacknowledged
         self._piece_bytes = piece_bytes
         self._sent = sent
+        self._parts_lines = sent == "up_bytes"
 
     # ---- sending
 
@@ -84,10 +86,14 @@ class Flow:
     @property
     def waits(self) -> bool:
         """Whether `next_message` has something to send."""
-        short = self.channel.waits or self.channel.unheard >= UNHEARD or self._acks or self._pings
-        return bool(short) or any(
+        return self._line_waits or any(
             outgoing.waits and stream not in self._resting for stream, outgoing in self._outgoing.items()
         )
+
+    @property
+    def _line_waits(self) -> bool:
+        short = self.channel.waits or self.channel.unheard >= UNHEARD or self._acks or self._pings
+        return bool(short)
 
     def next_message(self) -> Parts | None:
         """Return the frames that are ready and short as one message, or one long frame, or None."""
@@ -99,6 +105,8 @@ class Flow:
                 break
             room = min(room, wire.BATCH_BYTES) - wire.size_of(frame)
             frames.append(frame)
+            if self._parts_lines and len(frame) == 1 and not self._line_waits:
+                break
         return wire.join(frames) if frames else None
 
     def next_frame(self, room: float = math.inf) -> Parts | None:
@@ -157,7 +165,7 @@ class Flow:
         self._acks.clear()
         known = {position.stream: position.offset for position in positions}
         for stream, outgoing in self._outgoing.items():
-            if rests:
+            if rests and not is_short(outgoing.offer.size):
                 self._resting.add(stream)
             else:
                 outgoing.resume(known.get(stream, 0))

@@ -12,7 +12,7 @@ from typing import Final
 from fedgc.errors import BadMessage, BadVector
 from fedgc.large_vectors import Scratch
 from fedgc.links.frames import CHECKSUM_BYTES, Ack, Grant, Offer, StreamId, Unwanted
-from fedgc.links.pieces import Form, Incoming, Numbers, Source, check_offer
+from fedgc.links.pieces import Form, Incoming, Numbers, Source, check_offer, is_short
 from fedgc.links.session.flow import Flow
 from fedgc.messages import (
     SUMMED,
@@ -183,14 +183,26 @@ class Peer:
         Raises:
             EdgeFailed: The disk has no room for it.
         """
-        offer = self._offers.get(stream)
-        if offer is None or self.stream is None:
+        if stream not in self._offers or self.stream is None:
             return False
-        if stream not in self.flow.incoming:
-            self.flow.incoming[stream] = Incoming(offer, self._expected[stream], self._scratch)
+        self.expect(stream)
         self.flow.channel.send(Grant(stream, self.flow.incoming[stream].received))
         self.wake()
         return True
+
+    def expect(self, stream: StreamId) -> None:
+        """Make room for an offered codeword.
+
+        Raises:
+            EdgeFailed: The disk has no room for it.
+        """
+        if stream not in self.flow.incoming:
+            self.flow.incoming[stream] = Incoming(self._offers[stream], self._expected[stream], self._scratch)
+
+    def is_short(self, stream: StreamId) -> bool:
+        """Whether an offered codeword is so short that it comes without a grant."""
+        offer = self._offers.get(stream)
+        return offer is not None and is_short(offer.size)
 
     def waiting(self) -> tuple[StreamId, ...]:
         """Return the codewords that were offered and are not whole."""

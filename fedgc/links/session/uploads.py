@@ -1,7 +1,8 @@
 """The codewords on their way from clients: they wait for a slot, have one, or are whole. No I/O.
 
 A codeword keeps its slot until it is summed or not wanted. A stalled upload loses its slot, and has failed; a
-slow one goes to the end of the queue. One of an earlier round has a slot of its own (`upload_slots.py`).
+slow one goes to the end of the queue. One of an earlier round has a slot of its own (`upload_slots.py`). A
+short codeword follows its offer, without a slot: a grant would take longer than its bytes.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ Stub = tuple[str, StreamId]
 
 @dataclass(slots=True)
 class _Upload:
-    """A codeword with a slot: when it last grew, and its size at the last check of its rate."""
+    """A codeword under way: when it last grew, and its size at the last check of its rate."""
 
     moved: float
     looked: float
@@ -49,8 +50,8 @@ class Uploads:
         self._ready: dict[Stub, Numbers] = {}
         self._slots: Slots[Stub] = Slots(slots)
         self._newest = 0  # the last round of which an upload was offered
-        self._asked: dict[str, set[StreamId]] = {}  # of each client: what has a slot or waits for one
-        self._begun: dict[str, dict[StreamId, float]] = {}  # when each client's uploads got their first slot
+        self._asked: dict[str, set[StreamId]] = {}  # of each client: what is under way or waits for a slot
+        self._begun: dict[str, dict[StreamId, float]] = {}  # since when the bytes of each may come
         self._uploads: dict[Stub, _Upload] = {}
 
     # ---- whole codewords
@@ -75,7 +76,7 @@ class Uploads:
             if peer.offered(offer):
                 number, attempt = offer.stream.number, offer.stream.attempt
                 self._reactions.emit(Offered(self._clock(), peer.client, number, attempt))
-                self._ask(peer, offer.stream)
+                self._expect(peer, offer.stream)
         except BadVector as error:
             if offer.stream in self._asked.get(peer.client, ()):  # another offer of it was valid
                 self.give_up(peer, offer.stream, error)
@@ -102,7 +103,7 @@ class Uploads:
     def resume(self, peer: Peer) -> None:
         """Queue the uploads again that were under way when the last stream broke."""
         for stream in peer.waiting():
-            self._ask(peer, stream, first=stream in peer.flow.incoming)
+            self._expect(peer, stream, first=stream in peer.flow.incoming)
 
     # ---- what does not arrive
 
@@ -141,7 +142,8 @@ class Uploads:
         for stub, upload in list(self._uploads.items()):
             peer = self._peers.get(stub[0])
             incoming = peer.flow.incoming.get(stub[1]) if peer is not None else None
-            if peer is None or peer.stream is None or incoming is None or stub not in self._slots.sending:
+            sends = stub in self._slots.sending or (peer is not None and peer.is_short(stub[1]))
+            if peer is None or peer.stream is None or incoming is None or not sends:
                 self._uploads.pop(stub, None)
             elif now - upload.moved > limit_s:
                 self._stalled(peer, stub[1], now - upload.moved)
@@ -159,8 +161,26 @@ class Uploads:
 
     # ---- slots
 
-    def _ask(self, peer: Peer, stream: StreamId, *, first: bool = False) -> None:
+    def _expect(self, peer: Peer, stream: StreamId, *, first: bool = False) -> None:
+        """Expect a codeword at once if it is short, else once it has a slot."""
         self._asked.setdefault(peer.client, set()).add(stream)
+        if not peer.is_short(stream):
+            self._ask(peer, stream, first=first)
+            return
+        try:
+            peer.expect(stream)
+        except EdgeFailed as error:  # the disk is full
+            self.give_up(peer, stream, BadVector(str(error)))
+        else:
+            self._begin(peer, stream)
+
+    def _begin(self, peer: Peer, stream: StreamId) -> None:
+        """Note that the bytes of a codeword may come from now on."""
+        now = self._clock()
+        self._begun.setdefault(peer.client, {}).setdefault(stream, now)
+        self._uploads[peer.client, stream] = _Upload(now, now, peer.flow.incoming[stream].received)
+
+    def _ask(self, peer: Peer, stream: StreamId, *, first: bool = False) -> None:
         if stream.number != self._newest:
             self._newest = max(self._newest, stream.number)
             asked = [(client, each) for client, streams in self._asked.items() for each in streams]
@@ -179,9 +199,7 @@ class Uploads:
         for client, stream in stubs:
             peer = self._peers.get(client)
             if peer is not None and self._granted(peer, stream):
-                now = self._clock()
-                self._begun.setdefault(client, {}).setdefault(stream, now)
-                self._uploads[client, stream] = _Upload(now, now, peer.flow.incoming[stream].received)
+                self._begin(peer, stream)
             else:
                 self._release((client, stream))
 
@@ -195,7 +213,7 @@ class Uploads:
         return False
 
     def _ended(self, stub: Stub, unknown: float = 0.0) -> float:
-        """Forget an upload, and return when it got its first slot."""
+        """Forget an upload, and return since when its bytes could come."""
         client, stream = stub
         begun = self._begun.get(client, {})
         since = begun.pop(stream, unknown)

@@ -32,6 +32,7 @@ class UpdateLateness:
         self._offered: set[int] = set()
         self._came = 0
         self._slowest_s = 0.0  # from the request to the last update
+        self._last = -1  # of those that were owed, the one that was late last
 
     def offered(self, w: int) -> None:
         """Note that a client has begun to send."""
@@ -45,7 +46,8 @@ class UpdateLateness:
     def until(self, owing: Collection[int], came: int, now: float, later: int = 0) -> float:
         """Return when all updates that are owed are late; `came` counts those that are in the sum.
 
-        `later` ones may come as well of clients that are behind, or train on.
+        The time may be too early, but only if it is after `now`: then there is another look at it. `later`
+        ones may come as well of clients that are behind, or train on.
         """
         if self._begun is None:
             self._begun = now
@@ -57,7 +59,9 @@ class UpdateLateness:
             return math.inf
         if not self._offered.isdisjoint(owing):
             return math.inf
-        return max(map(self._due, owing))
+        if self._last not in owing or self._due(self._last) <= now:  # else others are late after it
+            self._last = max(owing, key=self._due)
+        return self._due(self._last)
 
     def _enough_at(self, owing: Collection[int], came: int, later: int) -> float:
         """Return until when to wait for updates that count in a later round as well.

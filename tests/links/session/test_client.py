@@ -165,7 +165,8 @@ def test_non_finite_codeword_is_refused_and_reported_as_failure(link, bad: float
     assert link.listener.refused["BadVector"] == 1
 
 
-def test_codeword_of_wrong_size_is_refused_before_first_byte(link) -> None:
+def test_long_codeword_of_wrong_size_is_refused_before_first_byte(make_link) -> None:
+    link = make_link(numbers=50_000)
     session = link.session()
     client = link.event(Joined).client
     link.listener.send(Reveal(client, 1, 0, "local", None))
@@ -173,7 +174,7 @@ def test_codeword_of_wrong_size_is_refused_before_first_byte(link) -> None:
     session.offer(1, 0, link.vector(link.numbers + 1))
     refusal = link.command(session)
     assert isinstance(refusal, Refuse)
-    assert "needed 4000" in refusal.reason
+    assert "needed 200000" in refusal.reason
     assert link.listener.amounts(client, 1).up_bytes == 0
 
 

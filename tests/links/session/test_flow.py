@@ -5,7 +5,7 @@ import numpy as np
 from fedgc.links import frames as wire
 from fedgc.links.byte_counts import Accounts
 from fedgc.links.frames import Ack, Bye, Heard, Piece, StreamId
-from fedgc.links.pieces import Source, offer_of, packed
+from fedgc.links.pieces import WINDOW, Source, offer_of, packed
 from fedgc.links.session.flow import UNHEARD, Flow
 
 STREAM = StreamId("codeword", 1, 0)
@@ -49,7 +49,7 @@ def test_second_grant_repeats_nothing_and_allows_late_ack() -> None:
 
 
 def test_lines_and_short_vector_travel_in_one_message() -> None:
-    flow = Flow(PIECE, Accounts(), "up_bytes")
+    flow = Flow(PIECE, Accounts(), "down_bytes")
     flow.announce(offer_of(STREAM, Source(VECTOR)), Source(VECTOR), at_once=True)
     flow.channel.send(Bye("later"))
     message = flow.next_message()
@@ -59,6 +59,17 @@ def test_lines_and_short_vector_travel_in_one_message() -> None:
     assert set(kinds[2:]) == {b"P"}
     assert not flow.waits
     assert flow.next_message() is None
+
+
+def test_pieces_of_upload_follow_its_offer_in_their_own_message() -> None:
+    """The server measures an upload from its offer on."""
+    flow = Flow(PIECE, Accounts(), "up_bytes")
+    flow.announce(offer_of(STREAM, Source(VECTOR)), Source(VECTOR), at_once=True)
+    flow.channel.send(Bye("later"))
+    for kinds in ([b"L", b"L"], [b"P"] * WINDOW):
+        message = flow.next_message()
+        assert message is not None
+        assert [frame[:1] for frame in wire.split(b"".join(message))] == kinds
 
 
 def test_line_does_not_wait_behind_long_piece() -> None:

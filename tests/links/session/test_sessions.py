@@ -15,6 +15,8 @@ from fedgc.messages import Close, Leaving, Mix, Reveal, Skip
 from tests.config_of import config_of
 from tests.links.session.test_sessions_guards import as_sent
 
+pytestmark = pytest.mark.usefixtures("slots_for_all")
+
 NUMBERS = 100
 CODEWORD = packed([1.0] * NUMBERS)
 STREAM = StreamId("codeword", 1, 0)

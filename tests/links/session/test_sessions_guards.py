@@ -23,6 +23,8 @@ from fedgc.links.session.peer import Published
 from fedgc.links.session.sessions import LEASE_SLACK_S, SessionTable, Surroundings
 from fedgc.messages import WIRE_VERSION, Close, Continue, Failed, Joined, Lost, Offered, Refuse, Reveal, Work
 
+pytestmark = pytest.mark.usefixtures("slots_for_all")
+
 NUMBERS, SERVER, NONCE = 1000, b"fingerprint", b"nonce"
 
 
