@@ -9,12 +9,14 @@ defaults, but every round is exchanged, and the grace time is 20 s: the clients'
     growth                 by clients: the same, over that with 100 clients
     growth_3000_over_100   the same with 3000
     gather_cpu_s           processor time of the server until 1000 clients are in
-    mb_per_client          memory of the server with the most clients above that with none, for each
+    mb_per_client          memory of the server with 1000 clients above that with none, for each
     back_after_stop_s      the server is stopped (SIGSTOP) for 15 s: from its end to that of the first round
                            that begins after it and counts all clients
     lost_after_stop        clients that were lost, or whose session has ended, by then
     failed_after_stop      most clients that failed in one of these rounds
     rounds_lost_after_stop  of these rounds, how many made no model
+    overhead_share_64      64 clients, 25 ms away in each direction: the time of a round without training,
+                           as a share of one with 10 s of it
     churn_memory_slope     growth of the server's memory in percent per 100 rounds, while a fifth of the
                            clients leave and come again in each round
 
@@ -22,14 +24,14 @@ The figures of a tree of servers are in `benchmarks.fleet_tree`.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import Final
 
 from benchmarks import fleet_tree
-from benchmarks.fleet_processes import FIRST, Rows, fleet_of, of
+from benchmarks.fleet_processes import FIRST, Rows, far_fleet_of, fleet_of, of
 from benchmarks.report import Figure, Report, Value, machine, number
 from benchmarks.soak_processes import Sample, slope_percent
 from fedgc.errors import BadSetting, EdgeFailed
@@ -38,12 +40,15 @@ from fedgc.messages import SUMMED
 FEW: Final = 100
 MANY: Final = 1000
 MOST: Final = 3000
+FAR: Final = 64
+AWAY_S: Final = 0.025  # half of a round trip
+TRAINING_S: Final = 10.0
 CHURN_EVERY: Final = 5  # rounds in which each client leaves once
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of the benchmark; the server is stopped with the most clients."""
+    """The size of the benchmark."""
 
     clients: tuple[int, ...]
     rounds: int
@@ -53,7 +58,9 @@ class Size:
     site_clients: int
 
 
-USUAL: Final = Size((10, FEW, MANY), 6, stop_s=15.0, churn_clients=FEW, churn_rounds=200, site_clients=300)
+USUAL: Final = Size(
+    (10, FEW, MANY, MOST), 6, stop_s=15.0, churn_clients=FEW, churn_rounds=200, site_clients=300
+)
 QUICK: Final = Size((4, 20), rounds=3, stop_s=3.0, churn_clients=0, churn_rounds=0, site_clients=10)
 
 
@@ -76,11 +83,17 @@ def bench_fleet(size: Size) -> Report:
     """Measure fleets of these sizes, the smallest first."""
     rows: Rows = [{"what": "load", "load_1m": os.getloadavg()[0]}]
     for clients in size.clients:
-        rows += _measured(clients, size, stop_s=size.stop_s if clients == size.clients[-1] else 0.0)
+        rows += _measured(clients, size, stop_s=size.stop_s if clients == _stopped(size.clients) else 0.0)
+    rows += _far(size)
     if size.churn_rounds:
         rows += _churned(size)
     rows += fleet_tree.measured(size.site_clients, size.rounds)
     return Report(figures(rows), rows, machine())
+
+
+def _stopped(clients: Collection[int]) -> int:
+    """Return the fleet whose server is stopped, and of which a client's memory is told."""
+    return MANY if MANY in clients else max(clients, default=0)
 
 
 def _measured(clients: int, size: Size, *, stop_s: float) -> Rows:
@@ -92,6 +105,16 @@ def _measured(clients: int, size: Size, *, stop_s: float) -> Rows:
                 fleet.stop_for(stop_s)
         except EdgeFailed as error:
             fleet.rows.append({"what": "failed", "clients": clients, "reason": str(error)})
+    return fleet.rows
+
+
+def _far(size: Size) -> Rows:
+    """Return the rows of clients that are far away."""
+    with far_fleet_of("far", min(FAR, size.clients[-1]), AWAY_S) as fleet:
+        try:
+            fleet.rounds(FIRST + size.rounds)
+        except EdgeFailed as error:
+            fleet.rows.append({"what": "failed", "clients": fleet.clients, "reason": str(error)})
     return fleet.rows
 
 
@@ -119,8 +142,9 @@ def figures(rows: Sequence[Mapping[str, Value]]) -> dict[str, Figure]:
         "growth": {str(n): each for n, each in growth.items()},
         f"growth_{MOST}_over_{FEW}": growth.get(MOST),
         "gather_cpu_s": _gather_cpu_s(rows),
-        "mb_per_client": _mb_per_client(rows, max(spent, default=0)),
+        "mb_per_client": _mb_per_client(rows, _stopped(spent)),
         **_after_stop(rows),
+        f"overhead_share_{FAR}": _overhead_share(rows),
         "churn_memory_slope": _churn_slope(rows),
         **fleet_tree.figures(rows),
     }
@@ -137,6 +161,14 @@ def _ms_per_client(rows: Sequence[Mapping[str, Value]], fleet: str, clients: int
     rounds = _steady(rows, fleet)[FIRST - 1 :]
     spent = [number(after["cpu_s"]) - number(before["cpu_s"]) for before, after in pairwise(rounds)]
     return 1000.0 * median(spent) / clients if spent else None
+
+
+def _overhead_share(rows: Sequence[Mapping[str, Value]]) -> float | None:
+    begun = [number(row["began_s"]) for row in of(rows, "far", "round")[FIRST:]]
+    if len(begun) < 2:
+        return None
+    overhead_s = median(after - before for before, after in pairwise(begun))
+    return overhead_s / (TRAINING_S + overhead_s)
 
 
 def _gather_cpu_s(rows: Sequence[Mapping[str, Value]]) -> float | None:

@@ -6,16 +6,18 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.far_lines import far_from
 from benchmarks.fleet_clients import crowds, serve_all
 from benchmarks.fleet_server import NUMBERS, Place, serve
 from benchmarks.report import Value, number
 from fedgc.config import RunConfig
+from fedgc.deploy.local_federation import free_port
 from fedgc.errors import EdgeFailed
 from fedgc.links.frames import Invitation
 
@@ -139,6 +141,25 @@ def fleet_of(
         yield fleet
         with suppress(EdgeFailed):  # it has ended by itself
             fleet.end()
+
+
+@contextmanager
+def far_fleet_of(name: str, clients: int, away_s: float) -> Iterator[Fleet]:
+    """Start a server and its clients, so many seconds away from each other; end both."""
+    port = free_port()
+    with (
+        tempfile.TemporaryDirectory(prefix="fedgc-bench-") as folder,
+        far_from(port, away_s) as near,
+        served(name, _behind(config_of(clients), near, port), (1 + SPARE) * clients, Path(folder)) as fleet,
+    ):
+        fleet.bring(range(clients))
+        yield fleet
+        with suppress(EdgeFailed):  # it has ended by itself
+            fleet.end()
+
+
+def _behind(config: RunConfig, near: int, port: int) -> RunConfig:
+    return replace(config, bind=f"127.0.0.1:{port}", advertise=f"127.0.0.1:{near}")
 
 
 @contextmanager
