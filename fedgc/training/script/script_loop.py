@@ -88,7 +88,7 @@ class ScriptLoop(LocalLoop):
 
     def begin(self, begin: Begin) -> None:
         """Have the script train from a model; the script is started again if it has ended."""
-        if self._left:
+        if self.has_left:
             raise TaskFailed("the script has left the run")
         self._begin, self._work = begin, begin.work
         self._failure, self._resting = "", False

@@ -85,6 +85,12 @@ def advanced(loop: ScriptLoop, goal: int, reached: int = 0) -> int:
     return reached
 
 
+def wait_until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < end
+
+
 def handed(loop: ScriptLoop) -> np.ndarray:
     end = time.monotonic() + WAIT_S
     while (vector := loop.hand_in()) is None:
@@ -195,6 +201,28 @@ def test_steps_of_leaving_script_are_reported_without_waiting(make: Make, tmp_pa
         assert time.monotonic() < end, "the engine reports nothing"
     assert (report.steps, engine.has_left, engine.idle) == (3, True, True)
     assert answered(engine, Reveal("north", 1, 0, "local", None)).report.steps == 3
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_exit_status_of_slowly_ending_script_decides(make: Make, tmp_path: Path, status: int):
+    """Also if the next round begins before the process has ended."""
+    text = "import atexit, time\natexit.register(time.sleep, 1)\nm = torch.nn.Linear(2, 1)\n"
+    end = f"for _ in range(4): fed.step()\nraise SystemExit({status})"
+    loop = ready(make(script(tmp_path, f"{text}fed = fedgc.join(m, samples=3)\n{end}")))
+    begin(loop, work(target=3, most=10))
+    assert advanced(loop, 3) == 3
+    handed(loop)
+    begin(loop, work(target=3, round_=2))
+    if status:
+        with pytest.raises(TaskFailed, match="the script ended: exit status 3"):
+            advanced(loop, 3)
+    else:
+        wait_until(lambda: loop.advance(0, 3) is None and loop.has_left)
+
+
+def test_samples_may_be_number_of_torch(make: Make, tmp_path: Path):
+    text = "fed = fedgc.join(torch.nn.Linear(2, 1), samples=torch.tensor(3))\nfed.step()"
+    assert dict(ready(make(script(tmp_path, text))).sizes) == {"north": 3}
 
 
 def test_output_never_blocks_script_and_its_log_is_bounded(make: Make, tmp_path: Path):
