@@ -85,12 +85,6 @@ def advanced(loop: ScriptLoop, goal: int, reached: int = 0) -> int:
     return reached
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < end
-
-
 def handed(loop: ScriptLoop) -> np.ndarray:
     end = time.monotonic() + WAIT_S
     while (vector := loop.hand_in()) is None:
@@ -213,11 +207,26 @@ def test_exit_status_of_slowly_ending_script_decides(make: Make, tmp_path: Path,
     assert advanced(loop, 3) == 3
     handed(loop)
     begin(loop, work(target=3, round_=2))
-    if status:
-        with pytest.raises(TaskFailed, match="the script ended: exit status 3"):
-            advanced(loop, 3)
-    else:
-        wait_until(lambda: loop.advance(0, 3) is None and loop.has_left)
+    assert loop.hand_in() is None
+    with pytest.raises(TaskFailed, match="exit status 3" if status else "has left the run"):
+        advanced(loop, 3)
+    assert loop.has_left == (not status)
+
+
+def test_script_that_leaves_before_step_of_round_is_not_waited_for(make: Make, tmp_path: Path):
+    text = "fed = fedgc.join(torch.nn.Linear(2, 1), samples=3)\nfed.leave()\nfed.step()"
+    engine = LocalEngine(
+        ready(make(script(tmp_path, text))),
+        RunConfig(script="script.py"),
+        Trajectories(ClientCache(1_000_000, tmp_path), None),
+    )
+    engine.load(0, np.zeros(engine.size, np.float32))
+    engine.handle(work())
+    end = time.monotonic() + WAIT_S
+    while (failed := engine.step()) is None:
+        assert time.monotonic() < end, "the engine says nothing"
+    assert "has left the run" in failed.reason
+    assert engine.has_left
 
 
 def test_samples_may_be_number_of_torch(make: Make, tmp_path: Path):
