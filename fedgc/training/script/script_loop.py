@@ -120,8 +120,6 @@ class ScriptLoop(LocalLoop):
             new = self._counted(reached)
         if new is None and reached < goal:
             self._raise_failure()
-            if self.has_left and not reached:  # a round would wait for it
-                raise TaskFailed(HAS_LEFT)
         return new
 
     def vector(self) -> Vector | None:

@@ -213,22 +213,6 @@ def test_exit_status_of_slowly_ending_script_decides(make: Make, tmp_path: Path,
     assert loop.has_left == (not status)
 
 
-def test_script_that_leaves_before_step_of_round_is_not_waited_for(make: Make, tmp_path: Path):
-    text = "fed = fedgc.join(torch.nn.Linear(2, 1), samples=3)\nfed.leave()\nfed.step()"
-    engine = LocalEngine(
-        ready(make(script(tmp_path, text))),
-        RunConfig(script="script.py"),
-        Trajectories(ClientCache(1_000_000, tmp_path), None),
-    )
-    engine.load(0, np.zeros(engine.size, np.float32))
-    engine.handle(work())
-    end = time.monotonic() + WAIT_S
-    while (failed := engine.step()) is None:
-        assert time.monotonic() < end, "the engine says nothing"
-    assert "has left the run" in failed.reason
-    assert engine.has_left
-
-
 def test_samples_may_be_number_of_torch(make: Make, tmp_path: Path):
     text = "fed = fedgc.join(torch.nn.Linear(2, 1), samples=torch.tensor(3))\nfed.step()"
     assert dict(ready(make(script(tmp_path, text))).sizes) == {"north": 3}
