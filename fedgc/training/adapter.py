@@ -43,21 +43,24 @@ def adapter_of(module: nn.Module, names: Sequence[str]) -> Adapter | None:
     except Exception as error:  # of PEFT, in whatever version: the training can do without
         sys.stderr.write(NOT_FOUND.format(type(error).__name__, error))
         return None
-    exchanged = set(names)
-    lacks = next((each for name, each in saved.items() if name not in exchanged), "")
-    return Adapter(text, tuple(saved.get(name, "") for name in names), lacks)
+    known = {name: each for each, name in saved.items() if name in set(names)}
+    lacks = next((each for each, name in saved.items() if known.get(name) != each), "")
+    return Adapter(text, tuple(known.get(name, "") for name in names), lacks)
 
 
 def _saved(module: nn.Module, adapter: str) -> dict[str, str]:
-    """Return the names under which PEFT saves tensors, by their names in the module."""
+    """Return the names of tensors in the module, by those under which PEFT saves them.
+
+    PEFT saves some tied tensors twice, and reads them only so.
+    """
     from peft import PeftModel, get_peft_model_state_dict
 
     state = module.state_dict(keep_vars=True)
     # It looks for resized embeddings on the network otherwise.
     kept = get_peft_model_state_dict(module, state, adapter, save_embedding_layers=False)
-    names = {id(each): name for name, each in state.items()}
+    names = {id(each): name for name, each in reversed(state.items())}  # of tied ones the first
     prefix = "" if isinstance(module, PeftModel) else PREFIX
-    return {plain_name(names[id(each)]): prefix + plain_name(name) for name, each in kept.items()}
+    return {prefix + plain_name(name): plain_name(names[id(each)]) for name, each in kept.items()}
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:

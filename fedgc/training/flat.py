@@ -273,7 +273,8 @@ def exchanged_tensors(module: nn.Module, private: Sequence[str] = ()) -> Exchang
         private: Patterns of the names of tensors that stay on the client, such as `head.*`.
 
     Raises:
-        BadTask: No parameter is left to exchange, a pattern matches nothing, or a tensor has no shape yet.
+        BadTask: No parameter is left to exchange, a pattern matches nothing or one name of a tied tensor
+            that is exchanged, or a tensor has no shape yet.
 
     Example:
         >>> tensors = exchanged_tensors(nn.Linear(2, 1), private=["bias"])
@@ -293,7 +294,7 @@ def exchanged_tensors(module: nn.Module, private: Sequence[str] = ()) -> Exchang
         if str(tensor.dtype).removeprefix("torch.") not in FLOATS:
             raise BadTask(f"task: {name} of the model is {tensor.dtype}, needed one of {', '.join(FLOATS)}")
     frozen = [plain_name(name) for name, each in module.named_parameters() if not each.requires_grad]
-    kept = _matched(trained | buffers, private, frozen)
+    kept = _matched(trained | buffers, private, frozen, _tied(module, trained | buffers))
     parameters = {name: each for name, each in trained.items() if name not in kept}
     if not parameters:
         raise BadTask("task: the model has no trainable parameter to exchange, needed at least one")
@@ -302,17 +303,31 @@ def exchanged_tensors(module: nn.Module, private: Sequence[str] = ()) -> Exchang
     )
 
 
+def _tied(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return the other names of tied tensors, each with the name that its tensor has among these."""
+    names = {id(each): name for name, each in tensors.items()}
+    named = (module.named_parameters, module.named_buffers)
+    found = ((plain_name(name), each) for of in named for name, each in of(remove_duplicate=False))
+    return {name: names[id(each)] for name, each in found if names.get(id(each), name) != name}
+
+
 def _matched(
-    tensors: Mapping[str, Tensor], patterns: Sequence[str], frozen: Sequence[str]
+    tensors: Mapping[str, Tensor], patterns: Sequence[str], frozen: Sequence[str], tied: Mapping[str, str]
 ) -> dict[str, Tensor]:
     if isinstance(patterns, str) or not all(isinstance(each, str) for each in patterns):
         raise BadTask(f"private: saw {patterns!r}, needed a list of patterns such as head.*")
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in (*tensors, *frozen)):
+        if not any(fnmatchcase(name, pattern) for name in (*tensors, *frozen, *tied)):
             some = ", ".join([*tensors, *frozen][:4])
             raise BadTask(f"private: saw {pattern!r}, which matches no tensor of the model (such as {some})")
-    return {
+    kept = {
         name: each
         for name, each in tensors.items()
         if any(fnmatchcase(name, pattern) for pattern in patterns)
     }
+    for name, other in tied.items():
+        if other not in kept and any(fnmatchcase(name, pattern) for pattern in patterns):
+            raise BadTask(
+                f"private: saw a pattern for {name}, which is tied to {other}, needed one for {other} too"
+            )
+    return kept

@@ -222,7 +222,6 @@ class LocalEngine(Engine):
     # ---- training
 
     def _turn(self) -> EngineEvent | None:
-        self.has_left = self._loop.has_left
         try:
             if self._awaits_score or self._queued:
                 self._collect_scores()
@@ -237,6 +236,8 @@ class LocalEngine(Engine):
             return self._advance(self._work) if self._work is not None and self._queued else None
         except Exception as error:  # the user's code may raise anything
             return self._failed_step(error)
+        finally:
+            self.has_left = self._loop.has_left  # also if no other turn follows
 
     def _failed_step(self, error: Exception) -> Failed | Scored:
         awaited, self._awaits_score = self._awaits_score, False

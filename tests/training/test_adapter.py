@@ -60,6 +60,28 @@ def test_tensor_outside_adapter_has_empty_name(adapted):
     assert sorted(announced(model).names)[0] == ""
 
 
+def adapted_gpt2(**words: object) -> nn.Module:
+    """Return an adapted model whose first and last weights are tied."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_positions=4, n_embd=4, n_layer=1, n_head=2))
+    return get_peft_model(model, LoraConfig(r=2, target_modules=["c_attn"], **words))
+
+
+def test_tied_tensors_of_adapter_have_their_first_name():
+    """As in the layout; PEFT saves trainable tokens once."""
+    found = announced(adapted_gpt2(trainable_token_indices=[1]))
+    first = "base_model.model.transformer.wte.token_adapter.trainable_tokens_delta"
+    assert (found.names[0], found.lacks) == (first, "")
+
+
+def test_tied_tensor_that_peft_saves_twice_is_named():
+    """A file with one of its names could not be read."""
+    found = announced(adapted_gpt2(modules_to_save=["wte", "lm_head"], ensure_weight_tying=True))
+    assert found.lacks.endswith("wte.weight")
+
+
 def test_part_of_adapter_that_stays_on_client_is_named(adapted):
     assert announced(adapted(), ("*lora_A*",)).lacks == "base_model.model.0.lora_A.weight"
 

@@ -129,3 +129,13 @@ def test_vector_of_other_form_is_refused_and_changes_nothing(vector, seen):
 def test_unsupported_model_is_refused(module, seen):
     with pytest.raises(BadTask, match=seen):
         FlatModel(module)
+
+
+@pytest.mark.parametrize("private", [["2.*"], ["2.weight"]])
+def test_pattern_for_one_name_of_tied_weights_is_refused(private: list[str]):
+    """The tensor would be exchanged under its other name."""
+    module = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    module[2].weight = module[0].weight
+    with pytest.raises(BadTask, match=r"saw a pattern for 2\.weight, which is tied to 0\.weight"):
+        FlatModel(module, private)
+    assert next(iter(FlatModel(module, [*private, "0.weight"]).private)) == "0.weight"

@@ -86,8 +86,11 @@ def join(
     """
     environment = ScriptEnvironment.read(os.environ)
     state = ModelState(model, private)
+    samples = None if samples is None else int(samples)  # numpy's and torch's numbers cannot travel
     if samples is not None and samples < 1:
         raise BadTask(f"fedgc.join: saw samples={samples}, needed at least 1")
+    if optimizer is not None and not hasattr(optimizer, "state_dict"):
+        raise BadTask(f"fedgc.join: saw a {type(optimizer).__name__} as optimizer, needed one of torch's")
     if environment is None:
         sys.stderr.write(ALONE)
         return TrainingLoop(state, None, None, samples, validate, optimizer)

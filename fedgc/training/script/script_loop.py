@@ -23,6 +23,7 @@ POLL_S: Final = 0.01  # between two looks at the script's counters; a command en
 HAND_IN_S: Final = 10.0  # that a session's end waits at least for the script's present step
 HAND_IN_STEPS: Final = 2.0  # the same, in measured times of a step
 MOST_SCORES: Final = 64  # models whose figures wait to be sent
+HAS_LEFT: Final = "the script has left the run"
 LONGEST_REASON: Final = 400  # characters of what is wrong with a line
 
 
@@ -88,8 +89,8 @@ class ScriptLoop(LocalLoop):
 
     def begin(self, begin: Begin) -> None:
         """Have the script train from a model; the script is started again if it has ended."""
-        if self._left:
-            raise TaskFailed("the script has left the run")
+        if self.has_left:
+            raise TaskFailed(HAS_LEFT)
         self._begin, self._work = begin, begin.work
         self._failure, self._resting = "", False
         self._tell()
@@ -133,13 +134,18 @@ class ScriptLoop(LocalLoop):
             self._script.say("hand-in", ask=self._ask)
         end = time.monotonic() + (max(HAND_IN_S, HAND_IN_STEPS * self._step_s) if wait else 0.0)
         self._turn()
-        while not (self._handed or self._left):
+        while not self._has_handed_in:
             self._raise_failure()
             self._wait(POLL_S)
             self._turn()
             if time.monotonic() >= end:
                 break
-        return self._vectors.trained if self._handed or self._left else None
+        return self._vectors.trained if self._has_handed_in else None
+
+    @property
+    def _has_handed_in(self) -> bool:
+        """Whether the script's model is there; one that has left never begins what it is told next."""
+        return self._handed or (self._left and self._begin is None)
 
     def saved(self) -> Saved:
         """Return the model that the script has handed in; its optimizer stays in the script."""
@@ -214,6 +220,8 @@ class ScriptLoop(LocalLoop):
                 self._left = False  # it handed in at its exit, but it has failed
             if not self._left:
                 self._fail(why)
+            elif self._begin is not None:
+                self._fail(HAS_LEFT)
         elif script.overdue and not self._left:
             self._fail(script.overdue)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import fedgc
-from fedgc.errors import EdgeFailed
+from fedgc.errors import BadTask, EdgeFailed
 from fedgc.training.loop.environment import VARIABLE
 
 
@@ -29,3 +29,10 @@ def test_client_settings_are_empty_or_unreadable(monkeypatch):
     monkeypatch.setenv(VARIABLE, "{")
     with pytest.raises(EdgeFailed, match=r"FEDGC_CLIENT: saw '\{', which no client of fedgc writes"):
         fedgc.client_settings()
+
+
+def test_several_optimizers_are_refused():
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with pytest.raises(BadTask, match="saw a list as optimizer, needed one of torch's"):
+        fedgc.join(model, optimizer=[optimizer, optimizer])

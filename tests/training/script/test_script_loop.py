@@ -197,6 +197,27 @@ def test_steps_of_leaving_script_are_reported_without_waiting(make: Make, tmp_pa
     assert answered(engine, Reveal("north", 1, 0, "local", None)).report.steps == 3
 
 
+@pytest.mark.parametrize("status", [0, 3])
+def test_exit_status_of_slowly_ending_script_decides(make: Make, tmp_path: Path, status: int):
+    """Also if the next round begins before the process has ended."""
+    text = "import atexit, time\natexit.register(time.sleep, 1)\nm = torch.nn.Linear(2, 1)\n"
+    end = f"for _ in range(4): fed.step()\nraise SystemExit({status})"
+    loop = ready(make(script(tmp_path, f"{text}fed = fedgc.join(m, samples=3)\n{end}")))
+    begin(loop, work(target=3, most=10))
+    assert advanced(loop, 3) == 3
+    handed(loop)
+    begin(loop, work(target=3, round_=2))
+    assert loop.hand_in() is None
+    with pytest.raises(TaskFailed, match="exit status 3" if status else "has left the run"):
+        advanced(loop, 3)
+    assert loop.has_left == (not status)
+
+
+def test_samples_may_be_number_of_torch(make: Make, tmp_path: Path):
+    text = "fed = fedgc.join(torch.nn.Linear(2, 1), samples=torch.tensor(3))\nfed.step()"
+    assert dict(ready(make(script(tmp_path, text))).sizes) == {"north": 3}
+
+
 def test_output_never_blocks_script_and_its_log_is_bounded(make: Make, tmp_path: Path):
     loop = ready(make(adding("--fault", "print")))
     begin(loop, work(target=5))
