@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing.connection import Connection
 from typing import Final
@@ -31,6 +31,7 @@ SIZES: Final = (9e-4, 1.1e-3)  # and each number of their updates: so close that
 STEP_S: Final = 0.01  # that a client claims for a step
 IDLE_S: Final = 0.01  # between two looks at all sessions,
 IDLE_EACH_S: Final = 0.0003  # and this for each of them: a look takes time from their threads
+AWAKE_S: Final = 0.003  # between two looks of clients whose own time counts
 OPENING: Final = 20  # sessions of all processes that may wait for the server's first answer
 GROUP: Final = 100  # sessions of a process
 OPENED_S: Final = 30.0
@@ -45,13 +46,18 @@ class Crowd:
     leaves_every: int = 0
     opening: int = OPENING
     size: int = NUMBERS  # of a vector
+    idle_s: float = 0.0  # between two looks at all sessions
 
 
-def crowds(config: RunConfig, numbers: range, leaves_every: int, size: int = NUMBERS) -> tuple[Crowd, ...]:
-    """Return the clients of each process."""
+def crowds(
+    config: RunConfig, numbers: range, leaves_every: int, size: int = NUMBERS, *, awake: bool = False
+) -> tuple[Crowd, ...]:
+    """Return the clients of each process; `awake` ones answer sooner, and take more processor time."""
     first = range(0, len(numbers), GROUP)
     opening = max(1, OPENING // len(first))
-    return tuple(Crowd(config, numbers[n : n + GROUP], leaves_every, opening, size) for n in first)
+    made = (Crowd(config, numbers[n : n + GROUP], leaves_every, opening, size) for n in first)
+    slow_s = IDLE_S + IDLE_EACH_S * min(GROUP, len(numbers))
+    return tuple(replace(each, idle_s=AWAKE_S if awake else slow_s) for each in made)
 
 
 @cache
@@ -141,8 +147,7 @@ def serve_all(crowd: Crowd, invitations: Sequence[Invitation], pipe: Connection)
     for at, client in enumerate(clients):
         client.come(waiting.popleft())
         _wait_for(clients[max(0, at - crowd.opening)])
-    idle_s = IDLE_S + IDLE_EACH_S * len(clients)
-    while not pipe.poll(0.0 if _turn(clients, waiting) else idle_s):
+    while not pipe.poll(0.0 if _turn(clients, waiting) else crowd.idle_s):
         pass
     pipe.send(sum(client.is_lost for client in clients))
     pipe.recv()

@@ -43,9 +43,10 @@ class Fleet:
     rows: Rows = field(default_factory=list)
     size: int = NUMBERS  # of a vector
 
-    def bring(self, numbers: range, leaves_every: int = 0) -> None:
-        """Start the processes of the clients."""
-        context, every = get_context("spawn"), crowds(self.config, numbers, leaves_every, self.size)
+    def bring(self, numbers: range, leaves_every: int = 0, *, awake: bool = False) -> None:
+        """Start the processes of the clients; `awake` ones look for commands more often."""
+        context = get_context("spawn")
+        every = crowds(self.config, numbers, leaves_every, self.size, awake=awake)
         for n, crowd in enumerate(every):
             ours, theirs = context.Pipe()
             given = (crowd, self.invitations[n :: len(every)], theirs)
@@ -136,11 +137,10 @@ def fleet_of(
     with (
         tempfile.TemporaryDirectory(prefix="fedgc-bench-") as folder,
         served(name, config_of(clients, receivers), clients + again, Path(folder), size) as fleet,
+        _ended(fleet),
     ):
         fleet.bring(range(clients), leaves_every)
         yield fleet
-        with suppress(EdgeFailed):  # it has ended by itself
-            fleet.end()
 
 
 @contextmanager
@@ -151,11 +151,18 @@ def far_fleet_of(name: str, clients: int, away_s: float) -> Iterator[Fleet]:
         tempfile.TemporaryDirectory(prefix="fedgc-bench-") as folder,
         far_from(port, away_s) as near,
         served(name, _behind(config_of(clients), near, port), (1 + SPARE) * clients, Path(folder)) as fleet,
+        _ended(fleet),
     ):
-        fleet.bring(range(clients))
+        fleet.bring(range(clients), awake=True)
         yield fleet
-        with suppress(EdgeFailed):  # it has ended by itself
-            fleet.end()
+
+
+@contextmanager
+def _ended(fleet: Fleet) -> Iterator[None]:
+    """End the run of a fleet after the block."""
+    yield
+    with suppress(EdgeFailed):  # it has ended by itself
+        fleet.end()
 
 
 def _behind(config: RunConfig, near: int, port: int) -> RunConfig:

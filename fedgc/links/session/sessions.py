@@ -357,12 +357,13 @@ class SessionTable:
         self._emit(Loaded(now, peer.client, ack.stream.number, seconds, size))
 
     def _piece(self, peer: Peer, piece: Piece, size: int) -> None:
-        round_ = piece.stream.number
-        peer.flow.accounts.add("up_bytes", size, round_)
         before = peer.flow.received(piece.stream)
+        is_new = piece.stream in peer.flow.incoming and piece.offset + len(piece.payload) > before
+        # What nobody waits for is no part of an update: its sender gives nothing.
+        peer.flow.accounts.add("up_bytes" if is_new else "control_bytes", size, piece.stream.number)
         try:
             incoming = peer.flow.take(piece)
-            if incoming is None or incoming.received == before:  # nothing new came
+            if incoming is None or not is_new:
                 self._exceeds(peer, Spent(lines=1))
                 return
             self.uploads.grown(peer, incoming)

@@ -132,3 +132,14 @@ def test_codeword_beyond_limit_waits_for_grant() -> None:
         peer, [(b"".join(wire.encode_piece(Piece(STREAM, 0, SHORT_BYTES + 20, memoryview(b"1234")))),)]
     )
     assert peer.flow.received(STREAM) == 4
+
+
+def test_pieces_without_offer_are_no_bytes_of_update() -> None:
+    """A client that sends them gives nothing, and is excluded once rounds have waited for it."""
+    host = Host()
+    peer = host.enter()
+    host.takes(peer, messages(sender())[1:])
+    assert not host.events
+    amounts = peer.flow.accounts.of(1)
+    assert amounts.up_bytes == 0
+    assert amounts.control_bytes > VECTOR.nbytes
