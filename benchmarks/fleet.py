@@ -15,7 +15,7 @@ defaults, but every round is exchanged, and the grace time is 20 s: the clients'
     lost_after_stop        clients that were lost, or whose session has ended, by then
     failed_after_stop      most clients that failed in one of these rounds
     rounds_lost_after_stop  of these rounds, how many made no model
-    overhead_share_64      64 clients, 25 ms away in each direction: the time of a round without training,
+    overhead_share_64      64 clients with a round-trip time of 50 ms: the time of a round without training,
                            as a share of one with 10 s of it
     churn_memory_slope     growth of the server's memory in percent per 100 rounds, while a fifth of the
                            clients leave and come again in each round
@@ -31,7 +31,7 @@ from statistics import median
 from typing import Final
 
 from benchmarks import fleet_tree
-from benchmarks.fleet_processes import FIRST, Rows, far_fleet_of, fleet_of, of
+from benchmarks.fleet_processes import FIRST, Rows, delayed_fleet_of, fleet_of, of
 from benchmarks.report import Figure, Report, Value, machine, number
 from benchmarks.soak_processes import Sample, slope_percent
 from fedgc.errors import BadSetting, EdgeFailed
@@ -40,8 +40,8 @@ from fedgc.messages import SUMMED
 FEW: Final = 100
 MANY: Final = 1000
 MOST: Final = 3000
-FAR: Final = 64
-AWAY_S: Final = 0.025  # half of a round trip
+DELAYED: Final = 64
+DELAY_S: Final = 0.025  # half of a round trip
 TRAINING_S: Final = 10.0
 CHURN_EVERY: Final = 5  # rounds in which each client leaves once
 
@@ -84,7 +84,7 @@ def bench_fleet(size: Size) -> Report:
     rows: Rows = [{"what": "load", "load_1m": os.getloadavg()[0]}]
     for clients in size.clients:
         rows += _measured(clients, size, stop_s=size.stop_s if clients == _stopped(size.clients) else 0.0)
-    rows += _far(size)
+    rows += _delayed(size)
     if size.churn_rounds:
         rows += _churned(size)
     rows += fleet_tree.measured(size.site_clients, size.rounds)
@@ -108,9 +108,9 @@ def _measured(clients: int, size: Size, *, stop_s: float) -> Rows:
     return fleet.rows
 
 
-def _far(size: Size) -> Rows:
-    """Return the rows of clients that are far away."""
-    with far_fleet_of("far", min(FAR, size.clients[-1]), AWAY_S) as fleet:
+def _delayed(size: Size) -> Rows:
+    """Return the rows of clients with network latency."""
+    with delayed_fleet_of("delayed", min(DELAYED, size.clients[-1]), DELAY_S) as fleet:
         try:
             fleet.rounds(FIRST + size.rounds)
         except EdgeFailed as error:
@@ -144,7 +144,7 @@ def figures(rows: Sequence[Mapping[str, Value]]) -> dict[str, Figure]:
         "gather_cpu_s": _gather_cpu_s(rows),
         "mb_per_client": _mb_per_client(rows, _stopped(spent)),
         **_after_stop(rows),
-        f"overhead_share_{FAR}": _overhead_share(rows),
+        f"overhead_share_{DELAYED}": _overhead_share(rows),
         "churn_memory_slope": _churn_slope(rows),
         **fleet_tree.figures(rows),
     }
@@ -164,7 +164,7 @@ def _ms_per_client(rows: Sequence[Mapping[str, Value]], fleet: str, clients: int
 
 
 def _overhead_share(rows: Sequence[Mapping[str, Value]]) -> float | None:
-    begun = [number(row["began_s"]) for row in of(rows, "far", "round")[FIRST:]]
+    begun = [number(row["began_s"]) for row in of(rows, "delayed", "round")[FIRST:]]
     if len(begun) < 2:
         return None
     overhead_s = median(after - before for before, after in pairwise(begun))

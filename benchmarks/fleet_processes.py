@@ -12,9 +12,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.far_lines import far_from
 from benchmarks.fleet_clients import crowds, serve_all
 from benchmarks.fleet_server import NUMBERS, Place, serve
+from benchmarks.latency_relay import delayed
 from benchmarks.report import Value, number
 from fedgc.config import RunConfig
 from fedgc.deploy.local_federation import free_port
@@ -144,12 +144,12 @@ def fleet_of(
 
 
 @contextmanager
-def far_fleet_of(name: str, clients: int, away_s: float) -> Iterator[Fleet]:
-    """Start a server and its clients, so many seconds away from each other; end both."""
+def delayed_fleet_of(name: str, clients: int, delay_s: float) -> Iterator[Fleet]:
+    """Start a server and clients whose bytes take so many seconds in each direction; end both."""
     port = free_port()
     with (
         tempfile.TemporaryDirectory(prefix="fedgc-bench-") as folder,
-        far_from(port, away_s) as near,
+        delayed(port, delay_s) as near,
         served(name, _behind(config_of(clients), near, port), (1 + SPARE) * clients, Path(folder)) as fleet,
         _ended(fleet),
     ):

@@ -103,8 +103,8 @@ def _scratch_models(config: RunConfig, model: int, clients: int) -> int:
     """Return how many vectors the server has in files: uploads, held updates, and the last mean."""
     rule = config.chosen_rule
     held = 0 if rule == PLAIN else min(clients, most_held(model) + 1) if rule == BOUNDED else clients
-    turns = 1 if config.late_updates == "wait" else 2  # late ones have as many slots
-    slots = turns * (config.slots_for(model) or clients)
+    kinds = 1 if config.late_updates == "wait" else 2  # late updates have as many slots
+    slots = kinds * (config.slots_for(model) or clients)
     return min(clients, slots + _others(config)) + held + (rule == BOUNDED)
 
 

@@ -473,7 +473,7 @@ def _deadline_s(
 
 
 def upload_deadline_s(config: RunConfig, clients: Sequence[str], speeds: Speeds, size_bytes: int) -> float:
-    """Return the limit for the uploads of all clients, one wave after the other."""
+    """Return the limit for the uploads of all clients, in turns; short ones share the server's line too."""
     if config.upload_deadline_s != AUTO:
         return float(config.upload_deadline_s)
     uplinks = [speeds.known[client].up_bytes_s if client in speeds.known else None for client in clients]

@@ -81,7 +81,7 @@ class Request:
                 raise BadSetting(f"{name}: saw {seen}, needed at least {value}")
         if self.clients is not None and self.clients * self.rounds > MOST:
             seen = f"{self.clients} in {self.rounds} rounds"
-            raise BadSetting(f"clients: saw {seen}, needed at most {MOST:.0e} times of clients in all")
+            raise BadSetting(f"clients: saw {seen}, needed at most {MOST:,} for clients times rounds")
         for name in ("model_mb", "uplink_mb_s", "downlink_mb_s"):
             seen = np.atleast_1d(getattr(self, name))
             if not (seen.size and np.all((seen > 0) & (seen < np.inf))):

@@ -24,7 +24,7 @@ FIXED = (  # settings, not measured
     "10 MB", "100 MB",
     "100 Mbit/s", "65% and 75%", "AES-256", "H100", "H200",
     "100 kB", "1.2 ms", "15 s", "10 s", "20 s", "100 rounds", "1.05",
-    "| 10 |", "| 100 |", "| 1000 |", "| 3000 |", "64 clients", "25 ms",
+    "| 10 |", "| 100 |", "| 1000 |", "| 3000 |", "64 clients", "50 ms",
     "15, 60 or 300 s", "0.2.0", "50 steps", "after every 125",
     "60 s", "300 s", "waits 2 s",
 )  # fmt: skip

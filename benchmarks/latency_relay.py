@@ -1,4 +1,4 @@
-"""A relay of bytes between clients and a server that are far apart: it holds each byte for a while."""
+"""A TCP relay that delays what it passes on: benchmarks have the latency of a network with it."""
 
 import asyncio
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ READ_BYTES: Final = 2**16
 
 
 @contextmanager
-def far_from(port: int, delay_s: float) -> Iterator[int]:
-    """Yield a port behind which another one of this machine is, so many seconds away."""
+def delayed(port: int, delay_s: float) -> Iterator[int]:
+    """Yield a port from which all bytes reach another port of this machine so much later, and back."""
     near = free_port()
     relay = get_context("spawn").Process(target=_serve, args=(near, port, delay_s), daemon=True)
     relay.start()
