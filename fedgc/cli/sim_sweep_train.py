@@ -35,7 +35,7 @@ def trained(within: Path, goal: Goal, sweep: Sweep, at: int, scenario: SweepScen
             sent_mb = model_mb * (point.sent + len(models))
             marks.append((point.seconds, sent_mb, point.metrics[goal.figure]))
 
-    ended = train(job, heard, within=within).ended
+    done = train(job, heard, within=within)
     if not marks and (others or job.task.evaluate is None):
         seen = f"figures {', '.join(others)}" if others else "no evaluation"
         raise Unusable(f"--sweep: saw {seen} of task {goal.task}, needed the figure {goal.figure}")
@@ -48,7 +48,7 @@ def trained(within: Path, goal: Goal, sweep: Sweep, at: int, scenario: SweepScen
         exchanges,
         0.0,
         len(rows),
-        ended="" if reached is not None else ended,
+        ended="" if reached is not None else done.ended or done.spent,
         last=marks[-1][2] if marks else None,
     )
 

@@ -193,6 +193,17 @@ def test_recorded_run_without_exchange_is_refused(file: Path, rounds: int, seen:
         run_sweep(read_sweep(file), lambda run: PastRun(run, config, 1000, 1, rows))
 
 
+def test_trained_run_with_spent_privacy_says_why_it_ended(tmp_path: Path):
+    path = tmp_path / "sweep.toml"
+    path.write_text(
+        'rounds = 5\ntrain = "digits"\ntarget = 1.0\n[settings]\nlocal-steps = 1\ngate.name = "every"\n'
+        "privacy.noise = 2.0\nprivacy.epsilon = 2.5\n[scenarios.a]\nclients = 2\n"
+    )
+    said = CliRunner().invoke(app, ["sim", "--sweep", str(path), "--json"], catch_exceptions=False).stdout
+    (run,) = json.loads(said)["rows"]
+    assert run["ended"].startswith("the privacy budget is spent: ")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
