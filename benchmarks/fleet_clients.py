@@ -33,7 +33,8 @@ IDLE_S: Final = 0.01  # between two looks at all sessions,
 IDLE_EACH_S: Final = 0.0003  # and this for each of them: a look takes time from their threads
 AWAKE_S: Final = 0.003  # between two looks of clients whose own time counts
 OPENING: Final = 20  # sessions of all processes that may wait for the server's first answer
-GROUP: Final = 100  # sessions of a process
+GROUP: Final = 100  # sessions of a process,
+AWAKE_GROUP: Final = 16  # and of clients whose own time counts: each has a machine of its own
 OPENED_S: Final = 30.0
 
 
@@ -53,9 +54,10 @@ def crowds(
     config: RunConfig, numbers: range, leaves_every: int, size: int = NUMBERS, *, awake: bool = False
 ) -> tuple[Crowd, ...]:
     """Return the clients of each process; `awake` ones answer sooner, and take more processor time."""
-    first = range(0, len(numbers), GROUP)
+    group = AWAKE_GROUP if awake else GROUP
+    first = range(0, len(numbers), group)
     opening = max(1, OPENING // len(first))
-    made = (Crowd(config, numbers[n : n + GROUP], leaves_every, opening, size) for n in first)
+    made = (Crowd(config, numbers[n : n + group], leaves_every, opening, size) for n in first)
     slow_s = IDLE_S + IDLE_EACH_S * min(GROUP, len(numbers))
     return tuple(replace(each, idle_s=AWAKE_S if awake else slow_s) for each in made)
 

@@ -66,8 +66,8 @@ def in_tiles(size: int, act: Callable[[slice], None]) -> None:
     [-0.0, -1.0, -2.0]
     """
     tiles = [slice(first, min(first + TILE, size)) for first in range(0, size, TILE)]
-    threads = min(os.cpu_count() or 1, MOST_THREADS)
-    if size < THREADED or threads == 1:
+    threads = min(os.cpu_count() or 1, MOST_THREADS) if size >= THREADED else 1
+    if threads == 1:
         for tile in tiles:
             act(tile)
         return

@@ -51,12 +51,14 @@ class Listener:
         self._certificate = make_certificate(around.wall())
         self._authority = authority_at(config.authority)
         self._admission = Admission(run, fingerprint(self._certificate.public), config.session_lease_s)
-        self._sessions = SessionTable(config, numbers, self._admission, emit, around)
+        self._emit = emit
+        self._sessions = SessionTable(config, numbers, self._admission, self._hear, around)
         self._streams = Streams(self._sessions, around, config.grace_s, server_context(self._certificate))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fedgc-listener", daemon=True)
         self._freeing: asyncio.Task[None] | None = None  # asyncio itself holds only a weak reference
         self._address = ""
+        self._heard: list[LinkEvent] = []
         self._calls: deque[Callable[[], None]] = deque()  # of other threads
         self._is_called = False
 
@@ -163,6 +165,17 @@ class Listener:
             self._loop.call_soon_threadsafe(self._carry_out)
 
     # ---- the listener's thread
+
+    def _hear(self, event: LinkEvent) -> None:
+        """Emit an event after the other streams had their turn: the driver wakes once for all of theirs."""
+        if not self._heard:
+            self._loop.call_soon(self._emit_heard)
+        self._heard.append(event)
+
+    def _emit_heard(self) -> None:
+        heard, self._heard = self._heard, []
+        for event in heard:
+            self._emit(event)
 
     def _carry_out(self) -> None:
         self._is_called = False  # before the first: what is added from now on may need another wake
