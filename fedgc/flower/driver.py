@@ -81,7 +81,7 @@ PRESENT_EACH_S: Final = 0.002  # and this for each client: a summary names all o
 # Rounds that add nothing, or end the run: late updates stay in the sum
 UNTOUCHED: Final = ("skipped", "empty", "stopped")
 LONGEST_WAIT_S: Final = 0.25
-TRIM_S: Final = 10.0  # between two times that freed memory is given back to the system, after a round
+TRIM_S: Final = 5.0  # between two times that freed memory is given back to the system, after a round
 FIELDS_0_2: Final = 8  # of `RunState` in a checkpoint of fedgc 0.2; it names no clients
 GATEWAY_S: Final = 0.02  # between looks at the line of a gateway
 KEYS_S: Final = 60.0  # timeout of each half of key agreement: one packet and its answer, over any link

@@ -52,13 +52,16 @@ def test_bytes_come_in_order_after_both_delays(echo):
 
 
 def test_end_of_other_server_is_passed_on():
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        with delayed(listening.getsockname()[1], DELAY_S) as near, connected(near) as end:
-            plain, _ = listening.accept()
-            plain.sendall(b"last")
-            plain.close()
-            assert end.recv(2**16) == b"last"
-            assert end.recv(2**16) == b""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        delayed(listening.getsockname()[1], DELAY_S) as near,
+        connected(near) as end,
+    ):
+        plain, _ = listening.accept()
+        plain.sendall(b"last")
+        plain.close()
+        assert end.recv(2**16) == b"last"
+        assert end.recv(2**16) == b""
 
 
 def test_connection_ends_where_server_is_missing():

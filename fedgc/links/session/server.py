@@ -32,6 +32,9 @@ from fedgc.messages import LinkEvent, ToClient
 START_S: Final = 30.0
 GOODBYE_S: Final = 2.0  # for goodbyes to arrive; clients answer by closing their streams
 SECRET_BYTES: Final = 32
+TOGETHER: Final = 64  # events that the driver is given at once
+AHEAD: Final = 32  # whole codewords that nobody has taken; the listener waits while there are more,
+AHEAD_S: Final = 0.05  # so long at most
 
 
 class Listener:
@@ -59,6 +62,7 @@ class Listener:
         self._freeing: asyncio.Task[None] | None = None  # asyncio itself holds only a weak reference
         self._address = ""
         self._heard: list[LinkEvent] = []
+        self._taken = threading.Event()  # whether the driver has taken enough
         self._calls: deque[Callable[[], None]] = deque()  # of other threads
         self._is_called = False
 
@@ -122,7 +126,10 @@ class Listener:
 
     def take(self, client: str, round_: int, attempt: int) -> Numbers:
         """Return an announced codeword, once."""
-        return self._sessions.uploads.take(client, StreamId("codeword", round_, attempt))
+        codeword = self._sessions.uploads.take(client, StreamId("codeword", round_, attempt))
+        if self.untaken <= AHEAD // 2:
+            self._taken.set()
+        return codeword
 
     def forget(self, client: str, round_: int, attempt: int) -> None:
         """Free an announced codeword: another may come in its place."""
@@ -153,6 +160,11 @@ class Listener:
         return tuple(self._sessions.peers)
 
     @property
+    def untaken(self) -> int:
+        """The number of whole codewords that nobody has taken."""
+        return self._sessions.uploads.untaken
+
+    @property
     def refused(self) -> Counter[str]:
         """How many refusals there were, by kind of error."""
         return self._sessions.refusals.counts
@@ -167,15 +179,21 @@ class Listener:
     # ---- the listener's thread
 
     def _hear(self, event: LinkEvent) -> None:
-        """Emit an event after the other streams had their turn: the driver wakes once for all of theirs."""
+        """Emit an event after those of other streams: the driver wakes once for many of them."""
         if not self._heard:
             self._loop.call_soon(self._emit_heard)
         self._heard.append(event)
+        if len(self._heard) >= TOGETHER:
+            self._emit_heard()
 
     def _emit_heard(self) -> None:
+        """Emit what was heard; where the driver does not keep up, wait for it: memory is limited."""
         heard, self._heard = self._heard, []
         for event in heard:
             self._emit(event)
+        if self.untaken > AHEAD:
+            self._taken.clear()
+            self._taken.wait(AHEAD_S)
 
     def _carry_out(self) -> None:
         self._is_called = False  # before the first: what is added from now on may need another wake

@@ -63,6 +63,11 @@ class Uploads:
             raise EdgeFailed(f"{stream} of {client}: it is not here")
         return vector
 
+    @property
+    def untaken(self) -> int:
+        """The number of whole codewords that nobody has taken."""
+        return len(self._ready)
+
     def forget(self, client: str, stream: StreamId) -> None:
         """Free the slot of a codeword that is summed or not wanted: another may come."""
         self._ready.pop((client, stream), None)

@@ -1,0 +1,52 @@
+"""Test how the listener hands events to a driver that is slower than it."""
+
+import time
+
+import pytest
+
+from fedgc.links.session import server
+from fedgc.messages import Codeword, Joined, Reveal
+from tests.links.conftest import WAIT_S
+
+CLIENTS = 6
+
+
+@pytest.fixture
+def upload(link):
+    """Return a function by which all clients upload at once."""
+    clients = {}
+    for _ in range(CLIENTS):
+        session = link.session()
+        clients[link.event(Joined).client] = session
+
+    def upload_all() -> None:
+        for client in clients:
+            link.listener.send(Reveal(client, 1, 0, "local", None))
+        for session in clients.values():
+            assert isinstance(link.command(session), Reveal)
+            session.offer(1, 0, link.vector())
+
+    return upload_all
+
+
+def test_codewords_that_nobody_takes_do_not_stop_listener(link, upload, monkeypatch) -> None:
+    monkeypatch.setattr(server, "AHEAD", 0)
+    upload()
+    for _ in range(CLIENTS):
+        link.event(Codeword)
+    link.session()
+    link.event(Joined)
+
+
+def test_listener_receives_few_codewords_ahead_of_driver(link, upload, monkeypatch) -> None:
+    for name, value in (("AHEAD", 2), ("TOGETHER", 1), ("AHEAD_S", WAIT_S)):
+        monkeypatch.setattr(server, name, value)
+    upload()
+    waiting = [link.event(Codeword) for _ in range(3)]
+    time.sleep(0.5)  # the others have sent theirs too
+    most = link.listener.untaken
+    for _ in range(CLIENTS):
+        codeword = waiting.pop() if waiting else link.event(Codeword)
+        link.listener.take(codeword.client, 1, 0)
+        most = max(most, link.listener.untaken)
+    assert most == 3
