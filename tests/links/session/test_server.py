@@ -29,7 +29,7 @@ def upload(link):
     return upload_all
 
 
-def test_codewords_that_nobody_takes_do_not_stop_listener(link, upload, monkeypatch) -> None:
+def test_listener_goes_on_although_codewords_are_not_taken(link, upload, monkeypatch) -> None:
     monkeypatch.setattr(server, "AHEAD", 0)
     upload()
     for _ in range(CLIENTS):
