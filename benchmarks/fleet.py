@@ -2,10 +2,12 @@
 
 The sessions of clients are made by the client code of fedgc, a hundred in each process. They do not train:
 each answers work at once, with a constant update of 100 kB. Driver, listener, store and checkpoints are in
-another process, as in a ServerApp, but invitations do not travel through Flower. The settings are the
-defaults, but every round is exchanged, and the grace time is 20 s: the clients' threads share few processes.
+another process, as in a ServerApp, but invitations do not travel through Flower. The page of the run is open
+in a third one. The settings are the defaults, but every round is exchanged, and the grace time is 20 s: the
+clients' threads share few processes.
 
     server_ms_per_client   by clients: processor time of the server for a client in a round, median
+    thread_ms_per_client   by thread of the server: the same with 1000 clients
     growth                 by clients: the same, over that with 100 clients
     growth_3000_over_100   the same with 3000
     gather_cpu_s           processor time of the server until 1000 clients are in
@@ -19,6 +21,9 @@ defaults, but every round is exchanged, and the grace time is 20 s: the clients'
                            as a share of one with 10 s of it
     churn_memory_slope     growth of the server's memory in percent per 100 rounds, while a fifth of the
                            clients leave and come again in each round
+    churn_time_growth      median time of the last quarter of these rounds over that of the first one
+    churn_files            open files at the end above the most after the first rounds
+    page_updates           how often the page of 1000 clients was updated
 
 The figures of a tree of servers are in `benchmarks.fleet_tree`.
 """
@@ -31,9 +36,9 @@ from statistics import median
 from typing import Final
 
 from benchmarks import fleet_tree
-from benchmarks.fleet_processes import FIRST, Rows, delayed_fleet_of, fleet_of, of
+from benchmarks.fleet_processes import FIRST, Rows, delayed_fleet_of, fleet_of, of, watched_fleet_of
 from benchmarks.report import Figure, Report, Value, machine, number
-from benchmarks.soak_processes import Sample, slope_percent
+from benchmarks.soak_processes import Sample, leaked_files, slope_percent
 from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.messages import SUMMED
 
@@ -43,6 +48,7 @@ MOST: Final = 3000
 DELAYED: Final = 64
 DELAY_S: Final = 0.025  # half of a round trip
 TRAINING_S: Final = 10.0
+SHORT: Final = 5  # times as many rounds of delayed clients: theirs are short
 CHURN_EVERY: Final = 5  # rounds in which each client leaves once
 
 
@@ -98,7 +104,7 @@ def _stopped(clients: Collection[int]) -> int:
 
 def _measured(clients: int, size: Size, *, stop_s: float) -> Rows:
     """Return the rows of some rounds, and of those after a stop of the server."""
-    with fleet_of(f"fleet-{clients}", clients) as fleet:
+    with watched_fleet_of(f"fleet-{clients}", clients) as fleet:
         try:
             fleet.rounds(FIRST + size.rounds)
             if stop_s:
@@ -112,7 +118,7 @@ def _delayed(size: Size) -> Rows:
     """Return the rows of clients with network latency."""
     with delayed_fleet_of("delayed", min(DELAYED, size.clients[-1]), DELAY_S) as fleet:
         try:
-            fleet.rounds(FIRST + size.rounds)
+            fleet.rounds(FIRST + SHORT * size.rounds)
         except EdgeFailed as error:
             fleet.rows.append({"what": "failed", "clients": fleet.clients, "reason": str(error)})
     return fleet.rows
@@ -139,13 +145,15 @@ def figures(rows: Sequence[Mapping[str, Value]]) -> dict[str, Figure]:
     growth = {n: each / few if each and few else None for n, each in spent.items()}
     return {
         "server_ms_per_client": {str(n): each for n, each in spent.items()},
+        "thread_ms_per_client": _thread_ms_per_client(rows, _stopped(spent)),
         "growth": {str(n): each for n, each in growth.items()},
         f"growth_{MOST}_over_{FEW}": growth.get(MOST),
         "gather_cpu_s": _gather_cpu_s(rows),
         "mb_per_client": _mb_per_client(rows, _stopped(spent)),
         **_after_stop(rows),
         f"overhead_share_{DELAYED}": _overhead_share(rows),
-        "churn_memory_slope": _churn_slope(rows),
+        **_churn(rows),
+        "page_updates": next((number(row["updates"]) for row in of(rows, f"fleet-{MANY}", "page")), None),
         **fleet_tree.figures(rows),
     }
 
@@ -199,9 +207,25 @@ def _after_stop(rows: Sequence[Mapping[str, Value]]) -> dict[str, float | None]:
     return dict(zip(names, (back, lost, failed, gone), strict=True))
 
 
-def _churn_slope(rows: Sequence[Mapping[str, Value]]) -> float | None:
+def _thread_ms_per_client(rows: Sequence[Mapping[str, Value]], clients: int) -> dict[str, float | None]:
+    rounds = _steady(rows, f"fleet-{clients}")[FIRST - 1 :]
+    names = [name for name in (rounds[0] if rounds else ()) if name.endswith("_cpu_s")]
+    spent = {name: number(rounds[-1][name]) - number(rounds[0][name]) for name in names}
+    each = clients * max(1, len(rounds) - 1)
+    return {name.removesuffix("_cpu_s"): 1000.0 * seconds / each for name, seconds in spent.items()}
+
+
+def _churn(rows: Sequence[Mapping[str, Value]]) -> dict[str, float | None]:
     life = [
-        Sample(number(row["at_s"]), int(number(row["round"])), number(row["memory"]), 0)
+        Sample(
+            number(row["at_s"]), int(number(row["round"])), number(row["memory"]), int(number(row["files"]))
+        )
         for row in of(rows, "churn", "round")
     ]
-    return slope_percent([life]) if life else None
+    times = [after.at - before.at for before, after in pairwise(life)]
+    quarter = len(times) // 4
+    return {
+        "churn_memory_slope": slope_percent([life]) if life else None,
+        "churn_time_growth": median(times[-quarter:]) / median(times[:quarter]) if quarter else None,
+        "churn_files": leaked_files([life]) if life else None,
+    }

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.fleet_clients import crowds, serve_all
+from benchmarks.fleet_page import open_page
 from benchmarks.fleet_server import NUMBERS, Place, serve
 from benchmarks.latency_relay import delayed
 from benchmarks.report import Value, number
@@ -144,6 +145,21 @@ def fleet_of(
 
 
 @contextmanager
+def watched_fleet_of(name: str, clients: int) -> Iterator[Fleet]:
+    """The same while the page of the run is open; at the end a row tells how often it was updated."""
+    with (
+        tempfile.TemporaryDirectory(prefix="fedgc-bench-") as folder,
+        served(name, config_of(clients), (1 + SPARE) * clients, Path(folder)) as fleet,
+        open_page(database(Path(folder))) as page,
+        _ended(fleet),
+    ):
+        fleet.bring(range(clients))
+        yield fleet
+        page.send("count")
+        fleet.rows.append({"fleet": name, "clients": clients, "what": "page", "updates": page.recv()})
+
+
+@contextmanager
 def delayed_fleet_of(name: str, clients: int, delay_s: float) -> Iterator[Fleet]:
     """Start a server and clients whose bytes take so many seconds in each direction; end both."""
     port = free_port()
@@ -194,7 +210,12 @@ def served(
 
 def environment(folder: Path) -> dict[str, str]:
     """Return the environment of a server with its store in this folder."""
-    return {"FEDGC_DB": str(folder / "fedgc.db"), "XDG_STATE_HOME": str(folder)}
+    return {"FEDGC_DB": str(database(folder)), "XDG_STATE_HOME": str(folder)}
+
+
+def database(folder: Path) -> Path:
+    """Return the store of a server in this folder."""
+    return folder / "fedgc.db"
 
 
 def of(rows: Sequence[Mapping[str, Value]], fleet: str, what: str) -> list[Mapping[str, Value]]:

@@ -5,18 +5,19 @@ With the setting `site.gateway` it is the server of a site, whose run its gatewa
 
 import gc
 import os
+import threading
 import time
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Thread
 from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.memory_watch import processor_s, resident_bytes
+from benchmarks.memory_watch import processor_s, resident_bytes, thread_s
+from benchmarks.soak_processes import files_of
 from fedgc.config import RunConfig
 from fedgc.flower.driver import Driver
 from fedgc.flower.job import Job
@@ -41,6 +42,7 @@ RUN: Final = "fleet"
 NUMBERS: Final = 25_000  # of a vector: 100 kB
 KEPT_CHECKPOINTS: Final = 3
 FLUSH_S: Final = 10.0
+THREADS: Final = {"MainThread": "driver", "fedgc-listener": "listener", "fedgc-store": "store"}
 
 
 def layout_of(numbers: int) -> Layout:
@@ -84,7 +86,17 @@ class _Told(Sink):
 
 
 def _spent(listener: SessionLink) -> dict[str, float]:
-    own = {"at_s": time.monotonic(), "cpu_s": time.process_time(), "memory": resident_bytes(os.getpid())}
+    own = {
+        "at_s": time.monotonic(),
+        "cpu_s": time.process_time(),
+        "memory": resident_bytes(os.getpid()),
+        "files": files_of(os.getpid()),
+        **{
+            f"{THREADS[each.name]}_cpu_s": thread_s(os.getpid(), each.native_id or 0)
+            for each in threading.enumerate()
+            if each.name in THREADS
+        },
+    }
     if not isinstance(listener, Receivers):
         return own
     receivers = [processor_s(pid) for pid in listener.pids]
@@ -110,7 +122,7 @@ def serve(place: Place, pipe: Connection) -> None:
         listener.start()
         pipe.send([listener.invite() for _ in range(place.invitations)])
         pipe.send({"what": "ready", **_spent(listener)})
-        Thread(target=_stopped, args=(pipe, events), daemon=True).start()
+        threading.Thread(target=_stopped, args=(pipe, events), daemon=True).start()
         driver.drive(links)
         listener.close("the benchmark is over", complete=True)
     numbers = {"least": float(driver.model.min()), "most": float(driver.model.max())}

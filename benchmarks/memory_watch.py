@@ -34,8 +34,17 @@ def resident_bytes(pid: int, fields: Sequence[str] = FIELDS) -> int:
 
 def processor_s(pid: int) -> float:
     """Return the processor time of a process in seconds; 0 if it has ended."""
+    return _spent_s(Path(f"/proc/{pid}/stat"))
+
+
+def thread_s(pid: int, thread: int) -> float:
+    """Return the processor time of a thread in seconds, by its number in the system; 0 if it has ended."""
+    return _spent_s(Path(f"/proc/{pid}/task/{thread}/stat"))
+
+
+def _spent_s(stat: Path) -> float:
     with suppress(OSError):
-        ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks = stat.read_text().rpartition(")")[2].split()
         return (int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK")
     return 0.0
 

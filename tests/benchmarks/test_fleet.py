@@ -21,14 +21,15 @@ def fleet(clients: int, *cpu_s: float, name: str = "", gathered: float = 0.0) ->
 
 def completed(about: dict, number: int, cpu_s: float = 0.0, **changes: object) -> dict:
     known = {"what": "round", "round": number, "outcome": "synced", "counted": about["clients"]}
-    spent = {"at_s": float(number), "cpu_s": cpu_s, "memory": (200 + number) * MEGABYTE}
+    spent = {"at_s": float(number), "cpu_s": cpu_s, "memory": (200 + number) * MEGABYTE, "files": 20}
     return {**about, **known, "began_s": number - 1.0, "lost": 0, "failed": 0, **spent, **changes}
 
 
 def test_figure_without_data_is_null():
     found = figures([])
-    assert found["server_ms_per_client"] == found["growth"] == {}
-    assert {each for name, each in found.items() if name not in ("server_ms_per_client", "growth")} == {None}
+    by_clients = ("server_ms_per_client", "thread_ms_per_client", "growth")
+    assert [found[name] for name in by_clients] == [{}, {}, {}]
+    assert {each for name, each in found.items() if name not in by_clients} == {None}
 
 
 def test_cost_is_median_of_rounds_after_first():
@@ -36,6 +37,13 @@ def test_cost_is_median_of_rounds_after_first():
     assert found["server_ms_per_client"] == pytest.approx({"100": 2.0, "1000": 4.0})
     assert found["growth"] == pytest.approx({"100": 1.0, "1000": 2.0})
     assert found["growth_3000_over_100"] is None
+
+
+def test_cost_of_thread_is_mean_of_rounds_after_first():
+    rows = fleet(1000, 9.0, 13.0, 17.0)
+    for row in rows:
+        row["listener_cpu_s"] = row["cpu_s"] / 2
+    assert figures(rows)["thread_ms_per_client"] == pytest.approx({"listener": 2.0})
 
 
 def test_growth_compares_largest_fleet_with_hundred_clients():
@@ -75,7 +83,18 @@ def test_stop_counts_lost_clients_and_rounds_until_all_are_back():
 def test_churn_slope_is_of_churned_fleet_alone():
     found = figures(fleet(100, *(float(each) for each in range(40)), name="churn"))
     assert found["churn_memory_slope"] == pytest.approx(100 / 225.5 * 100, rel=1e-3)
+    assert (found["churn_time_growth"], found["churn_files"]) == (1.0, 0)
     assert found["server_ms_per_client"] == {}
+
+
+def test_rounds_and_files_that_grow_with_churn_are_seen():
+    rows = fleet(100, *(float(each) for each in range(60)), name="churn")
+    rounds = [row for row in rows if row["what"] == "round"]
+    for number, row in enumerate(rounds, start=1):
+        row.update(at_s=number + number**2 / 100, files=20 + number)
+    found = figures(rows)
+    assert found["churn_time_growth"] > 1.5
+    assert found["churn_files"] > 10
 
 
 def tree(*outcomes: str, most: float = 0.0, counted: int = 4) -> list[dict]:
