@@ -67,7 +67,7 @@ MOST_ROUNDS: Final = 2048
 QUORUM: Final = 0.75  # of partial rounds by default
 REACH: Final = {"groups_over_sync": 0.6, "worst_over_best": 1.05}
 QUICK: Final = Care(1, 1)
-USUAL: Final = Care(3, 3)
+USUAL: Final = Care(3, 9)
 
 
 def groups_by_speed(seconds_w: Float) -> tuple[tuple[int, ...], ...]:

@@ -34,7 +34,7 @@ GOODBYE_S: Final = 2.0  # for goodbyes to arrive; clients answer by closing thei
 SECRET_BYTES: Final = 32
 TOGETHER: Final = 64  # events that the driver is given at once
 AHEAD: Final = 32  # whole codewords that nobody has taken; the listener waits while there are more,
-AHEAD_S: Final = 0.05  # so long at most
+AHEAD_S: Final = 0.25  # so long at most, and not again before the driver has taken some
 
 
 class Listener:
@@ -62,7 +62,8 @@ class Listener:
         self._freeing: asyncio.Task[None] | None = None  # asyncio itself holds only a weak reference
         self._address = ""
         self._heard: list[LinkEvent] = []
-        self._taken = threading.Event()  # whether the driver has taken enough
+        self._keeps_up = threading.Event()  # whether the driver takes codewords as they come
+        self._keeps_up.set()
         self._calls: deque[Callable[[], None]] = deque()  # of other threads
         self._is_called = False
 
@@ -128,7 +129,7 @@ class Listener:
         """Return an announced codeword, once."""
         codeword = self._sessions.uploads.take(client, StreamId("codeword", round_, attempt))
         if self.untaken <= AHEAD // 2:
-            self._taken.set()
+            self._keeps_up.set()
         return codeword
 
     def forget(self, client: str, round_: int, attempt: int) -> None:
@@ -191,9 +192,9 @@ class Listener:
         heard, self._heard = self._heard, []
         for event in heard:
             self._emit(event)
-        if self.untaken > AHEAD:
-            self._taken.clear()
-            self._taken.wait(AHEAD_S)
+        if self.untaken > AHEAD and self._keeps_up.is_set():
+            self._keeps_up.clear()
+            self._keeps_up.wait(AHEAD_S)
 
     def _carry_out(self) -> None:
         self._is_called = False  # before the first: what is added from now on may need another wake

@@ -29,13 +29,18 @@ def upload(link):
     return upload_all
 
 
-def test_listener_goes_on_although_codewords_are_not_taken(link, upload, monkeypatch) -> None:
-    monkeypatch.setattr(server, "AHEAD", 0)
+def test_listener_waits_once_where_driver_takes_nothing(link, upload, monkeypatch) -> None:
+    waits = []
+    wait = link.listener._keeps_up.wait
+    monkeypatch.setattr(link.listener._keeps_up, "wait", lambda seconds: waits.append(wait(seconds)))
+    for name in ("AHEAD", "TOGETHER"):
+        monkeypatch.setattr(server, name, 1)
     upload()
     for _ in range(CLIENTS):
         link.event(Codeword)
     link.session()
     link.event(Joined)
+    assert waits == [False]
 
 
 def test_listener_receives_few_codewords_ahead_of_driver(link, upload, monkeypatch) -> None:
