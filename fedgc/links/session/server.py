@@ -191,7 +191,12 @@ class Listener:
         """Emit what was heard; where the driver does not keep up, wait for it: memory is limited."""
         heard, self._heard = self._heard, []
         for event in heard:
-            self._emit(event)
+            client = getattr(event, "client", "")
+            try:
+                with guarded("an event of a session", client):
+                    self._emit(event)
+            except Unexpected as error:
+                self._sessions.refusals.count(error, client)
         if self.untaken > AHEAD and self._keeps_up.is_set():
             self._keeps_up.clear()
             self._keeps_up.wait(AHEAD_S)

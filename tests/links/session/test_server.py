@@ -55,3 +55,19 @@ def test_listener_receives_few_codewords_ahead_of_driver(link, upload, monkeypat
         link.listener.take(codeword.client, 1, 0)
         most = max(most, link.listener.untaken)
     assert most == 3
+
+
+def test_event_that_cannot_be_emitted_costs_no_other_client(link, upload, monkeypatch) -> None:
+    emit, broken = link.listener._emit, []
+
+    def emit_all_but_first(event: object) -> None:
+        if isinstance(event, Codeword) and not broken:
+            broken.append(event)
+            raise KeyError(event.client)
+        emit(event)
+
+    monkeypatch.setattr(link.listener, "_emit", emit_all_but_first)
+    upload()
+    for _ in range(CLIENTS - 1):
+        link.event(Codeword)
+    assert link.listener.refused == {"Unexpected KeyError": 1}
