@@ -19,6 +19,7 @@ quickest arm that was tuned before it.
 Figures, ratios of medians over seeds:
 
     groups_over_sync   groups over sync, by modelled scene
+    planned_over_sync  planned, which is what fedgc does, over sync
     worst_over_best    planned over the quickest of sync, partial and FedBuff: the worst scene
     late_over_waiting  late over partial, by scene
     planned_over_best  the same by scene; groups_over_best is that of groups, late_over_best that of late
@@ -329,6 +330,7 @@ def figures(measured: Sequence[Measured]) -> dict[str, Figure]:
     uneven = [each.name for each in UNEVEN if each.name in scenes]
     return {
         "groups_over_sync": {each: _ratio(middle[each, "groups"], middle[each, "sync"]) for each in uneven},
+        "planned_over_sync": {each: _ratio(middle[each, "planned"], middle[each, "sync"]) for each in uneven},
         "worst_over_best": max(planned.values(), default=None),
         "planned_over_best": planned,
         "late_over_waiting": {
