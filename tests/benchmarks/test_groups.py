@@ -25,6 +25,7 @@ def test_figures_are_ratios_of_medians_over_seeds():
     )
     assert next(iter(of.figures)) == "groups_over_sync", "0.7 is more than asked, so it is printed first"
     assert of.figures["groups_over_sync"] == {EVEN.name: 0.7}
+    assert of.figures["planned_over_sync"] == {EVEN.name: 0.55}
     assert of.figures["worst_over_best"] == pytest.approx(1.1)
     assert of.figures["groups_over_best"] == {EVEN.name: 1.4}
     assert of.figures["late_over_best"] == {EVEN.name: 0.8}
