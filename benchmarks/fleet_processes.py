@@ -146,7 +146,7 @@ def fleet_of(
 
 @contextmanager
 def watched_fleet_of(name: str, clients: int) -> Iterator[Fleet]:
-    """The same while the page of the run is open; at the end a row tells how often it was updated."""
+    """Start the same with the page of the run open; at the end a row tells how often it was updated."""
     with (
         tempfile.TemporaryDirectory(prefix="fedgc-bench-") as folder,
         served(name, config_of(clients), (1 + SPARE) * clients, Path(folder)) as fleet,

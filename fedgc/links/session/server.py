@@ -199,7 +199,8 @@ class Listener:
                 self._sessions.refusals.count(error, client)
         if self.untaken > AHEAD and self._keeps_up.is_set():
             self._keeps_up.clear()
-            self._keeps_up.wait(AHEAD_S)
+            if self.untaken > AHEAD // 2:  # `take` will set it again
+                self._keeps_up.wait(AHEAD_S)
 
     def _carry_out(self) -> None:
         self._is_called = False  # before the first: what is added from now on may need another wake
