@@ -36,7 +36,7 @@ from statistics import median
 from typing import Final
 
 from benchmarks import fleet_tree
-from benchmarks.fleet_processes import FIRST, Rows, delayed_fleet_of, fleet_of, of, watched_fleet_of
+from benchmarks.fleet_processes import FIRST, Rows, delayed_fleet_of, fleet_of, of, watched
 from benchmarks.report import Figure, Report, Value, machine, number
 from benchmarks.soak_processes import Sample, leaked_files, slope_percent
 from fedgc.errors import BadSetting, EdgeFailed
@@ -104,7 +104,7 @@ def _stopped(clients: Collection[int]) -> int:
 
 def _measured(clients: int, size: Size, *, stop_s: float) -> Rows:
     """Return the rows of some rounds, and of those after a stop of the server."""
-    with watched_fleet_of(f"fleet-{clients}", clients) as fleet:
+    with fleet_of(f"fleet-{clients}", clients) as fleet, watched(fleet):
         try:
             fleet.rounds(FIRST + size.rounds)
             if stop_s:

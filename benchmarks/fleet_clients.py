@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from multiprocessing.connection import Connection
 from typing import Final
@@ -57,9 +57,8 @@ def crowds(
     group = AWAKE_GROUP if awake else GROUP
     first = range(0, len(numbers), group)
     opening = max(1, OPENING // len(first))
-    made = (Crowd(config, numbers[n : n + group], leaves_every, opening, size) for n in first)
-    slow_s = IDLE_S + IDLE_EACH_S * min(GROUP, len(numbers))
-    return tuple(replace(each, idle_s=AWAKE_S if awake else slow_s) for each in made)
+    idle_s = AWAKE_S if awake else IDLE_S + IDLE_EACH_S * min(GROUP, len(numbers))
+    return tuple(Crowd(config, numbers[n : n + group], leaves_every, opening, size, idle_s) for n in first)
 
 
 @cache

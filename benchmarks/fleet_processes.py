@@ -43,6 +43,7 @@ class Fleet:
     crowds: list[Connection] = field(default_factory=list)  # to the clients
     rows: Rows = field(default_factory=list)
     size: int = NUMBERS  # of a vector
+    database: Path = Path()  # of the server's store
 
     def bring(self, numbers: range, leaves_every: int = 0, *, awake: bool = False) -> None:
         """Start the processes of the clients; `awake` ones look for commands more often."""
@@ -145,18 +146,13 @@ def fleet_of(
 
 
 @contextmanager
-def watched_fleet_of(name: str, clients: int) -> Iterator[Fleet]:
-    """Start the same with the page of the run open; at the end a row tells how often it was updated."""
-    with (
-        tempfile.TemporaryDirectory(prefix="fedgc-bench-") as folder,
-        served(name, config_of(clients), (1 + SPARE) * clients, Path(folder)) as fleet,
-        open_page(database(Path(folder))) as page,
-        _ended(fleet),
-    ):
-        fleet.bring(range(clients))
-        yield fleet
+def watched(fleet: Fleet) -> Iterator[None]:
+    """Open the page of a fleet's run while the block runs; then a row tells how often it was updated."""
+    with open_page(fleet.database) as page:
+        yield
         page.send("count")
-        fleet.rows.append({"fleet": name, "clients": clients, "what": "page", "updates": page.recv()})
+        about: dict[str, Value] = {"fleet": fleet.name, "clients": fleet.clients}
+        fleet.rows.append({**about, "what": "page", "updates": page.recv()})
 
 
 @contextmanager
@@ -196,7 +192,15 @@ def served(
     server = context.Process(target=serve, args=(place, pipes[1]), daemon=True)
     server.start()
     pipes[1].close()  # so that its end is noticed
-    fleet = Fleet(name, config, int(server.pid or 0), pipes[0], processes=[server], size=size)
+    fleet = Fleet(
+        name,
+        config,
+        int(server.pid or 0),
+        pipes[0],
+        processes=[server],
+        size=size,
+        database=database(folder),
+    )
     try:
         fleet.invitations = fleet.hear()
         fleet.next()
