@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from fedgc.codecs.model_change import ModelChange
 from fedgc.config import RunConfig
-from fedgc.errors import Unexpected
+from fedgc.errors import BadVector, FedgcError, Unexpected
 from fedgc.guards import guarded
 from fedgc.links.byte_counts import Amounts
 from fedgc.links.frames import Invitation, Offer, StreamId
@@ -195,7 +195,9 @@ class Listener:
             try:
                 with guarded("an event of a session", client):
                     self._emit(event)
-            except Unexpected as error:
+            except BadVector as error:  # of a codeword for which there is no room
+                self._sessions.uploads.not_taken(event, error)
+            except FedgcError as error:
                 self._sessions.refusals.count(error, client)
         if self.untaken > AHEAD and self._keeps_up.is_set():
             self._keeps_up.clear()

@@ -73,6 +73,13 @@ class Uploads:
         self._ready.pop((client, stream), None)
         self._release((client, stream))
 
+    def not_taken(self, event: LinkEvent, error: BadVector) -> None:
+        """Give up a whole codeword that could not be announced; its client is told."""
+        if isinstance(event, Codeword) and (peer := self._peers.get(event.client)) is not None:
+            stream = StreamId("codeword", event.round, event.attempt)
+            self._ready.pop((event.client, stream), None)
+            self.give_up(peer, stream, error)
+
     # ---- what clients send
 
     def offered(self, peer: Peer, offer: Offer) -> None:

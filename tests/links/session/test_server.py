@@ -4,8 +4,9 @@ import time
 
 import pytest
 
+from fedgc.errors import BadVector
 from fedgc.links.session import server
-from fedgc.messages import Codeword, Joined, Reveal
+from fedgc.messages import Codeword, Failed, Joined, Reveal
 from tests.links.conftest import WAIT_S
 
 CLIENTS = 6
@@ -71,3 +72,20 @@ def test_event_that_cannot_be_emitted_costs_no_other_client(link, upload, monkey
     for _ in range(CLIENTS - 1):
         link.event(Codeword)
     assert link.listener.refused == {"Unexpected KeyError": 1}
+
+
+def test_codeword_without_room_fails_and_costs_no_other_client(link, upload, monkeypatch) -> None:
+    emit, without_room = link.listener._emit, []
+
+    def emit_all_but_first(event: object) -> None:
+        if isinstance(event, Codeword) and not without_room:
+            without_room.append(event.client)
+            raise BadVector("no room")
+        emit(event)
+
+    monkeypatch.setattr(link.listener, "_emit", emit_all_but_first)
+    upload()
+    heard = [link.event() for _ in range(CLIENTS)]
+    assert sum(isinstance(event, Codeword) for event in heard) == CLIENTS - 1
+    assert [event.client for event in heard if isinstance(event, Failed)] == without_room
+    assert link.listener.untaken == CLIENTS - 1
