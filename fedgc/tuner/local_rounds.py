@@ -2,11 +2,11 @@
 
 Ways to train are compared by the mean time, over clients, in which one gives as much as its whole steps from
 a new model. The first steps of a client give most: `s` of `S` steps give sqrt(s / S). A round ends when the
-quorum is done, so each client gives what it has by then, and the next round begins when the slowest update
-is in; a quorum with which some client never does a step is not chosen. If late updates count
-(`fedgc.run.late_updates`), a round ends with the updates of a quorum, at least of `FEWEST` clients. The
-others train for as long as their model and update travel, up to the whole steps, and their updates are of
-older models: they give `STALE` of what new ones give. `STALE` was fitted to scenes of
+quorum is done. Each client then ends the step that it is in, and gives what it has. The next round begins
+when the slowest update is in. A quorum with which some client never does a step is not chosen. If late
+updates count (`fedgc.run.late_updates`), a round ends with the updates of a quorum, at least of `FEWEST`
+clients. The others train for as long as their model and update travel, up to the whole steps, and their
+updates are of older models: they give `STALE` of what new ones give. `STALE` was fitted to scenes of
 `python -m benchmarks groups`, which measures the choice.
 
 Shape letters: w clients.
@@ -114,12 +114,10 @@ def _quickest(tried: Sequence[LocalRounds]) -> LocalRounds:
 def _rounds(clients: LocalClients, steps: int, done: int) -> LocalRounds:
     """Return the rounds that end when so many clients are done."""
     count = len(clients.step_s_w)
-    ready_s_w = clients.down_s_w + steps * clients.step_s_w
-    end_s = float(np.sort(ready_s_w)[done - 1])
-    steps_w = np.where(
-        ready_s_w <= end_s, steps, np.floor(np.maximum(0.0, end_s - clients.down_s_w) / clients.step_s_w)
-    )
-    round_s = float(clients.arrivals_s(np.full(count, end_s)).max())
+    end_s = float(np.sort(clients.down_s_w + steps * clients.step_s_w)[done - 1])
+    steps_w = _steps_in(np.maximum(0.0, end_s - clients.down_s_w), clients.step_s_w, steps)
+    stopped_s_w = np.maximum(end_s, clients.down_s_w + steps_w * clients.step_s_w)
+    round_s = float(clients.arrivals_s(stopped_s_w).max())
     with np.errstate(divide="ignore"):
         update_s = round_s * float(np.sqrt(steps / steps_w).mean())
     return LocalRounds(_quorum(done, count), round_s, update_s)
@@ -129,13 +127,17 @@ def _late_rounds(clients: LocalClients, steps: int, done: int) -> LocalRounds:
     """Return the rounds that end with the updates of so many clients; those of others count later."""
     train_s_w, travel_s_w = steps * clients.step_s_w, clients.down_s_w + clients.up_s_w
     end_s = float(np.sort(clients.arrivals_s(clients.down_s_w + train_s_w))[done - 1])
-    trained_s_w = np.minimum(train_s_w, np.maximum(travel_s_w, end_s - travel_s_w))
-    steps_w = np.minimum(steps, np.floor(trained_s_w / clients.step_s_w + ROUNDING))
-    cycle_s_w = np.maximum(end_s, travel_s_w + trained_s_w)
+    steps_w = _steps_in(np.maximum(travel_s_w, end_s - travel_s_w), clients.step_s_w, steps)
+    cycle_s_w = np.maximum(end_s, travel_s_w + steps_w * clients.step_s_w)
     worth_w = np.where(cycle_s_w > end_s * (1 + ROUNDING), STALE, 1.0) * np.sqrt(steps_w / steps)
     with np.errstate(divide="ignore"):
         update_s = float((cycle_s_w / worth_w).mean())
     return LocalRounds(_quorum(done, len(train_s_w)), end_s, update_s)
+
+
+def _steps_in(seconds_w: Float, step_s_w: Float, most: int) -> Float:
+    """Return the steps of clients that stop at the end of the step in which they are after this time."""
+    return np.minimum(most, np.ceil(np.maximum(0.0, seconds_w / step_s_w - ROUNDING)))
 
 
 def _quorum(done: int, count: int) -> float:

@@ -66,12 +66,12 @@ def test_deadline_grows_until_chunk_is_finished(known_step_s, step_s, replicas):
     assert reason == "8 rounds are done"
 
 
-def test_deadline_grows_until_local_step_is_done():
-    rows, reason = played(work="local", placement="private", known_step_s=0.01, step_s=45.0)
-    assert outcomes(rows)[0] == "empty"
-    assert rows[0].reason == "nothing was finished within 10 s; the next round waits longer"
-    assert outcomes(rows)[-1] == "synced"
-    assert rows[-1].working_s == pytest.approx(STEPS * 45.0, rel=0.01), "all steps are awaited again"
+@pytest.mark.parametrize(("step_s", "first"), [(45.0, "every round"), (600.0, "no update came within 316 s")])
+def test_limits_grow_until_local_steps_are_done(step_s, first):
+    rows, reason = played(work="local", placement="private", known_step_s=0.01, step_s=step_s)
+    assert rows[0].reason.removesuffix("; the next round waits longer") == first
+    assert outcomes(rows)[1:] == ["synced"] * 7
+    assert rows[-1].working_s == pytest.approx(STEPS * step_s, rel=0.01), "all steps are awaited again"
     assert reason == "8 rounds are done"
 
 

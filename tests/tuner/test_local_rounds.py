@@ -18,15 +18,17 @@ def clients(link_s: float = 0.0, *, slow_links: bool = False) -> LocalClients:
 
 
 def test_quorum_is_that_of_quick_clients():
+    """Their round takes 32 s, and the slowest clients then end their second step."""
     choice = choose_rounds(clients(), STEPS)
-    assert (choice.way, choice.rounds.quorum, choice.rounds.round_s) == ("partial", 0.375, 32.0)
+    assert (choice.way, choice.rounds.quorum, choice.rounds.round_s) == ("partial", 0.375, 40.0)
     assert choice.waiting.round_s == choice.waiting.update_s == 640.0
 
 
-def test_quorum_lets_each_client_do_one_step():
-    """The slowest client needs 20 s for a step and 20 s for the model, so rounds of 20 s give it nothing."""
-    slow = LocalClients(np.array([1.0, 1.0, 2.0, 20.0]), np.full(4, 20.0), np.zeros(4))
-    assert choose_rounds(slow, 4).rounds.quorum == 1.0
+@pytest.mark.parametrize(("model_s", "quorum"), [(20.0, 0.75), (40.0, 1.0)])
+def test_quorum_lets_each_client_do_one_step(model_s, quorum):
+    """Others are done after 28 s; a client with the model ends the step of 20 s that it has begun."""
+    slow = LocalClients(np.array([1.0, 1.0, 2.0, 20.0]), np.array([20.0, 20.0, 20.0, model_s]), np.zeros(4))
+    assert choose_rounds(slow, 4).rounds.quorum == quorum
 
 
 def test_late_updates_count_where_links_are_slow():
@@ -48,9 +50,10 @@ def test_uploads_take_turns_at_slots():
     assert late.round_s == choose_rounds(alike, STEPS).late.round_s + 16.0
 
 
-def test_late_updates_bring_nothing_where_links_are_quick():
+def test_rounds_wait_for_ends_of_steps_where_links_are_quick():
+    """With late updates those that end a step would be of older models."""
     choice = choose_rounds(clients(), STEPS)
-    assert choice.late.update_s == pytest.approx(choice.rounds.update_s)
+    assert choice.late.update_s == pytest.approx(1.44 * choice.rounds.update_s, rel=0.01)
     assert choice.chosen == choice.rounds
 
 

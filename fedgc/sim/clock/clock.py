@@ -96,6 +96,7 @@ class VirtualClock:
         self._begun, self._lasts, self._control_s = ([0.0] * clients_w for _ in range(3))
         self._turn, self._worked = [0] * clients_w, [0.0] * clients_w
         self._runs = [False] * clients_w  # the end of a chunk is on the heap
+        self._ends_step: list[Reveal | Repair | None] = [None] * clients_w  # the request after its step
 
     # ---- the clock
 
@@ -157,10 +158,16 @@ class VirtualClock:
     def _chunk_ends(self, w: int, turn: int) -> Event | None:
         if turn != self._turn[w]:
             return None
+        asked, client = self._ends_step[w], self._fleet[w]
+        if asked is not None:
+            self._leave(w)
+            client.advance(client.left, 0.0)  # what rounding has left
+            self._send(w, asked)
+            return None
         lasted = self._lasts[w]
         self._worked[w] += lasted
         self._runs[w] = False
-        reported = self._fleet[w].finish(lasted)
+        reported = client.finish(lasted)
         self._count(w, reported, self._begun[w])
         self._go_on(w)
         if self._control_s[w] > 0.0:
@@ -360,11 +367,14 @@ class VirtualClock:
     def _send(self, w: int, command: Reveal | Repair) -> None:
         if self.downloads.keep_behind(w, command):
             return
-        if self._fleet[w].local:
+        client = self._fleet[w]
+        if client.local:
             self._leave(w)  # the answer stops it
-        said = _answer(self._fleet[w], command, self.now)
-        if isinstance(said, Reported) and not self._terms.partial and said.reached < self._fleet[w].target:
-            said = said._replace(reached=0)
+        if self._terms.partial and client.is_in_step():
+            self._go_on(w)
+            self._ends_step[w] = command
+            return
+        said = _answer(client, command, self.now, partial=self._terms.partial)
         if said is not None:
             self._say(w, said)
         self._go_on(w)
@@ -410,6 +420,7 @@ class VirtualClock:
         """Record the progress of the present chunk before a command that may set it aside."""
         if not self._runs[w]:
             return
+        self._ends_step[w] = None
         client, begun, lasts = self._fleet[w], self._begun[w], self._lasts[w]
         passed = self.now - begun
         if lasts > 0:
@@ -421,12 +432,20 @@ class VirtualClock:
             self.watched.add(w, client.current, begun, self.now, finished=False)
 
 
-def _answer(client: ReferenceClient, command: Any, now: float) -> Reported | Failed | None:  # noqa: ANN401
+def _answer(
+    client: ReferenceClient,
+    command: Any,  # noqa: ANN401  of `_OBEYS`
+    now: float,
+    *,
+    partial: bool = True,
+) -> Reported | Failed | None:
     """Let a client follow a command; return its immediate answer."""
     try:
-        return client.handle(command)
+        said = client.handle(command)
     except FedgcError as error:
         return failed(now, command, error)
+    is_short = said is not None and said.reached < client.target
+    return said._replace(reached=0) if said and is_short and not partial else said
 
 
 _HAPPENS: Final[Mapping[int, Callable[[VirtualClock, int, Any], Event | None]]] = {

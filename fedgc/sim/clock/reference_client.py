@@ -18,6 +18,7 @@ from fedgc.errors import BadMessage, FedgcError, NotHere
 from fedgc.messages import Close, Continue, Failed, Kept, Progress, Repair, Report, Reveal, Skip, Take, Work
 from fedgc.sim.clock.interfaces import NOTHING_FOUND, Finding
 
+ROUNDING: Final = 1e-9  # of a step: less is an error of arithmetic
 WHOLE: Final = -1  # all chunks of a client, when one model is trained on them together
 Origin = tuple[int, int, int, float]  # version, seed, first step, common steps: as in `Work`
 
@@ -57,7 +58,7 @@ class Trajectory:
     """The progress of a chunk from the common model."""
 
     of: object  # the name of the chunk; in local work all names
-    reached: float = 0.0  # a fraction if a simulated step is interrupted
+    reached: float = 0.0  # a fraction while a simulated step is under way
     seconds: float = 0.0
     last_report: int = -1  # steps of the last report
 
@@ -310,6 +311,21 @@ class ReferenceClient:
         at.seconds += seconds
         self.current = None
         return self._finished(chunk)
+
+    def is_in_step(self) -> bool:
+        """Return whether local work is within a step, which a client ends before it answers a request.
+
+        The step is then the last one until the next command.
+        """
+        at = self.trajectories.get(WHOLE) if self.current == WHOLE else None
+        if at is None:
+            return False
+        nearest = round(at.reached)
+        if abs(at.reached - nearest) < ROUNDING:
+            at.reached = nearest
+            return False
+        self.goal = int(at.reached) + 1
+        return True
 
     def step(self, seconds: float = 0.0) -> Reported | Failed | None:
         """Train one step, or report, as an engine does; return the report, if there is one."""

@@ -118,10 +118,9 @@ def test_returning_client_continues_or_restarts(keeps, ends_s):
 class Listener:
     """Record messages and send nothing."""
 
-    next_tick = 100.0
-
-    def __init__(self) -> None:
+    def __init__(self, next_tick: float = 100.0) -> None:
         self.heard = []
+        self.next_tick = next_tick
 
     def handle(self, event):
         self.heard.append(event)
@@ -151,11 +150,11 @@ def test_client_sends_in_sequence_and_nothing_of_closed_round():
         (5.0, 2, 2.0),
     ]
     clock.run(listener, [Close("a", 1, "skipped", False)], lambda: len(listener.heard) == 4)
-    assert listener.heard[-1] == Tick(Listener.next_tick)
+    assert listener.heard[-1] == Tick(listener.next_tick)
     listener.next_tick *= 2
     given = [Continue("a", 2, 1, (), 9.0), replace(asked[0], round=2)]
     clock.run(listener, given, lambda: len(listener.heard) == 5)
-    assert listener.heard[-1].now == Listener.next_tick + 2.0
+    assert listener.heard[-1].now == 100.0 + 2.0
 
 
 def test_client_cannot_send_untrained_chunks():
@@ -207,6 +206,30 @@ def test_local_work_continues_on_same_chunks_only(then, ends_s):
     assert [(said.now, said.steps) for said in listener.reports] == [(1.0, 4), (ends_s, 8)]
 
 
+def asked_at(now: float, commands, reports: int) -> list[tuple[float, int]]:
+    """Give four local steps of a second each, and commands at this time; return when steps were reported."""
+    held = [Held("chunk 0", 1, "same")]
+    clock = VirtualClock(["a"], ArrayClientModel(lambda _: working([[4.0]]), [1.0]), Terms(steps=4), held)
+    listener = Listener(next_tick=now)
+    work = Work("a", 1, 0, 4, (0,), ((0, "chunk 0"),), 0, 99.0, kind="local")
+    clock.run(listener, [work], lambda: Tick(now) in listener.heard)
+    listener.next_tick = 99.0
+    clock.run(listener, commands, lambda: len(listener.reports) == reports)
+    return [(said.now, said.steps) for said in listener.reports]
+
+
+@pytest.mark.parametrize(
+    ("now", "answered"), [(0.25, (1.0, 1)), (2.5, (3.0, 3)), (3.0, (3.0, 3)), (3.5, (4.0, 4))]
+)
+def test_client_ends_its_step_before_it_hands_in_its_update(now, answered):
+    assert asked_at(now, [Reveal("a", 1, 0, "local", None, "float32")], 1) == [answered]
+
+
+def test_command_in_last_step_of_client_replaces_request_for_update():
+    more = Continue("a", 2, 6, (0,), 99.0)
+    assert asked_at(2.5, [Reveal("a", 1, 0, "local", None, "float32"), more], 1) == [(6.0, 6)]
+
+
 def test_taken_finished_chunk_is_reported_during_next_chunk():
     clock, listener = lone(), Listener()
     names = tuple((number, f"chunk {number}") for number in range(3))
@@ -224,7 +247,7 @@ def test_local_work_with_empty_order_only_names_its_chunks():
         [Work("a", 1, 0, 1, (), ((0, "chunk 0"),), 0, 9.0, kind="local")],
         lambda: len(listener.heard) == 2,
     )
-    assert listener.heard == [Loaded(0.0, "a", 0), Tick(Listener.next_tick)]
+    assert listener.heard == [Loaded(0.0, "a", 0), Tick(listener.next_tick)]
 
 
 # ---- of all rounds
