@@ -21,10 +21,10 @@ def hospitals(
     ] = False,
 ) -> None:
     """Train the model in every way, and print what each needed to reach the target."""
-    from examples.hospitals.arms import DEADLINE, OURS, WAITS, named
+    from examples.hospitals.arms import DROPS, OURS, WAITS, named
     from examples.hospitals.comparison import Care, compare, text_lines
 
-    care = Care(2, 1, named(WAITS, DEADLINE, OURS)) if quick else Care()
+    care = Care(2, 1, named(WAITS, DROPS, OURS)) if quick else Care()
     report = compare(care, lambda done, total: sys.stderr.write(f"\r{done} of {total} runs"))
     sys.stderr.write("\n")
     show(report, as_json=as_json, save=save, lines=text_lines(report), module="examples.hospitals")

@@ -11,13 +11,15 @@
                         was reproduced: `benchmarks.local_rules`)
     SCAFFOLD, waits     control variates (Karimireddy et al., arXiv:1910.06378)
     FedCM, waits        shared momentum (Xu et al., arXiv:2106.10874)
-    ..., 4 steps        rounds of a twelfth of the steps, for arms that wait
-    fedgc               partial steps count, uploads in 8 bits, an exchange in each round; all else by default
+    ..., 4 steps        shorter rounds, for arms that the slow site can follow; FedProx also with fedgc's 16
+    fedgc               partial steps count, uploads in 8 bits, an exchange in each round; all else by
+                        default, also the local steps
 
 Each arm is tuned over as many learning rates (`comparison`), and gives up an upload after `ROUND_S`, a quick
 site's round, where fedgc's default follows from the measured links.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,9 +28,12 @@ from benchmarks.arms import ALONE, Arm
 from benchmarks.asynchronous import Buffered
 from benchmarks.local_rules import Proximal, Scaffold, Timely
 from examples.hospitals.scene import HOURS, ROUND_S, SITES, SLOWER, STEPS, TRANSFER_S
+from fedgc.config.training_settings import LOCAL_STEPS
 
 SHORT: Final = 4  # steps
-DEADLINE_S: Final = 1.2 * ROUND_S
+DEADLINE: Final = 1.2  # times a quick site's round
+STEP_S: Final = SLOWER * ROUND_S / STEPS  # of the slow site
+UPLOAD: Final[Mapping[str, float]] = {"int8": 0.25}  # of a model in float32, by codec
 QUICK_HOURS: Final = HOURS / 5  # of arms that do not wait for the slow site
 TUNING_HOURS: Final = HOURS / 10  # of these, in tuning
 
@@ -65,10 +70,13 @@ class Entry:
     def round_s(self) -> float:
         """Return how long a round takes about; for asynchronous arms, as many updates as there are sites."""
         quick_s = ROUND_S * self.arm.look / STEPS
-        slow_s, links_s = SLOWER * quick_s, 2 * self.arm.vectors * TRANSFER_S
+        links_s = self.arm.vectors * TRANSFER_S * (1 + UPLOAD.get(self.arm.settings.get("codec", ""), 1.0))
         if self.arm.rule is not None:
-            return SITES / ((SITES - 1) / (quick_s + links_s) + 1 / (slow_s + links_s))
-        return (slow_s if self.waits else quick_s) + links_s
+            return SITES / ((SITES - 1) / (quick_s + links_s) + 1 / (SLOWER * quick_s + links_s))
+        if self.waits:
+            return SLOWER * quick_s + links_s
+        ended_s = STEP_S * math.ceil(quick_s / STEP_S) if self.arm.partial else quick_s
+        return ended_s + links_s
 
 
 def _settings(**others: Any) -> dict[str, Any]:  # noqa: ANN401  settings are of any kind
@@ -86,14 +94,19 @@ def _waiting(name: str, *, local_rule: Any = None, **others: Any) -> Entry:  # n
     return Entry(Arm(name, settings, partial=False, local_rule=local_rule), RAISE, waits=True)
 
 
+def _with_deadline(steps: int = STEPS, **others: Any) -> dict[str, Any]:  # noqa: ANN401  the same
+    deadline_s = DEADLINE * ROUND_S * steps / STEPS
+    return _rival(deadline_s=deadline_s, quorum=(SITES - 1) / SITES, local_steps=steps, **others)
+
+
 def _dropping(name: str, *, local_rule: Any = None, **others: Any) -> Entry:  # noqa: ANN401  the same
-    settings = _rival(deadline_s=DEADLINE_S, quorum=(SITES - 1) / SITES, **others)
-    return Entry(Arm(name, settings, partial=False, local_rule=local_rule), GUESS, drops=True)
+    arm = Arm(name, _with_deadline(**others), partial=False, local_rule=local_rule)
+    return Entry(arm, GUESS, drops=True)
 
 
-def _proximal(mu: float) -> Entry:
-    settings = _rival(deadline_s=DEADLINE_S, quorum=(SITES - 1) / SITES)
-    arm = Arm(f"FedProx {mu:g}", settings, local_rule=Proximal(mu))
+def _proximal(mu: float, steps: int = STEPS) -> Entry:
+    name = f"FedProx {mu:g}" if steps == STEPS else f"FedProx {mu:g}, {steps} steps"
+    arm = Arm(name, _with_deadline(steps), local_rule=Proximal(mu))
     return Entry(arm, "guess a deadline; write clients that stop at it")
 
 
@@ -103,10 +116,10 @@ def _buffered(name: str, rule: Buffered) -> Entry:
 
 
 WAITS: Final = "FedAvg, waits"
-DEADLINE: Final = "FedAvg, deadline"
+DROPS: Final = "FedAvg, deadline"
 OURS: Final = "fedgc"
 OURS_SETTINGS: Final[Mapping[str, Any]] = {
-    "local_steps": STEPS, "gate": "every", "codec": "int8", "patience": 0.25,
+    "local_steps": LOCAL_STEPS, "gate": "every", "codec": "int8", "patience": 0.25,
     "upload_deadline_s": ROUND_S, "evaluate_every": 1,
 }  # fmt: skip
 ENTRIES: Final = (
@@ -116,10 +129,12 @@ ENTRIES: Final = (
     _waiting("FedCM, waits", shared_momentum="auto"),
     _waiting("FedCM, waits, 4 steps", shared_momentum="auto", local_steps=SHORT),
     _waiting("SCAFFOLD, waits", local_rule=Scaffold()),
-    _dropping(DEADLINE),
+    _waiting("SCAFFOLD, waits, 4 steps", local_rule=Scaffold(), local_steps=SHORT),
+    _dropping(DROPS),
     _dropping("FedAvgM, deadline", server_momentum=0.9),
     _dropping("FedProx 0.1, drops", local_rule=Proximal(0.1)),
     *(_proximal(mu) for mu in (0.1, 1.0)),
+    *(_proximal(0.1, steps) for steps in (SHORT, LOCAL_STEPS)),
     _buffered("FedBuff", Buffered(4)),
     _buffered("FedBuff, by samples", Buffered(4, by_samples=SITES)),
     Entry(

@@ -40,7 +40,7 @@ from benchmarks.images import mlp_losses
 from benchmarks.local_rules import parts_of, sending
 from benchmarks.report import Figure, Report, Value, machine
 from benchmarks.trial import tuned
-from examples.hospitals.arms import DEADLINE, ENTRIES, OURS, WAITS, Entry
+from examples.hospitals.arms import DROPS, ENTRIES, OURS, WAITS, Entry
 from examples.hospitals.scene import (
     BIG,
     HOUR_S,
@@ -137,7 +137,7 @@ class Run:
 class Care:
     """How much is measured: learning rates for each arm, reported seeds, and arms."""
 
-    rates: int = 4
+    rates: int = 5
     seeds: int = 5
     entries: Sequence[Entry] = ENTRIES
 
@@ -300,8 +300,8 @@ def figures(runs: Sequence[Run], target: float) -> dict[str, Figure]:
         "bytes_over_wait_all": _over(ours, [null], target, "gigabytes"),
         "target_points": target,
     }
-    if DEADLINE in by_arm:
-        found["bytes_over_deadline"] = _over(ours, [by_arm[DEADLINE]], target, "gigabytes")
+    if DROPS in by_arm:
+        found["bytes_over_deadline"] = _over(ours, [by_arm[DROPS]], target, "gigabytes")
     for name in ("data", "sites"):
         means = {arm: fmean(getattr(run, name) for run in each.values()) for arm, each in by_arm.items()}
         found[f"coverage_by_{name}"] = means

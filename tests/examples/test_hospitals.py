@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.trial import TUNING_SEEDS
 from examples.hospitals import comparison
-from examples.hospitals.arms import DEADLINE, ENTRIES, OURS, WAITS, named
+from examples.hospitals.arms import DROPS, ENTRIES, OURS, WAITS, named
 from examples.hospitals.comparison import Care, Mark, Run, compare, measure, report, text_lines
 from examples.hospitals.scene import BIG, HOUR_S, OUTAGES, SHARES, SITES, scenario_of, sites_of
 
@@ -65,7 +65,7 @@ def test_ratios_take_cheapest_rival_of_each_seed():
         *(run(WAITS, seed, 20.0, gigabytes=5.0, slow=92.0) for seed in range(3)),
         *(run(PROXIMAL, seed, hours) for seed, hours in enumerate((2.5, 4.0, 8.0))),
         *(run("FedBuff", seed, 5.0) for seed in range(3)),
-        *(never(run(DEADLINE, seed, 16.0, gigabytes=80.0, slow=40.0)) for seed in range(3)),
+        *(never(run(DROPS, seed, 16.0, gigabytes=80.0, slow=40.0)) for seed in range(3)),
     ]
     found = report(runs, TARGET).figures
     assert found["time_over_wait_all"] == {"median": 0.1, "most": 0.1}
@@ -75,8 +75,8 @@ def test_ratios_take_cheapest_rival_of_each_seed():
     assert found["slow_site_over_dropping_points"] == 0.0, "FedBuff is the best of those"
     assert found["bytes_over_deadline"] == {"median": 0.125, "most": 0.125}
     assert found["bytes_over_wait_all"] == {"median": 2.0, "most": 2.0}
-    assert found["coverage_by_data"][DEADLINE] == 0.5
-    assert found["coverage_by_sites"][DEADLINE] == 0.875
+    assert found["coverage_by_data"][DROPS] == 0.5
+    assert found["coverage_by_sites"][DROPS] == 0.875
 
 
 def test_figures_that_miss_come_first():
@@ -100,7 +100,7 @@ def test_run_without_target_is_infinite_and_loses():
 
 
 def test_deadline_leaves_out_slow_site_and_its_work():
-    dropped, partial = (measure(named(name)[0], 2.0, 0.2, 0) for name in (DEADLINE, PROXIMAL))
+    dropped, partial = (measure(named(name)[0], 2.0, 0.2, 0) for name in (DROPS, PROXIMAL))
     assert dropped.data < 1 - SHARES[BIG] < partial.data
     assert dropped.sites > 0.75, "by sites alone it looks well"
     assert dropped.thrown > partial.thrown
@@ -137,7 +137,7 @@ def test_reported_seeds_are_not_tuned_on(monkeypatch):
 
     monkeypatch.setattr(comparison, "processes", Pool)
     monkeypatch.setattr(comparison, "measure", measured)
-    of = compare(Care(entries=named(WAITS, DEADLINE, OURS)))
+    of = compare(Care(entries=named(WAITS, DROPS, OURS)))
     assert seeds == {"tuned": set(TUNING_SEEDS), "reported": set(range(5))}
     assert of.figures["target_points"] == 94.0
     assert of.seeds == list(range(5))
@@ -152,10 +152,10 @@ def test_command_shows_gain_over_waiting_and_dropping():
     )  # fmt: skip
     found = json.loads(said.stdout)
     figures = found["figures"]
-    assert {row["arm"] for row in found["rows"]} == {WAITS, DEADLINE, OURS}
+    assert {row["arm"] for row in found["rows"]} == {WAITS, DROPS, OURS}
     assert figures["time_over_wait_all"]["most"] < 1 / 3
     assert figures["slow_site_over_dropping_points"] > 20
     assert figures["slow_site_gap_points"] > -4
     assert figures["bytes_over_deadline"]["most"] < 1 / 2
-    assert figures["coverage_by_data"][DEADLINE] < 0.55 < 0.95 < figures["coverage_by_data"][OURS]
-    assert figures["coverage_by_sites"][DEADLINE] > 0.8
+    assert figures["coverage_by_data"][DROPS] < 0.55 < 0.95 < figures["coverage_by_data"][OURS]
+    assert figures["coverage_by_sites"][DROPS] > 0.8
