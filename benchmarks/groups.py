@@ -8,7 +8,8 @@
               rounds of its own, asynchronously to other groups (`asynchronous`). One group is partial rounds
     late      partial rounds that end with the updates of the quorum; those of others count in later rounds
               (`aggregation.late-updates = count`)
-    planned   what `fedgc plan` says for these clients: the quorum, and whether late updates count
+    planned   what fedgc does: `fedgc plan` says the quorum for these clients, and whether late updates count;
+              with shared momentum, as by default, and four times the rates for it
 
 Eight clients hold skewed labels. In the modelled scenes three have speed 1, three .2 and two .05; their links
 are alike, or as slow as they are. Other scenes are traces of real machines and links. A round is `STEPS`
@@ -38,7 +39,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks.arm_fleet import ArmFleet, Extras
-from benchmarks.arms import ALONE, Arm
+from benchmarks.arms import ALONE, LED, Arm
 from benchmarks.asynchronous import Buffered, Grouped, Moment, train_asynchronously
 from benchmarks.grid import Linked, Recorded, Source, sources
 from benchmarks.images import mlp_losses
@@ -225,12 +226,13 @@ class Run:
 
     def _job(self, setting: Setting, clients: Clients) -> Job:
         settings = {
-            **ALONE, "gate": "every", "local_steps": STEPS, "quorum": setting.quorum,
-            "evaluate_every": 1, "aggregator": "weighted-mean",
-            "late_updates": "count" if setting.late else "wait",
+            "gate": "every", "local_steps": STEPS, "quorum": setting.quorum, "evaluate_every": 1,
+            "aggregator": "weighted-mean", "late_updates": "count" if setting.late else "wait",
+            **({} if setting.planned else ALONE),
         }  # fmt: skip
         arm = Arm(self.arm, settings, ours=setting.partial, partial=setting.partial)
-        config = arm.config(MOST_ROUNDS * STEPS, self.rate, self.seed, 0)
+        rate = self.rate * (LED if setting.planned else 1.0)
+        config = arm.config(MOST_ROUNDS * STEPS, rate, self.seed, 0)
         engines = partial(ArmFleet, extras=Extras(losses=mlp_losses))
         scenario = clients.scenario(MOST_ROUNDS)
         task = task_of(Scene("skew"), self.seed)

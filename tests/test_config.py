@@ -558,7 +558,6 @@ def test_sample_of_clients_is_refused_where_all_are_needed(other, needed):
             {"aggregator": "lora-mixed-ranks", "script": "train.py", "placement": "private"},
             "aggregation.rule: saw lora-mixed-ranks, needed a rule that does not take the model",
         ),
-        ({"shared_momentum": 0.5}, "optimizer.shared-momentum: saw 0.5, needed off or auto"),
         ({"privacy_noise": 1.0}, "privacy.unit: saw client, needed record (if any privacy)"),
         ({"gate": "drift"}, "gate.name: saw drift, needed a gate without a measure"),
         ({"site_gateway": "x"}, "site.gateway: saw x, needed none"),
@@ -588,9 +587,9 @@ def test_outlier_checks_need_single_updates_and_evaluations(other, needed):
     assert said == f"setting {needed} with aggregation.check-outliers = on"
 
 
-def test_late_updates_choose_gate_and_no_shared_momentum():
+def test_late_updates_choose_gate_and_shared_momentum():
     config = RunConfig(late_updates="count")
-    assert (config.chosen_gate, config.alpha) == ("every", 1.0)
+    assert (config.chosen_gate, config.alpha) == ("every", 0.1)
 
 
 def test_sample_of_clients_trains_without_shared_momentum():

@@ -245,7 +245,7 @@ def check_late(config: Settings, gate: str, measure: Measure) -> None:
     """Raise BadSetting if each update has to be in the sum of its own round."""
     if config.late_updates == "wait":
         return
-    momentum, rule = config.shared_momentum, config.aggregator
+    rule = config.aggregator
     _must_hold(
         "aggregation.late-updates = count",
         ("work", config.work, config.work == "local", "local"),
@@ -260,12 +260,6 @@ def check_late(config: Settings, gate: str, measure: Measure) -> None:
             rule,
             not _takes_model(rule),
             "a rule that does not take the model from which updates start",
-        ),
-        (
-            "optimizer.shared-momentum",
-            momentum,
-            momentum in (AUTO, "off"),
-            "off or auto (clients need the model before as well)",
         ),
         ("privacy.unit", config.privacy_unit, not config.is_private, "record (if any privacy)"),
         ("gate.name", gate, measure == "none", "a gate without a measure, such as every or pace,"),

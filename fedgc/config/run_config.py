@@ -101,9 +101,9 @@ class RunConfig(Settings):
     def alpha(self) -> float:
         """The weight of a client's own gradient in a local step (1: no shared momentum)."""
         if self.shared_momentum == AUTO:
-            # Each client has the last two models
-            takes_part = not self.clients_per_round and self.late_updates == "wait" and self.fragments == 1
-            leads = self.work == "local" and not self.script and takes_part and not self.is_private
+            # Each client has the model and an earlier one
+            has_both = not self.clients_per_round and self.fragments == 1
+            leads = self.work == "local" and not self.script and has_both and not self.is_private
             return SHARED if leads else 1.0
         return 1.0 if self.shared_momentum == "off" else float(self.shared_momentum)
 

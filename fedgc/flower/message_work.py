@@ -108,9 +108,9 @@ class MessageWork:
             model = self._cache.model(command.version)
             if model is None:  # the answer lists the models here; the next packet brings it
                 return False
-            before = self._cache.model(command.version - 1) if command.common_steps else None
+            before = self._cache.model(command.before) if command.common_steps else None
             if before is not None:
-                self._engine.load(command.version - 1, before)
+                self._engine.load(command.before, before)
             self._engine.load(command.version, model)
         self._guarded(command, lambda: self._handle(command))
         return True

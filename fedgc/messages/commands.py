@@ -28,9 +28,9 @@ class Work:
     client may work without a message; `lockstep` clients wait for a verdict after each chunk.
     In local work all named chunks are trained together, by one model. `first_step` counts the local steps of
     the run before the common model; the last `common_steps` of them, a mean over all clients, led to it from
-    the model before (0: unknown). If `most_steps` is beyond the target, the client reports at the target and
-    goes on, up to `most_steps` from the common model, until the next command. With a `pool`, its batches
-    include samples of other clients.
+    model `before`, which this client had (0 steps: unknown). If `most_steps` is beyond the target, the client
+    reports at the target and goes on, up to `most_steps` from the common model, until the next command. With
+    a `pool`, its batches include samples of other clients.
     """
 
     client: str
@@ -45,6 +45,7 @@ class Work:
     kind: Kind = "coded"
     first_step: Count = 0
     common_steps: Amount = 0.0
+    before: Count = 0
     most_steps: Count = 0
     pool: Pool | None = None
 

@@ -14,7 +14,8 @@ from fedgc.round.statistics import RoundStatistics
 class Assignment:
     """The parameters of one round; `target` counts all steps since the last exchange.
 
-    `first_step`, `common_steps` and `most_steps` are those of `Work`.
+    `first_step` and `most_steps` are those of `Work`. `common_steps` led to each of the last models from the
+    one before it, the newest first.
     """
 
     number: int
@@ -24,7 +25,7 @@ class Assignment:
     carried: frozenset[str] = frozenset()  # clients that continue from a skipped round
     rounds_left: int | None = None
     first_step: int = 0
-    common_steps: float = 0.0
+    common_steps: tuple[float, ...] = ()
     most_steps: int = 0
     most_kept: int = 0  # local steps that a client can hold; after a resume they are beyond the target
     loading: frozenset[str] = frozenset()  # carried clients whose model may still be in transit
@@ -39,6 +40,11 @@ class Assignment:
     pinned: Mapping[str, int] = field(default_factory=dict)  # samples that clients of local work count for
     forced_from: float = 0.0  # from when on an exchange may be forced for a client that is leaving
     closes: Mapping[str, float] = field(default_factory=dict)  # when the hours of clients end
+
+    def steps_from(self, before: int) -> float:
+        """Return the steps that led to the model from an earlier one; 0 if they are unknown."""
+        models = self.version - before
+        return sum(self.common_steps[:models]) if 0 < models <= len(self.common_steps) else 0.0
 
     @property
     def order_seed(self) -> int:
@@ -74,6 +80,8 @@ class Roster:
     late: dict[str, LateUpdate] = field(init=False, default_factory=dict)  # those in this round's sum
     came: set[int] = field(init=False, default_factory=set)  # the clients whose one came in this round
     behind: set[int] = field(init=False, default_factory=set)  # those whose one may still come
+    before: dict[str, int] = field(init=False, default_factory=dict)  # earlier models of late clients
+    given: set[str] = field(init=False, default_factory=set)  # clients that were given local work
 
     def __post_init__(self) -> None:
         self.statistics = RoundStatistics.empty(len(self.plan.clients))

@@ -11,7 +11,9 @@ round in which it comes, and the client gets the newest model. No client waits f
 FedBuff divides by that root. But a client whose update comes seldom has little influence already, and data
 that only such clients hold would be learned late. `python -m benchmarks groups` measures it.
 
-A client counts at most once in a round. Its work is lost if its process is started again.
+With shared momentum, the client's next steps follow the mean step between the model that it had and the
+newest one (`Work.before`). A client counts at most once in a round. Its work is lost if its process is
+started again.
 """
 
 import math
@@ -85,6 +87,7 @@ class LateUpdates:
     def __init__(self) -> None:
         self._counted: dict[str, LateUpdate] = {}  # of updates in the sum for the next model
         self._late: Final[dict[str, _Late]] = {}
+        self._had: Final[dict[str, int]] = {}  # the model of a client that was late, until it has a newer one
         self._current: Round | None = None
 
     @property
@@ -109,6 +112,7 @@ class LateUpdates:
         """Tell a new round which updates are in its sum already, and which may come."""
         self._current, roster = current, current.roster
         roster.behind = {roster.w[client] for client in self._late if client in roster.w}
+        roster.before.update(self._had)
         for client, update in self._counted.items():
             roster.counts(client, update)
 
@@ -117,6 +121,8 @@ class LateUpdates:
         self._current = None
         if synced:
             self._counted = {}
+        for client in over.roster.given:
+            self._had.pop(client, None)
         mean = over.collecting.aggregator if over.collecting is not None else None
         if not isinstance(mean, WeightedMean):
             return []
@@ -227,5 +233,8 @@ class LateUpdates:
     def _freed(self, client: str) -> Answer:
         """Let a client discard its work: its update is in the sum, or will not come."""
         late = self._late[client]
+        self._had[client] = late.version
+        if self._current is not None:
+            self._current.roster.before[client] = late.version
         self.lost(client)
         return Answer(client, [Close(client, late.number, "synced", frees=True)], is_free=True)

@@ -57,6 +57,7 @@ from fedgc.round.waiting import Waiting
 from fedgc.run.carried import Carried, began_training
 from fedgc.run.chunk_table import Amounts
 from fedgc.run.clients import Clients
+from fedgc.run.common_steps import CommonSteps
 from fedgc.run.fruitless_rounds import GIVE_UP_AFTER, FruitlessRounds
 from fedgc.run.gate import CHECK_BYTES, RunGate
 from fedgc.run.gathering import Gathering
@@ -109,9 +110,7 @@ class Run:
         self._carried, self._late = Carried(), LateUpdates()
         self._late_asked = 0  # the round with which clients that are behind were asked last
         self._orders: Mapping[str, tuple[int, ...]] = {}  # of clients that continue
-        self._target = config.round_steps
-        self._first_step = 0
-        self._common_steps = 0.0
+        self._target, self._steps = config.round_steps, CommonSteps()
         self.goes_back = False  # the driver makes the next version from an earlier model, not from a step
         self._model_since = now
         self._up_bytes = 0  # of the current round
@@ -264,7 +263,7 @@ class Run:
             site.origin, site.done = event.origin, 0
             self.version += 1
             self._model_since = event.now
-            self._first_step, self._common_steps = event.first_step, 0.0
+            self._steps = CommonSteps(event.first_step)
             self._carried = Carried()
         site.limit = event.limit
         self._gathering.extend(event.now)
@@ -372,8 +371,8 @@ class Run:
             seed=self.config.seed,
             carried=self._carried.clients,
             rounds_left=max(0, self.config.rounds - self.number),
-            first_step=self._first_step,
-            common_steps=self._common_steps,
+            first_step=self._steps.first,
+            common_steps=self._steps.between,
             most_steps=self.config.most_steps,
             most_kept=self.config.most_kept,
             loading=self._carried.loading,
@@ -390,14 +389,14 @@ class Run:
         Shared momentum must be the same for all members: a client without the previous model is left out of
         this exchange. If too few have it, the exchange is drawn without momentum.
         """
-        if not self._carried.clients and self._common_steps:
+        if not self._carried.clients and self._steps.last:
             led = key_agreement.having_before(clients)
             if led:
                 clients = led
             else:
-                self._common_steps = 0.0
+                self._steps.forget()
                 self._carried = Carried()  # steps with the old momentum do not count
-        steps = (self._first_step, self._common_steps)
+        steps = (self._steps.first, self._steps.last)
         return key_agreement.draw(clients, steps, again=bool(self._carried.clients))
 
     def _settle(self, over: Round, now: float) -> list[Output]:
@@ -453,8 +452,8 @@ class Run:
         """Count the version that a round's sum makes, and its steps."""
         self.version += 1
         self._model_since = began_training(self.config.fragments, over, now)
-        self._first_step += self._target
-        self._common_steps = result.steps if self.config.alpha < 1 and not self.goes_back else 0.0
+        led = self.config.alpha < 1 and not self.goes_back
+        self._steps.summed(self._target, result.steps if led else 0.0)
         seconds = over.closed_at - over.started_at - over.working_s
         if seconds > 0:  # late updates alone can make a model, without an exchange
             self._gate.last_sync = (self._up_bytes, seconds)
@@ -474,7 +473,7 @@ class Run:
     # ---- the gate, and the state for a resume
 
     def _decide(self, reports: Reports) -> Decision:
-        plan, step = self.round.plan if self.round else None, self._first_step + self._target
+        plan, step = self.round.plan if self.round else None, self._steps.first + self._target
         return self._gate.decide(reports, plan, self.number, step)
 
     def _state(self) -> RunState:
@@ -485,15 +484,15 @@ class Run:
             chunks=self._clients.holdings.known(),
             next_chunk=self._clients.holdings.next_number,
             step_s=tuple(self.speeds.step_s().items()),
-            first_step=self._first_step,
-            common_steps=self._common_steps,
+            first_step=self._steps.first,
+            common_steps=self._steps.last,
             clients=tuple(sorted(self._clients.staying)),
             asked=tuple(sorted(self._plans.choice.asked)),
         )
 
     def _resume(self, state: RunState) -> None:
         self.number, self.version = state.round, state.version
-        self._first_step, self._common_steps = state.first_step, state.common_steps
+        self._steps = CommonSteps(state.first_step, state.common_steps)
         self._gate.read(state.gate)
         self._plans.choice.asked.update(state.asked)
         for client, step_s in state.step_s:

@@ -101,8 +101,8 @@ class Fleet:
         """Store the new common model and a few earlier ones; clients will begin from those `in_transit`."""
         if not self._in_process:
             self._write(version, model)
-        begun = {path.work.version for path in self._trajectories.values()}
-        needed = begun | {each - 1 for each in begun}.union(in_transit)  # the one before: shared momentum
+        works = [path.work for path in self._trajectories.values()]
+        needed = {each.version for each in works} | {each.before for each in works}.union(in_transit)
         for old in [each for each in self.models if each <= version - MODELS_KEPT and each not in needed]:
             del self.models[old]
             if not self._in_process:

@@ -138,7 +138,8 @@ class Engine(ABC):
         if origin is not None and origin.version == version and not same:
             self._clear()  # a server resumed from a checkpoint and made this version again
             self._work = None
-        working = self._work.version if self._work else version
+        newest = max((each for each in self._models if each < version), default=version)
+        working = self._work.version if self._work else newest
         needed = {working, version - 1} if self._config.alpha < 1 else {working}
         self._models.keep(needed)
         self._models.put(version, vector, changed)
@@ -269,13 +270,13 @@ class Engine(ABC):
     def _begin(self, work: Work) -> None:
         model = self._models.of(work)
         lead = self._lead_of(work)
-        before = self._models.get(work.version - 1) if lead is not None else None
+        before = self._models.get(work.before) if lead is not None else None
         origin = Origin(work.version, work.seed, work.first_step, work.common_steps)
         self._set_aside()
         self._lead = lead
         self._trajectories.set_origin(origin, before)
-        oldest = work.version - (self._config.alpha < 1)
-        self._models.keep([version for version in self._models if version >= oldest])
+        led_from = work.before if self._config.alpha < 1 else work.version
+        self._models.keep([each for each in self._models if each == led_from or each >= work.version])
         self._names = self._named(work)
         self._trajectories.restrict(self._names, work.target)
         self._work = work
@@ -313,8 +314,7 @@ class Engine(ABC):
         layout = self.layout
         if layout is None:
             return None
-        steps = (work.first_step, work.common_steps)
-        return lead_of(self._config, self._models, work.version, layout.parameter_size, steps, self._lead)
+        return lead_of(self._config, self._models, work, layout.parameter_size, self._lead)
 
     def _require_work(self, message: object) -> Work:
         if self._work is None:

@@ -1,14 +1,15 @@
 """Shared momentum (FedCM: Xu et al., arXiv 2106.10874): each local step includes the last common step.
 
-    step = alpha * own + (1 - alpha) * common,    common = (previous model - model) / local steps between them
+    step = alpha * own + (1 - alpha) * common,    common = (earlier model - model) / local steps between them
 
 For SGD this is FedCM, v = alpha * g + (1 - alpha) * Delta. FedCM mixes gradients; fedgc mixes steps, so that
 it works with any optimizer: Adam would rescale a common *gradient*. A step is proportional to the learning
 rate, so the optimizer runs at alpha times the rate.
 
-A client computes the common step from two consecutive models, without extra traffic or state. Without the
-previous model (as for the first one), it does alpha * own alone. The common step is stored for the full
-learning rate and scaled by the schedule, as the own steps are.
+A client computes the common step from the model and the one that it had before, without extra traffic or
+state. These are consecutive, unless its updates come late: then the step is a mean over the models between.
+Without an earlier model (as for the first one), a client does alpha * own alone. The common step is stored
+for the full learning rate and scaled by the schedule, as the own steps are.
 
 A client follows the common step for at most as many local steps as it was measured over. After a short gap
 between exchanges the common step is long; followed through a much longer gap, it would lead all clients past
@@ -22,6 +23,7 @@ import numpy as np
 
 from fedgc.config import RunConfig
 from fedgc.large_vectors import MEASURED, Readable, squared_length
+from fedgc.messages import Work
 from fedgc.training.flat import Vector
 
 
@@ -59,21 +61,15 @@ def led_share(share: float, reached: int, common_steps: float) -> float:
 
 
 def lead_of(
-    config: RunConfig,
-    models: Mapping[int, Vector],
-    version: int,
-    parameters: int,
-    steps: tuple[int, float],
-    out: Vector | None = None,
+    config: RunConfig, models: Mapping[int, Vector], work: Work, parameters: int, out: Vector | None = None
 ) -> Vector | None:
-    """Return the lead, (1 - alpha) * common, for steps from model `version`, or None.
+    """Return the lead, (1 - alpha) * common, for steps from the model of this work, or None.
 
-    It is None without shared momentum or without the previous model. It covers the parameters, not the
-    buffers, at the full learning rate. `steps` are (first_step, common_steps) of `Work`. `out` is an earlier
-    lead, which is overwritten.
+    It is None without shared momentum or without the model before. It covers the parameters, not the buffers,
+    at the full learning rate. `out` is an earlier lead, which is overwritten.
     """
-    first_step, common_steps = steps
-    before, model = models.get(version - 1), models.get(version)
+    first_step, common_steps = work.first_step, work.common_steps
+    before, model = models.get(work.before), models.get(work.version)
     if config.alpha == 1.0 or not common_steps or before is None or model is None:
         return None
     shares = [

@@ -70,7 +70,7 @@ class ClientStates:
         self._own = flat.read_private()  # as every client makes them
         self._models: dict[int, Vector] = {}  # mapped from files
         self._shared: Mapping[int, Vector] | None = None
-        self._lead: tuple[tuple[int, int, float], Vector | None] = (-1, 0, 0.0), None
+        self._lead: tuple[tuple[int, int, int, float], Vector | None] = (-1, 0, 0, 0.0), None
 
     def kept(self, stretch: Stretch) -> tuple[Saved | None, Mapping[str, Tensor]]:
         """Return the trajectory so far, and the private tensors."""
@@ -104,21 +104,19 @@ class ClientStates:
         if self._shared is not None:
             return self._shared[version]
         if version not in self._models:
-            known = {old: model for old, model in self._models.items() if abs(old - version) == 1}
+            last = list(self._models.items())[-1:]
             path = model_file(self._folder, version)
-            self._models = {**known, version: np.memmap(path, np.float32, "r")}
+            self._models = {**dict(last), version: np.memmap(path, np.float32, "r")}
         return self._models[version]
 
     def lead_of(self, work: Work) -> Vector | None:
-        """Return the lead of shared momentum, which all clients of a version have in common."""
-        origin = work.version, work.first_step, work.common_steps
+        """Return the lead of shared momentum, which clients have in common that had the same models."""
+        origin = work.version, work.before, work.first_step, work.common_steps
         if self._lead[0] != origin:
-            self.model(work.version)
-            if work.common_steps and self._config.alpha < 1.0:
-                self.model(work.version - 1)
-            steps, parameters = (work.first_step, work.common_steps), self._flat.parameters
-            models = self._models if self._shared is None else self._shared
-            self._lead = origin, lead_of(self._config, models, work.version, parameters, steps)
+            led = work.common_steps and self._config.alpha < 1.0
+            versions = (work.before, work.version) if led else ()
+            models = {version: self.model(version) for version in versions}
+            self._lead = origin, lead_of(self._config, models, work, self._flat.parameters)
         return self._lead[1]
 
 

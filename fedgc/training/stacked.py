@@ -162,7 +162,7 @@ class StackedTrainer:
         """Return what the stretches have in common that are trained together."""
         work, config = stretch.work, self._trainer.config
         varies = config.schedule != "constant" or bool(config.warmup_steps)
-        leads = config.alpha < 1.0 and (work.version, work.first_step, work.common_steps)
+        leads = config.alpha < 1.0 and (work.version, work.before, work.first_step, work.common_steps)
         return (
             stretch.first if self._has_state else -1,  # it counts steps
             work.first_step + stretch.first if varies else -1,
@@ -272,7 +272,8 @@ class _Blocks:
 
 def _trajectory(work: Work) -> tuple[object, ...]:
     """Return what the steps of a client depend on."""
-    return work.client, work.version, work.names, work.pool, work.first_step, work.common_steps
+    led = work.before, work.first_step, work.common_steps
+    return work.client, work.version, work.names, work.pool, *led
 
 
 def _merged(merge: Callable[[list[Tensor]], Tensor], batches: Sequence[Batch]) -> Batch:

@@ -46,6 +46,7 @@ class Ward:
             work = Work(
                 client, number, number - 1, steps, (chunk,), named, CONFIG.seed, 60.0,
                 kind="local", first_step=steps * (number - 1), common_steps=led,
+                before=max(0, number - 2),
             )  # fmt: skip
             engine.load(number - 1, self.model)
             engine.handle(work)

@@ -24,6 +24,7 @@ from fedgc.messages import (
     Tick,
     Work,
 )
+from fedgc.run.common_steps import KEPT
 from fedgc.run.late_updates import MOST, TOO_LATE
 from fedgc.run.machine import Append, Apply, Chose
 from fedgc.sim.clock.reference_client import ReferenceClient
@@ -98,6 +99,30 @@ def test_update_counts_in_round_in_which_it_comes():
     assert (row.outcome, row.coverage) == ("synced", 1.0)
     assert row.reason.endswith("1 update of an earlier round")
     assert fleet.of(Apply)[1].weight == pytest.approx(3 * SAMPLES + SAMPLES * math.sqrt(2))
+
+
+@pytest.mark.parametrize("rounds", [1, 3, 70])
+def test_late_client_is_led_by_all_steps_since_its_model(rounds):
+    fleet = behind(rounds=99)
+    for _ in range(rounds - 1):
+        fleet.do_round()
+    fleet.send(LATE)
+    late, quick = fleet.told(Work, LATE)[-1], fleet.told(Work, QUICK[0])[-1]
+    assert (late.version, late.before) == (rounds, 0)
+    assert late.common_steps == (5.0 * rounds if rounds <= KEPT else 0.0), "steps of few models are kept"
+    assert (quick.version, quick.before, quick.common_steps) == (rounds, rounds - 1, 5.0)
+
+
+def test_late_client_keeps_its_model_until_next_work():
+    fleet = behind()
+    fleet.work(*QUICK)
+    fleet.send(QUICK[0])
+    said = fleet.send(LATE)  # the round collects: the next one gives it work
+    assert [type(each) for each in said] == [Add, Close]
+    fleet.send(*QUICK[1:])
+    fleet.say(Tick(fleet.now + 1.0))
+    work = fleet.told(Work, LATE)[-1]
+    assert (work.round, work.version, work.before, work.common_steps) == (3, 2, 0, 10.0)
 
 
 def test_client_behind_is_told_nothing_of_later_rounds():

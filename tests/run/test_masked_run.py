@@ -208,7 +208,7 @@ def test_led_steps_are_dropped_when_same_model_leads_none(fleet):
     assert one.outcomes()[2] == "skipped"
     one.join(*others)  # new processes: they have not seen the model before
     one.drive(lambda f: f.run.round is not None)
-    assert one.run.round.assignment.common_steps == 0.0
+    assert one.run.round.assignment.common_steps == ()
     assert one.run.round.summary.reached[last] == 0
 
 

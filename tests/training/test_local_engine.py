@@ -86,7 +86,8 @@ def test_engine_holds_no_copy_of_models(bench, momentum, models):
                 engine.load(version, start * np.float32(1 - version / 10))
             given = tracemalloc.get_traced_memory()[0]
             tracemalloc.reset_peak()
-            common = {"kind": "local", "common_steps": float(version > 0)}
+            led = {"common_steps": float(version > 0), "before": max(0, version - 1)}
+            common = {"kind": "local", **led}
             work = bench.work((0,), round=version + 1, version=version, names=names)
             engine.handle(replace(work, **common))
             assert any(isinstance(event, Report) for event in bench.drain(engine))
@@ -282,6 +283,22 @@ def test_common_step_is_followed_as_long_as_it_was_measured(bench, small):
     common = (start - start * np.float32(0.9))[:parameters] / 2
     np.testing.assert_allclose(way[:parameters], 2 * 0.999 * common, rtol=1e-3, atol=1e-6)
     assert report.squared_norm < 1e-6, "what all have in common is no drift"
+
+
+def test_late_client_is_led_from_model_that_it_had(bench, small):
+    config = replace(PLAIN, shared_momentum=0.001, learning_rate=1e-6)
+    engine = bench.engine(small, config)
+    start, newest = bench.vector(engine.size), bench.vector(engine.size) * np.float32(0.6)
+    engine.handle(local(bench))
+    bench.drain(engine)
+    engine.handle(Close("me", 1, "synced", frees=True))  # its update has come late
+    engine.load(4, newest)
+    engine.handle(local(bench, round=5, version=4, target=3, first_step=16, common_steps=16.0, before=0))
+    bench.drain(engine)
+    _, way = update(engine, reveal(5))
+    parameters = engine.layout.parameter_size
+    common = (start - newest)[:parameters] / 16
+    np.testing.assert_allclose(way[:parameters], 3 * 0.999 * common, rtol=1e-3, atol=1e-6)
 
 
 def test_samples_of_earlier_shares_are_unloaded(bench, small):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from fedgc.codecs import make_codec
 from fedgc.config import RunConfig
 from fedgc.errors import TaskFailed
+from fedgc.messages import Work
 from fedgc.training.data import concatenated, samples_of
 from fedgc.training.local_update import chunk_names, chunk_numbers, trajectory_name, with_error_feedback
 from fedgc.training.shared_momentum import lead_of, squared_distance
@@ -77,10 +78,16 @@ def test_own_part_equals_slow_reference(seed, size, led):
     assert squared_distance(start, now, step, led) == pytest.approx(plain, rel=1e-6, abs=1e-9)
 
 
+def work(before: int, common_steps: float) -> Work:
+    return Work(
+        "a", 3, 2, 8, (), (), 0, 9.0, kind="local", first_step=4, common_steps=common_steps, before=before
+    )
+
+
 def test_lead_is_common_step_at_full_rate():
     before, model = np.float32([3, 1, 9]), np.float32([1, 0, 5])
     config = RunConfig(shared_momentum=0.25, schedule="cosine", rounds=2, local_steps=4)
-    lead = lead_of(config, {1: before, 2: model}, 2, parameters=2, steps=(4, 4.0))
+    lead = lead_of(config, {1: before, 2: model}, work(before=1, common_steps=4.0), parameters=2)
     share = np.mean([config.rate_share(step) for step in range(4)])
     np.testing.assert_allclose(lead, 0.75 * np.array([2, 1]) / 4 / share, rtol=1e-6)
 
@@ -90,4 +97,10 @@ def test_lead_is_common_step_at_full_rate():
 )
 def test_lead_needs_momentum_steps_and_previous_model(alpha, models, steps):
     known = {version: np.ones(2, np.float32) * version for version in models}
-    assert lead_of(RunConfig(shared_momentum=alpha), known, 2, 2, (4, steps)) is None
+    assert lead_of(RunConfig(shared_momentum=alpha), known, work(1, steps), 2) is None
+
+
+def test_lead_of_late_client_is_mean_step_since_its_earlier_model():
+    config, models = RunConfig(shared_momentum=0.25), {0: np.float32([9, 1]), 2: np.float32([1, 0])}
+    lead = lead_of(config, models, work(before=0, common_steps=8.0), parameters=2)
+    np.testing.assert_allclose(lead, 0.75 * np.array([8, 1]) / 8, rtol=1e-6)

@@ -139,9 +139,13 @@ class StepReports:
     def work(self, w: int, *, live: bool, order: tuple[int, ...]) -> Work:
         """Return the command for a client to train on its chunks; an empty order only names them."""
         plan, this = self.roster.plan, self.roster.assignment
+        client = plan.clients[w]
+        before = min(self.roster.before.get(client, this.version), max(0, this.version - 1))
+        self.roster.given.add(client)
         return Work(
-            plan.clients[w], this.number, this.version, this.target, order, plan.names_w[w], this.seed,
-            self.roster.limit_s, kind="local", first_step=this.first_step, common_steps=this.common_steps,
+            client, this.number, this.version, this.target, order, plan.names_w[w], this.seed,
+            self.roster.limit_s, kind="local", first_step=this.first_step,
+            common_steps=this.steps_from(before), before=before,
             most_steps=this.most_steps if live else 0, pool=plan.pool,
         )  # fmt: skip
 
