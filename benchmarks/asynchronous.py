@@ -357,8 +357,9 @@ def _check(job: Job) -> None:
             f"setting optimizer.shared-momentum: saw {config.shared_momentum}, "
             "needed off without a common model"
         )
-    if config.codec != EXACT:
-        raise BadSetting(f"setting links.codec: saw {config.codec}, needed {EXACT} without a common model")
+    for name, codec in (("codec", config.codec), ("download-codec", config.download_codec)):
+        if codec != EXACT:
+            raise BadSetting(f"setting links.{name}: saw {codec}, needed {EXACT} without a common model")
     job.task.allow(config.placement)
 
 

@@ -12,8 +12,8 @@
     SCAFFOLD, waits     control variates (Karimireddy et al., arXiv:1910.06378)
     FedCM, waits        shared momentum (Xu et al., arXiv:2106.10874)
     ..., 4 steps        shorter rounds, for arms that the slow site can follow; FedProx also with fedgc's 16
-    fedgc               partial steps count, uploads in 8 bits, an exchange in each round; all else by
-                        default, also the local steps
+    fedgc               partial steps count, uploads and downloads in 8 bits, an exchange in each round; all
+                        else by default, also the local steps
 
 Each arm is tuned over as many learning rates (`comparison`), and gives up an upload after `ROUND_S`, a quick
 site's round, where fedgc's default follows from the measured links.
@@ -28,12 +28,12 @@ from benchmarks.arms import ALONE, Arm
 from benchmarks.asynchronous import Buffered
 from benchmarks.local_rules import Proximal, Scaffold, Timely
 from examples.hospitals.scene import HOURS, ROUND_S, SITES, SLOWER, STEPS, TRANSFER_S
+from fedgc.codecs import EXACT, share_of
 from fedgc.config.training_settings import LOCAL_STEPS
 
 SHORT: Final = 4  # steps
 DEADLINE: Final = 1.2  # times a quick site's round
 STEP_S: Final = SLOWER * ROUND_S / STEPS  # of the slow site
-UPLOAD: Final[Mapping[str, float]] = {"int8": 0.25}  # of a model in float32, by codec
 QUICK_HOURS: Final = HOURS / 5  # of arms that do not wait for the slow site
 TUNING_HOURS: Final = HOURS / 10  # of these, in tuning
 
@@ -70,7 +70,8 @@ class Entry:
     def round_s(self) -> float:
         """Return how long a round takes about; for asynchronous arms, as many updates as there are sites."""
         quick_s = ROUND_S * self.arm.look / STEPS
-        links_s = self.arm.vectors * TRANSFER_S * (1 + UPLOAD.get(self.arm.settings.get("codec", ""), 1.0))
+        shares = [share_of(self.arm.settings.get(each, EXACT)) for each in ("codec", "download_codec")]
+        links_s = self.arm.vectors * TRANSFER_S * sum(shares)
         if self.arm.rule is not None:
             return SITES / ((SITES - 1) / (quick_s + links_s) + 1 / (SLOWER * quick_s + links_s))
         if self.waits:
@@ -119,7 +120,7 @@ WAITS: Final = "FedAvg, waits"
 DROPS: Final = "FedAvg, deadline"
 OURS: Final = "fedgc"
 OURS_SETTINGS: Final[Mapping[str, Any]] = {
-    "local_steps": LOCAL_STEPS, "gate": "every", "codec": "int8", "patience": 0.25,
+    "local_steps": LOCAL_STEPS, "gate": "every", "codec": "int8", "download_codec": "int8", "patience": 0.25,
     "upload_deadline_s": ROUND_S, "evaluate_every": 1,
 }  # fmt: skip
 ENTRIES: Final = (

@@ -168,11 +168,8 @@ def measure(entry: Entry, hours: float, rate: float, seed: int) -> Run:
 
 def _synchronous(bare: Run, points: Sequence[Point], sites: Sites, step_s_w: Float) -> Run:
     marks: list[Mark] = []
-    down, fresh = 0, SITES
     for point in points:
-        down += fresh
-        fresh = len(point.row.clients)
-        vectors = bare.entry.arm.vectors * (point.sent + down)
+        vectors = bare.entry.arm.vectors * (point.sent + point.down)
         marks.append(_mark(point.seconds, vectors, 2 * SITES * len(marks), point.metrics, sites))
     rows = [point.row for point in points]
     return replace(

@@ -23,16 +23,15 @@ def trained(within: Path, goal: Goal, sweep: Sweep, at: int, scenario: SweepScen
     A run that ends before that says why, and may lack an evaluated model.
     """
     job, model_mb = _job(goal, sweep, at, scenario, seed)
-    rows, models, marks = list[RoundRow](), set[tuple[str, int]](), list[tuple[float, float, float]]()
+    rows, marks = list[RoundRow](), list[tuple[float, float, float]]()
     others = dict[str, None]()
 
     def heard(point: Point) -> None:
         row = point.row
         rows.append(replace(row, clients=()))
-        models.update((each.client, row.version) for each in row.clients if each.steps or each.counted)
         others.update(dict.fromkeys(point.metrics))
         if goal.figure in point.metrics:
-            sent_mb = model_mb * (point.sent + len(models))
+            sent_mb = model_mb * (point.sent + point.down)
             marks.append((point.seconds, sent_mb, point.metrics[goal.figure]))
 
     done = train(job, heard, within=within)

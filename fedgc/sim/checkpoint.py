@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from fedgc.errors import EdgeFailed
 from fedgc.sim.checkpoint_file import SHOWN, check_same, locked, reading, writing
-from fedgc.training import ServerOptimizer, Vector
+from fedgc.training import Vector
+from fedgc.training.next_model import NextModel
 from fedgc.training.round_sum import RoundSum
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ class Numbers:
     """What a simulation computes with, besides its clock and its `Run`."""
 
     trainers: "Fleet | OneForAll"
-    optimizer: ServerOptimizer
+    optimizer: NextModel
     sum: RoundSum
     noise: np.random.Generator
 

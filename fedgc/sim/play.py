@@ -35,7 +35,7 @@ class Played:
 
     rows: tuple[RoundRow, ...]
     up: float
-    down: int
+    down: float
     ended: str
 
 
@@ -51,7 +51,8 @@ def play(
     if local:  # who trains on what takes no time: each client has a chunk of its own
         config = replace(config, placement="private", inject_clients=0.0)
     line = line or Line(slots=config.slots_for(FLOAT_BYTES * clients.numbers))
-    terms = Terms(config.round_steps, FLOAT_BYTES * clients.numbers, line, config.grace_s)
+    size_bytes, wire = FLOAT_BYTES * clients.numbers, config.download_codec
+    terms = Terms(config.round_steps, size_bytes, line, config.grace_s, download_codec=wire)
     held = [Held("data", 1)] if local else [Held(f"chunk {c}", 1, SHARED) for c in range(clients.chunks)]
     clock = VirtualClock(clients.names, clients.model, terms, held, _Drift())
     run = Run(config, now=0.0, size=clients.numbers, parts=parts)
@@ -71,7 +72,7 @@ def play(
         else:
             given += run.handle(clock.joined(w, 0.0))
     clock.run(run, given, lambda: bool(ended) or len(rows) >= rounds, heed)
-    return Played(tuple(rows[:rounds]), clock.uploads.sent, clock.loads, "".join(ended))
+    return Played(tuple(rows[:rounds]), clock.uploads.sent, clock.downloads.sent, "".join(ended))
 
 
 def seconds_of(row: RoundRow) -> float:

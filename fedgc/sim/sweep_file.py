@@ -30,7 +30,6 @@ from math import prod
 from pathlib import Path
 from typing import Any, Final
 
-from fedgc.codecs import EXACT
 from fedgc.config import RunConfig
 from fedgc.config.fields import Value
 from fedgc.config.names import dashed, flat
@@ -146,10 +145,9 @@ def _checked(where: str, sweep: Sweep) -> Sweep:
             raise BadSetting(f"{where}: {error}") from error
         if config.secrecy == "masked":
             raise BadSetting(f"{where}: saw secrecy = masked, needed open: keys are not simulated")
-        if config.fragments > 1 or config.download_codec != EXACT:
+        if config.fragments > 1:
             raise BadSetting(
-                f"{where}: saw links.fragments or links.download-codec, needed their defaults: "
-                "whole models are simulated"
+                f"{where}: saw links.fragments = {config.fragments}, needed 1: whole models are simulated"
             )
     return sweep
 

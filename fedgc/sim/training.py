@@ -28,7 +28,6 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from fedgc.codecs import EXACT
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed, Refused
 from fedgc.guards import LOG
@@ -55,8 +54,9 @@ from fedgc.sim.clock import UNCONTENDED, ArrayClientModel, Finding, Line, Scenar
 from fedgc.sim.exclusion import Exclusion
 from fedgc.sim.fleet import Fleet
 from fedgc.sim.ours import SHARED
-from fedgc.training import Answer, CommonModel, ServerOptimizer, Vector, new_engine
+from fedgc.training import Answer, CommonModel, Vector, new_engine
 from fedgc.training.digest import content_digest, probed
+from fedgc.training.next_model import NextModel
 from fedgc.training.round_sum import RoundSum
 from fedgc.training.simulated import STILL
 from fedgc.training.tasks import Task
@@ -89,8 +89,8 @@ class Job:
     def __post_init__(self) -> None:
         if self.engines is not None and self.config.work != "local":
             raise BadSetting(f"training: saw engines for {self.config.work} work, needed local work")
-        if self.config.fragments > 1 or self.config.download_codec != EXACT:
-            raise BadSetting("training: saw links.fragments or links.download-codec, needed their defaults")
+        if self.config.fragments > 1:
+            raise BadSetting(f"training: saw links.fragments = {self.config.fragments}, needed 1")
         if self.engines is None and self.config.protects_records:
             raise BadSetting("privacy.unit: saw record, which is not simulated, needed client")
         if (self.workers > 1 or self.ray) and self.make is None:
@@ -141,6 +141,7 @@ class Point:
     seconds: float
     row: RoundRow
     sent: float  # whole updates so far
+    down: float  # whole models that clients were sent so far
     metrics: Mapping[str, float]
 
 
@@ -316,8 +317,8 @@ class _Training:
         self._job, self._heard, self._progressed = job, heard, progressed
         set_threads(job.config)  # as worker processes do: evaluation gives the same figures
         self._common = CommonModel(job.task, job.config)
-        self._optimizer = ServerOptimizer(
-            job.config, self._common.parameters, variances=self._common.layout.variances
+        self._optimizer = NextModel(
+            job.config, self._common.parameters, self._common.size, self._common.layout.variances
         )
         self.model = self._common.first()
         noise = np.random.default_rng([job.config.seed, PRIVACY])
@@ -365,8 +366,10 @@ class _Training:
         samples, local = sum(sizes.values()), job.config.work == "local"
         units = [1.0] if local else [each * clients / samples for each in sizes.values()]
         client_model = ArrayClientModel(lambda number: job.scenario[number - 1], units)
-        size_bytes = 4 * self._common.size
-        terms = Terms(job.config.round_steps, size_bytes, job.line, job.grace_s, partial=job.partial)
+        terms = Terms(
+            job.config.round_steps, 4 * self._common.size, job.line, job.grace_s,
+            partial=job.partial, download_codec=job.config.download_codec,
+        )  # fmt: skip
         held = [Held(name, samples, "" if job.owned else SHARED) for name, samples in sizes.items()]
         ends = [len(held) * at // clients for at in range(clients + 1)]
         owned = [held[begin:end] for begin, end in pairwise(ends)] if job.owned else ()
@@ -407,7 +410,8 @@ class _Training:
                 self._sum.clear()
             why, self._left_out = self._left_out, ""
             row = output.row.without_update(why) if why else output.row
-            self._append(Point(self._clock.now, row, self._clock.uploads.sent, self._metrics))
+            up, down = self._clock.uploads.sent, self._clock.downloads.sent
+            self._append(Point(self._clock.now, row, up, down, self._metrics))
             for client, pause_s in self._exclusion.after(output, self._clock.now):
                 self._clock.exclude(client, pause_s)
         elif isinstance(output, Finished) and not output.complete:
@@ -434,6 +438,8 @@ class _Training:
         keeper = self._keeper
         make = partial(self._applied, apply)
         self._metrics, self._left_out = make() if keeper is None else keeper.made(make)
+        if self._left_out:
+            self._clock.downloads.unchanged.add(apply.version)
 
     def _applied(self, apply: Apply) -> Made:
         left_out, before = "", self.model
@@ -441,7 +447,7 @@ class _Training:
         try:
             mean = self._sum.mean(apply.weight, apply.round)
             if mean is not None:
-                self.model = self._optimizer.apply(self.model, mean)
+                self.model, _ = self._optimizer.apply(self.model, mean, apply.version - 1)
             if self._sum.private is not None:
                 figures = self._sum.private.figures
         except Refused as error:  # as on a server

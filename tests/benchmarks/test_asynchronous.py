@@ -215,6 +215,7 @@ def test_asynchronous_training_reaches_accuracy():
         ({"work": "coded"}, "setting work: saw coded, needed local"),
         ({"shared_momentum": 0.1}, "setting optimizer.shared-momentum: saw 0.1, needed off"),
         ({"codec": "int8"}, "setting links.codec: saw int8, needed float32"),
+        ({"download_codec": "int8"}, "setting links.download-codec: saw int8, needed float32"),
         (
             {"placement": "cyclic", "replicas": 1, "inject_clients": 0.5},
             "setting data.inject-clients: saw some, needed 0",

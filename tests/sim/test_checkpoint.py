@@ -128,11 +128,11 @@ def test_last_round_is_not_compared_with_other_model():
     ("of", "rounds"),
     [
         (with_checked_outliers(), (12, 17)),
-        (job(codec="int8", shared_momentum=0.3, server_optimizer="adam"), (3, 5)),
+        (job(codec="int8", download_codec="int8", shared_momentum=0.3, server_optimizer="adam"), (3, 5)),
         (job(gate_period=1, privacy_noise=1.0, privacy_clip_quantile=0.5), (2, 4)),
         (coded(), (4, 6)),
         (coded(server_optimizer="nesterov", blocks=2, gate_period=1), (3, 5)),
-        (job(gate_period=1, aggregator="krum", aggregator_options="f=9"), (2, 4)),
+        (job(gate_period=1, download_codec="int8", aggregator="krum", aggregator_options="f=9"), (2, 4)),
     ],
     ids=["checked outliers", "local", "private", "coded", "coded with server momentum", "updates left out"],
 )

@@ -184,7 +184,7 @@ def test_average_of_schedule_free_server_is_evaluated(monkeypatch):
             stepped.append(super().apply(*given).copy())
             return stepped[-1]
 
-    monkeypatch.setattr("fedgc.sim.training.ServerOptimizer", Spied)
+    monkeypatch.setattr("fedgc.training.next_model.ServerOptimizer", Spied)
     settings = config(rounds=3, server_optimizer="schedule-free")
     task = replace(TASK, evaluate=lambda module: {"bias": float(module.bias.abs().sum())})
     done = trained(settings, task=task)

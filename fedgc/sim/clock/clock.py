@@ -72,7 +72,7 @@ class VirtualClock:
         """All clients can load the chunks `holds`, or each its own of `owned`."""
         clients_w = len(clients)
         self.now = 0.0
-        self.computed, self.loads = 0, 0  # chunks taken to their target, models that work began from
+        self.computed = 0  # chunks taken to their target
         self._clients = tuple(clients)
         self._index = {client: w for w, client in enumerate(clients)}
         self._client_model, self._terms = client_model, terms
@@ -87,7 +87,8 @@ class VirtualClock:
         self._order = count()
         self.uploads = Uploads(clients_w, terms.line, client_model.up_s)
         self._up = self.uploads.pipe
-        self.downloads = Downloads(replace(terms.line, slots=None))  # slots are of uploads
+        no_slots = replace(terms.line, slots=None)  # slots are of uploads
+        self.downloads = Downloads(no_slots, terms.download_codec)
         self._down = self.downloads.pipe
         self.watched = SpanRecord(self._clients)
         self._number, self._alive = -1, [True] * clients_w
@@ -217,13 +218,13 @@ class VirtualClock:
         return None
 
     def _loaded(self, w: int, now: float) -> None:
-        command, began, behind = self.downloads.ended(w)
-        self._work(w, command)
-        for each in behind:
+        over = self.downloads.ended(w)
+        self._work(w, over.work)
+        for each in over.behind:
             _OBEYS[type(each)](self, w, each)
         arrival = now + self._control_s[w]
-        client, size_bytes = self._clients[w], self._terms.update_bytes
-        said = Loaded(arrival, client, command.version, now - began, size_bytes)
+        client, size_bytes = self._clients[w], round(over.size * self._terms.update_bytes)
+        said = Loaded(arrival, client, over.work.version, now - over.began, size_bytes)
         self._push(arrival, ARRIVES, w, said)
 
     def _arrived(self, w: int, said: Codeword | Loaded | Offered) -> Event | None:
@@ -243,6 +244,7 @@ class VirtualClock:
         self.uploads.withdraw(self.now, w)
         if not failure.keeps:
             self._versions[w] = -1
+            self.downloads.has.pop(w, None)
             if self._witness:
                 self._witness.lost(self._clients[w])
         self._push(self.now + grace_s, GRACE_ENDS, w, None)
@@ -272,7 +274,10 @@ class VirtualClock:
         return self._client_model.up_s(self._index[client])
 
     def _grace_ends(self, w: int, _: object) -> Event | None:
-        return None if self._alive[w] else Lost(self.now, self._clients[w])
+        if self._alive[w]:
+            return None
+        self.downloads.has.pop(w, None)  # its session is over
+        return Lost(self.now, self._clients[w])
 
     def _return(self, w: int, _: object) -> Event | None:
         self._alive[w] = True
@@ -317,19 +322,20 @@ class VirtualClock:
 
     def _load(self, w: int, command: Work) -> None:
         """Load the model first, unless the client has it."""
-        down_s = self._client_model.down_s(w)
-        if command.version == self._versions[w] or (down_s == 0.0 and self._terms.line.update_s == 0.0):
-            is_new = command.version != self._versions[w]
+        if command.version == self._versions[w]:
             self._work(w, command)
-            if is_new and command.kind == "local":  # rounds of coded work do not look at it
-                heard = self.now + self._control_s[w]
-                self._push(heard, ARRIVES, w, Loaded(heard, command.client, command.version))
-        else:
-            self.downloads.begin(self.now, w, command, down_s)
+            return
+        down_s, size = self._client_model.down_s(w), self.downloads.size(w, command.version)
+        if down_s > 0.0 or self._terms.line.update_s > 0.0:
+            self.downloads.begin(self.now, w, command, size, down_s)
+            return
+        self._work(w, command)
+        if command.kind == "local":  # rounds of coded work do not look at it
+            heard = self.now + self._control_s[w]
+            self._push(heard, ARRIVES, w, Loaded(heard, command.client, command.version))
 
     def _work(self, w: int, command: Work) -> None:
-        self.loads += command.version != self._versions[w]
-        self._versions[w] = command.version
+        self._versions[w] = self.downloads.has[w] = command.version
         if command.names is not self._fleet[w].named:
             sizes = self._sizes
             self._samples |= {number: sizes[name] for number, name in command.names if name in sizes}

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from fedgc.codecs import EXACT
 from fedgc.errors import BadSetting
 from fedgc.messages import Continue, Event, Work
 from fedgc.sim.clock.conditions import NEVER
@@ -118,6 +119,7 @@ class Terms:
     steered: bool = True  # if not, clients append taken chunks to the end; for comparison
     partial: bool = True  # if not, a client that is stopped before its target sends nothing; for comparison
     watch: bool = False
+    download_codec: str = EXACT  # of a model for a client that has the one before
 
     def __post_init__(self) -> None:
         if self.steps < 1 or not self.grace_s >= 0:
