@@ -16,7 +16,7 @@ from typing import Annotated, Final
 
 import typer
 
-from examples.hospitals.scene import BIG, SHARES, SITES, SLOWER, STEPS, UPLINK_MBIT_S
+from examples.hospitals.scene import BIG, SHARES, SITES, SLOWER, UPLINK_MBIT_S
 from fedgc.cli import run_program, view
 from fedgc.cli.follow import POLL_S, Follower, Seen, print_tables, show_on, why_incomplete
 from fedgc.config import RunConfig
@@ -26,7 +26,7 @@ from fedgc.store.database import Store
 
 PACE_S: Final = 0.05  # of a local step at the quick sites
 ROUNDS: Final = 60
-RATE: Final = 0.8
+RATE: Final = 6.4
 AWAY, RESTARTED = "site-4", "site-6"
 NAMES: Final = tuple(f"site-{site}" for site in range(SITES))
 
@@ -70,9 +70,9 @@ def nodes(keys: Path) -> Sequence[Node]:
 def settings(rounds: int) -> RunConfig:
     """Return the settings of the run, those of the comparison's arm."""
     return RunConfig(
-        task="examples.hospitals.hospital:task", run="hospitals", rounds=rounds, local_steps=STEPS,
-        learning_rate=RATE, gate="every", codec="int8", min_clients=SITES, grace_s=2.0, threads=1,
-        start_timeout_s=600.0,
+        task="examples.hospitals.hospital:task", run="hospitals", rounds=rounds,
+        learning_rate=RATE, gate="every", codec="int8", download_codec="int8", min_clients=SITES,
+        grace_s=2.0, threads=1, start_timeout_s=600.0,
     )  # fmt: skip
 
 
