@@ -9,7 +9,7 @@
     late      partial rounds that end with the updates of the quorum; those of others count in later rounds
               (`aggregation.late-updates = count`)
     planned   what fedgc does: `fedgc plan` says the quorum for these clients, and whether late updates count;
-              with shared momentum, as by default, and four times the rates for it
+              with the default aggregation rule and shared momentum, and four times the rates for it
 
 Eight clients hold skewed labels. In the modelled scenes three have speed 1, three .2 and two .05; their links
 are alike, or as slow as they are. Other scenes are traces of real machines and links. A round is `STEPS`
@@ -229,8 +229,8 @@ class Run:
     def _job(self, setting: Setting, clients: Clients) -> Job:
         settings = {
             "gate": "every", "local_steps": STEPS, "quorum": setting.quorum, "evaluate_every": 1,
-            "aggregator": "weighted-mean", "late_updates": "count" if setting.late else "wait",
-            **({} if setting.planned else ALONE),
+            "late_updates": "count" if setting.late else "wait",
+            **({} if setting.planned else {**ALONE, "aggregator": "weighted-mean"}),
         }  # fmt: skip
         arm = Arm(self.arm, settings, ours=setting.partial, partial=setting.partial)
         rate = self.rate * (LED if setting.planned else 1.0)

@@ -2,12 +2,12 @@
 
     mean = center + sum over clients i of  share_i * min(1, bound / |update_i - center|) * (update_i - center)
 
-The center is the last mean update, and the bound is `factor` times the median of the distances from it. An
-update that continues in the common direction counts in full, whatever its client's data; one that turns away
-from it, or is far too long, counts with a limited part. With shared momentum, updates of honest clients lie
-close together, so a false one is bounded tightly. Without a center, in the first round, it is a bound of the
-norm (Sun et al., arXiv 1911.07963). One or two updates are bounded by the distances of the last
-round that had more.
+The center is the last mean update, and the bound is `factor` times the median of the distances from it, of
+each client's latest update. An update that continues in the common direction counts in full, whatever its
+client's data; one that turns away from it, or is far too long, counts with a limited part. With shared
+momentum, updates of honest clients lie close together, so a false one is bounded tightly. Without a center,
+in the first round, it is a bound of the norm (Sun et al., arXiv 1911.07963). One or two updates are bounded
+by distances of earlier rounds.
 
 Buffers are bounded by a distance of their own, from those of the common model: a false variance would be a
 small part of the distance of all numbers, and a mean that continues in the last direction overshoots.
@@ -17,8 +17,7 @@ are better may be `WIDER` times as far (`outlier_check`).
 """
 
 import math
-from bisect import insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgc.aggregators.collecting import Update
+from fedgc.aggregators.latest_distances import LatestDistances
 from fedgc.aggregators.outlier_check import MOST_BYTES, Benefits, OutlierCheck
 from fedgc.aggregators.rule import AggregationRule, Vector
 from fedgc.errors import BadSetting, Refused
@@ -34,7 +34,6 @@ from fedgc.large_vectors import in_tiles, squared_length
 HELD: Final = 8  # updates that are held until their median distance is known
 HELD_BYTES: Final = 1 << 30  # which take at most this much room, except for the first three
 LEAST_HELD: Final = 3
-FEWEST: Final = 3  # distances
 OUTLIER: Final = 0.2  # less of an update than this counts
 CHECKED: Final = 2 / 3  # less of an update than this is within the bound: its client may be checked
 WIDER: Final = 4.0  # times the bound, for an outlier that makes models better
@@ -44,7 +43,7 @@ class BoundedMean(AggregationRule):
     """Adds each update to a running sum, at most `factor` times the median distance from the last mean.
 
     Keeps two vectors, and the first `HELD` updates of a round until their distances are known. Later updates
-    are measured against the distances of this round so far and of the last one. Large updates come in files,
+    are measured against the latest distance of each client so far. Large updates come in files,
     so those that are held need disk and no memory; one of them gives its room to the center.
     """
 
@@ -56,13 +55,11 @@ class BoundedMean(AggregationRule):
         self._factor = factor
         self._center: Vector | None = None  # the last mean update
         self._room: Vector | None = None  # of an update that has been entered
-        self._held: list[Update] = []
+        self._held: list[tuple[Update, float]] = []  # with their distances
         self._sum: Vector | None = None  # of weighted differences from the center
         self._whole: Vector | None = None  # the same, and room for the buffers
         self._weight = 0.0
-        self._distances: list[float] = []  # of this round
-        self._before: list[float] = []  # of the last round that had enough
-        self._moved: list[float] = []  # those of both rounds above 0, the smallest first
+        self._distances = LatestDistances()
         self._parts: dict[str, float] = {}  # of updates that do not count in full
         self._outliers: Mapping[str, float] = {}
         self._benefits = Benefits()
@@ -84,28 +81,26 @@ class BoundedMean(AggregationRule):
             update = update[: -self.buffers]
         distance = self._distance(update)
         if not math.isfinite(distance):  # the last mean was not, so that the server has left it out
-            self._center, self._before, self._moved = None, [], _moved(self._distances)
+            self._center = None
+            self._distances.forget()
             distance = self._distance(update)
-        self._distances.append(distance)
-        if distance > 0:
-            insort(self._moved, distance)
+        self._distances.enter(client, distance)
         if self._sum is not None:
-            self._enter(Update(client, weight, update), distance, self._bound_of(self._moved))
+            self._enter(Update(client, weight, update), distance)
             return
-        self._held.append(Update(client, weight, update))
+        self._held.append((Update(client, weight, update), distance))
         if len(self._held) > most_held(update.nbytes):
-            self._enter_held(self._bound_of(self._moved))
+            self._enter_held()
 
     def result(self) -> Vector | None:
         """Return the center and the mean difference from it; it is the next round's center."""
         self._check = None
-        if not self._distances:
+        if not self._distances.now:
             return None
         if self._held:
-            own = _moved(self._distances)
-            self._enter_held(self._bound_of(own if len(own) >= FEWEST else _moved(self._before)))
-        mean, whole, weight = self._sum, self._whole, self._weight
-        distances, room = self._distances, self._room
+            self._enter_held()
+        self._distances.end()
+        mean, whole, weight, room = self._sum, self._whole, self._weight, self._room
         self._outliers = {client: part for client, part in self._parts.items() if part < OUTLIER}
         candidate, buffers = self._candidate, self._of_buffers() if weight else None
         self.clear()
@@ -125,9 +120,6 @@ class BoundedMean(AggregationRule):
         if buffers is not None and whole is not None:
             whole[mean.size :] = buffers
             mean = whole
-        if len(_moved(distances)) >= FEWEST:
-            self._before = distances
-        self._moved = _moved(self._before)
         return mean
 
     def _of_buffers(self) -> Vector | None:
@@ -160,20 +152,19 @@ class BoundedMean(AggregationRule):
         """Return the center, the distances of the last round, and what checks have shown."""
         if self._center is None:
             return {}
-        apart = {} if self._apart is None else {"apart": np.array(self._apart._before)}
-        before = np.array(self._before)
-        return {"center": self._center, "before": before, **apart, **self._benefits.memory()}
+        apart = {} if self._apart is None else self._apart._distances.memory("apart")
+        distances = self._distances.memory("latest")
+        return {"center": self._center, **distances, **apart, **self._benefits.memory()}
 
     def recall(self, memory: Mapping[str, NDArray[Any]]) -> None:
         """Continue with this center."""
         if memory:
-            self._center, self._before = memory["center"], memory["before"].tolist()
-            self._moved = _moved(self._before)
+            self._center = memory["center"]
+            self._distances.recall(memory, "latest")
             self._benefits.recall(memory)
-        if "apart" in memory:
+        if "apart clients" in memory:
             self._apart = BoundedMean(factor=self._factor)
-            self._apart._before = memory["apart"].tolist()
-            self._apart._moved = _moved(self._apart._before)
+            self._apart._distances.recall(memory, "apart")
 
     @property
     def check(self) -> OutlierCheck | None:
@@ -186,14 +177,16 @@ class BoundedMean(AggregationRule):
 
     def clear(self) -> None:
         """Discard the updates of a round; the center stays."""
-        self._held, self._sum, self._weight, self._distances, self._parts = [], None, 0.0, [], {}
-        self._whole, self._room, self._candidate, self._moved = None, None, None, _moved(self._before)
+        self._held, self._sum, self._weight, self._parts = [], None, 0.0, {}
+        self._whole, self._room, self._candidate = None, None, None
+        self._distances.discard()
         if self._apart is not None:
             self._apart.clear()
 
-    def _bound_of(self, moved: Sequence[float]) -> float:
-        """Return the bound, of sorted distances above 0; of two clients neither can be outvoted."""
-        return self._factor * moved[(len(moved) - 1) // 2] if len(moved) >= FEWEST else math.inf
+    @property
+    def _bound(self) -> float:
+        median = self._distances.median
+        return math.inf if median is None else self._factor * median
 
     def _distance(self, update: Vector) -> float:
         center = self._center
@@ -203,14 +196,14 @@ class BoundedMean(AggregationRule):
 
         return math.sqrt(squared_length(difference, update.size))
 
-    def _enter_held(self, bound: float) -> None:
+    def _enter_held(self) -> None:
         held, self._held = self._held, []
-        for update, distance in zip(held, self._distances, strict=True):
-            self._enter(update, distance, bound)
+        for update, distance in held:
+            self._enter(update, distance)
             self._room = update.vector
 
-    def _enter(self, update: Update, distance: float, bound: float) -> None:
-        part, counts = min(1.0, bound / distance) if distance else 1.0, True
+    def _enter(self, update: Update, distance: float) -> None:
+        part, counts = min(1.0, self._bound / distance) if distance else 1.0, True
         if self.checks:
             part, counts = self._judged(update, part)
         if part < 1.0 or not counts:
@@ -271,11 +264,6 @@ class _Candidate:
 
         in_tiles(total.size, enter)
         return difference
-
-
-def _moved(distances: Iterable[float]) -> list[float]:
-    """Return the distances above 0, the smallest first."""
-    return sorted(each for each in distances if each > 0)
 
 
 def most_held(update_bytes: int) -> int:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from fedgc.aggregators import CollectingRule, make_rule, rule_named, rule_summaries
 from fedgc.aggregators.bounded_mean import HELD
 from fedgc.aggregators.collecting import TILE
+from fedgc.aggregators.latest_distances import ROUNDS
 from fedgc.errors import BadSetting, Refused
 from fedgc.plugins import available
 
@@ -56,6 +57,36 @@ def test_bounded_mean_measures_from_last_mean():
     assert rule.outliers == {}
     result(rule, mean, mean + np.float32(1), mean - np.float32(1), mean - np.float32(100))
     assert list(rule.outliers) == ["client 3"]
+
+
+def rounds_of(rule, clients, updates):
+    for client, update in zip(clients, updates, strict=True):
+        rule.add(client, 1.0, np.float32(update))
+    return rule.result()
+
+
+QUICK, NEAR = ["a", "b", "c"], [[1, 0], [1, 0.1], [1, -0.1]]
+LATE, FAR = ["d", "e", "f", "g"], [1, 5]
+
+
+def test_bounded_mean_measures_late_updates_by_those_of_all_clients():
+    """Three quick clients are alike, and four others, of which one comes at a time, are far from them."""
+    rule = make_rule("bounded-mean", "factor=1.5")
+    rounds_of(rule, [*QUICK, *LATE], [*NEAR, *[FAR] * 4])
+    for late in LATE:
+        rounds_of(rule, [*QUICK, late], [*NEAR, FAR])
+        assert rule.outliers == {}
+    rounds_of(rule, [*QUICK, "d"], [*NEAR, [1, 500]])
+    assert list(rule.outliers) == ["d"]
+
+
+def test_bounded_mean_forgets_distances_of_clients_that_are_away():
+    rule = make_rule("bounded-mean", "factor=1.5")
+    rounds_of(rule, [*QUICK, *LATE], [*NEAR, *[FAR] * 4])
+    for _ in range(ROUNDS):
+        rounds_of(rule, QUICK, NEAR)
+    rounds_of(rule, [*QUICK, "d"], [*NEAR, FAR])
+    assert list(rule.outliers) == ["d"]
 
 
 def test_bounded_mean_bounds_buffers_by_themselves():
