@@ -1,0 +1,1 @@
+"""Deployments of FedAvg by other frameworks, which `examples.hospitals.deployed` starts and times."""
