@@ -86,9 +86,9 @@ class Marks:
         """Mark the start of the first round."""
         self._write({"round": 0})
 
-    def add(self, round_number: int, state: State) -> None:
+    def add(self, round_number: int, state: State | Mapping[str, NDArray[np.float32]]) -> None:
         """Evaluate the model of a round, and mark that."""
-        self._module.load_state_dict(state)
+        self._module.load_state_dict({name: torch.as_tensor(each) for name, each in state.items()})
         with torch.no_grad():
             right = self._module(self._inputs).argmax(dim=1).numpy() == self._labels
         slow = float(right @ self._weights)
