@@ -1,10 +1,11 @@
-"""`python -m examples.hospitals.deployed`: fedgc and FedAvg of other frameworks, deployed for real, by the clock.
+"""`python -m examples.hospitals.deployed`: fedgc and FedAvg of other frameworks as processes, by the clock.
 
 Each trains the same model on the same samples of the eight sites, as processes on this machine, one framework
 after the other: fedgc as in `federation`, without faults; Flower's own FedAvg on a SuperLink and eight
 SuperNodes; NVFlare's FedAvg in its simulator, one process for each site, in a Python of its own that has
-nvflare (`--nvflare`). The FedAvg arms wait for all, with the length of rounds and the rate that were tuned for
-that in the comparison. A server evaluates each model on the same held-out images; an arm ends at the target.
+nvflare (`--nvflare`). The arms of FedAvg wait for all, with the length of rounds and the rate that were tuned
+for that in the comparison. Each server evaluates its models on the same held-out images; an arm ends at the
+target.
 
 Figures:
 
@@ -26,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -34,8 +36,9 @@ import typer
 
 from benchmarks.kills_arms import lacks
 from benchmarks.printing import show
-from benchmarks.report import Report, Value, machine
+from benchmarks.report import Report, Value, machine, number
 from examples.hospitals.federation import NAMES, PACE_S, nodes, settings
+from examples.hospitals.rivals import MARKS
 from examples.hospitals.scene import BIG, SITES, SLOWER, Sites, sites_of
 from fedgc.cli import run_program
 from fedgc.cli.follow import Follower
@@ -54,7 +57,6 @@ SEED: Final = 0
 OURS, FLOWER, NVFLARE = "fedgc", "Flower FedAvg", "NVFlare FedAvg"
 NEEDS: Final = "not run: needs nvflare"
 APP: Final = "from examples.hospitals.rivals.flower import {0}\n\napp = {0}\n"
-MARKS: Final = "marks.jsonl"
 
 app = typer.Typer(help="Eight hospitals as processes: fedgc, Flower's FedAvg and NVFlare's FedAvg.")
 
@@ -249,15 +251,23 @@ def _around(folder: Path) -> dict[str, str]:
 
 def compare(ends: Ends, python: str | None, say: Callable[[str], object]) -> Report:
     """Train with each framework that there is."""
-    lacking = NEEDS if python is None else lacks(python, "nvflare") and f"{NEEDS}; {lacks(python, 'nvflare')}"
+    lacking = _why_not(python)
     trails = [
         _trained(OURS, train_fedgc, ends, say),
         _trained(FLOWER, train_flower, ends, say),
         Trail(NVFLARE, failed=lacking)
-        if lacking or python is None
-        else _trained(NVFLARE, lambda *given: train_nvflare(*given, python), ends, say),
+        if lacking
+        else _trained(NVFLARE, partial(train_nvflare, python=str(python)), ends, say),
     ]
     return report(trails, ends.target)
+
+
+def _why_not(python: str | None) -> str:
+    """Return why NVFlare cannot run, or nothing."""
+    if python is None:
+        return NEEDS
+    reason = lacks(python, "nvflare")
+    return f"{NEEDS}: {reason}" if reason else ""
 
 
 def _trained(
@@ -286,28 +296,26 @@ def report(trails: Sequence[Trail], target: float) -> Report:
         "deployed_time_over_nvflare": over(NVFLARE),
         "start_s": {trail.arm: trail.start_s for trail in trails},
     }
-    slowest = sorted(trails, key=lambda trail: (trail.reach(target) is None, trail.seconds(target) or 0.0))
-    timed = [trail for trail in reversed(slowest) if trail.seconds(target) is not None]
-    others = [trail for trail in trails if trail not in timed]
-    rows = [trail.row(target) for trail in (*timed, *others)]
+    timed = [trail for trail in trails if trail.seconds(target) is not None]
+    timed.sort(key=lambda trail: (trail.reach(target) is None, trail.seconds(target)), reverse=True)
+    untimed = [trail for trail in trails if trail.seconds(target) is None]
+    rows = [trail.row(target) for trail in (*timed, *untimed)]
     return Report(figures, rows, {**machine(), "load_1m": os.getloadavg()[0]}, (SEED,))
 
 
 def text_lines(of: Report) -> list[str]:
     """Return a table: one line for each arm."""
     names = ("seconds", "rounds", "start_s", "points", "slow_site_points")
-    lines = [f"{'arm':16} {'  '.join(f'{name:>9}' for name in names)}"]
-    for row in of.rows:
-        lines.append(f"{row['arm']:16} " + (str(row["failed"]) or _numbers(row, names)))
-    return lines
+    head = f"{'arm':16}" + "".join(f"{name:>{len(name) + 4}}" for name in names)
+    return [head, *(f"{row['arm']:16}" + (_numbers(row, names) or f"    {row['failed']}") for row in of.rows)]
 
 
 def _numbers(row: Mapping[str, Value], names: Sequence[str]) -> str:
-    cells = [
-        f"{'-' if row[name] is None else format(float(row[name] or 0), '.4g'):>{max(9, len(name))}}"
-        for name in names
-    ]
-    return "  ".join(cells) + ("" if row["reached"] else "  (target not reached)")
+    """Return an arm's cells; nothing if it has no time."""
+    if row["seconds"] is None:
+        return ""
+    cells = (f"{number(row[name]):{len(name) + 4}.4g}" for name in names)
+    return "".join(cells) + ("" if row["reached"] else "    target not reached")
 
 
 @app.command()

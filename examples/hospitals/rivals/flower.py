@@ -18,9 +18,8 @@ def train(message: Message, context: Context) -> Message:
     """Train the steps of a round."""
     config = context.node_config
     hospital = Hospital(Path(str(config["folder"])), int(config["site"]))
-    # the content of a message may be of any kind
-    state = message.content["arrays"].to_torch_state_dict()  # type: ignore[union-attr]
-    number = int(message.content["config"]["server-round"])  # type: ignore[arg-type, index, call-overload]
+    state = message.content["arrays"].to_torch_state_dict()
+    number = int(message.content["config"]["server-round"])
     content = RecordDict()
     content["arrays"] = ArrayRecord(dict(hospital.train(state, number)))
     content["metrics"] = MetricRecord({"num-examples": hospital.samples})

@@ -15,8 +15,7 @@ from nvflare.job_config.script_runner import ScriptRunner
 from examples.hospitals.rivals.work import Marks, network
 
 
-# nvflare is in another Python, where it has no types
-class MarkedFedAvg(FedAvg):  # type: ignore[misc, unused-ignore]
+class MarkedFedAvg(FedAvg):
     """FedAvg that begins with the model in a folder, and marks when its first round begins and each model."""
 
     def __init__(self, folder: str, num_clients: int, num_rounds: int) -> None:

@@ -1,8 +1,8 @@
-"""A hospital's work for other frameworks, from files in a folder, and the file of marks that their servers write.
+"""A hospital's work for other frameworks, from files in a folder, and the marks that their servers write.
 
 It needs torch and numpy alone: NVFlare is in a Python of its own, without fedgc. The folder has the model
-(`model.pt`), the samples and the pace of each site (`site-0.npz`) and the held-out images (`test.npz`), which have for each
-image its weight in the accuracy on the slow site's data.
+(`model.pt`), the samples and the pace of each site (`site-0.npz`), and the held-out images (`test.npz`), each
+with its weight in the accuracy on the slow site's data.
 """
 
 import json
@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from examples.hospitals.rivals import MARKS
+
 STEPS: Final = 4  # of a round: the best length for FedAvg that waits, in the comparison
 RATE: Final = 0.4  # tuned there
 BATCH: Final = 32
-MARKS: Final = "marks.jsonl"
 
 State = Mapping[str, Tensor]
 
@@ -60,8 +61,7 @@ class Hospital:
             began = time.monotonic()
             optimizer.zero_grad()
             loss = functional.cross_entropy(self._module(self._inputs[rows]), self._labels[rows])
-            # torch has no types for `backward`
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             time.sleep(max(0.0, began + self._pace_s - time.monotonic()))
         return self._module.state_dict()
