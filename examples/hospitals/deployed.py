@@ -13,9 +13,10 @@ Figures:
     deployed_time_over_nvflare  the same over NVFlare's FedAvg
     start_s                     seconds from the submission of the run to its first round, by arm
 
-Seconds to the target count from the first round. An arm that never reaches the target counts with all of its
-seconds, fedgc with infinity. Processes share the cores of one machine, with whatever else runs there, so that
-figures are rough.
+Seconds to the target count from the first round, and `total_s` of a row from the submission. Clients of fedgc
+start before its first round; sites of NVFlare load torch within theirs, and Flower starts a process for
+each message. An arm that never reaches the target counts with all of its seconds, fedgc with infinity.
+Processes share the cores of one machine, with whatever else runs there, so that figures are rough.
 """
 
 import json
@@ -107,12 +108,14 @@ class Trail:
     def row(self, target: float) -> dict[str, Value]:
         """Return a row of the report."""
         reached, last = self.reach(target), self.marks[-1] if self.marks else None
+        seconds = self.seconds(target)
         return {
             "arm": self.arm,
             "reached": reached is not None,
-            "seconds": self.seconds(target),
+            "seconds": seconds,
             "rounds": reached.round if reached else last.round if last else None,
             "start_s": self.start_s,
+            "total_s": None if seconds is None else number(self.start_s) + seconds,
             "points": 100 * last.accuracy if last else None,
             "slow_site_points": 100 * last.slow_site if last else None,
             "failed": self.failed,
@@ -229,7 +232,6 @@ def train_nvflare(folder: Path, sites: Sites, ends: Ends, python: str) -> Trail:
             stdin=subprocess.PIPE,
             stdout=said,
             stderr=subprocess.STDOUT,
-            cwd=folder,
             env={**os.environ, **_around(folder), "OMP_NUM_THREADS": "1"},
             start_new_session=True,
         )
@@ -305,7 +307,7 @@ def report(trails: Sequence[Trail], target: float) -> Report:
 
 def text_lines(of: Report) -> list[str]:
     """Return a table: one line for each arm."""
-    names = ("seconds", "rounds", "start_s", "points", "slow_site_points")
+    names = ("seconds", "rounds", "start_s", "total_s", "points", "slow_site_points")
     head = f"{'arm':16}" + "".join(f"{name:>{len(name) + 4}}" for name in names)
     return [head, *(f"{row['arm']:16}" + (_numbers(row, names) or f"    {row['failed']}") for row in of.rows)]
 

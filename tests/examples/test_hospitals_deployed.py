@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import fedgc
 from examples.hospitals.deployed import (
     FLOWER,
     LIMIT_S,
@@ -24,6 +25,7 @@ from examples.hospitals.deployed import (
     write_work,
 )
 from examples.hospitals.federation import PACE_S
+from examples.hospitals.hospital import by_class
 from examples.hospitals.rivals import MARKS
 from examples.hospitals.scene import BIG, SITES, SLOWER, sites_of
 from fedgc.errors import EdgeFailed
@@ -45,6 +47,7 @@ def test_ratios_are_of_seconds_after_start():
     assert found.figures["start_s"] == {OURS: 10.0, FLOWER: 10.0, NVFLARE: 10.0}
     assert [row["arm"] for row in found.rows] == [FLOWER, NVFLARE, OURS], "the slowest first"
     assert found.rows[0]["rounds"] == 3
+    assert found.rows[0]["total_s"] == pytest.approx(210.0)
     assert found.rows[0]["slow_site_points"] == pytest.approx(85.0)
 
 
@@ -97,6 +100,13 @@ def test_stored_rounds_count_when_first_seen():
     assert first.start_s == 10.0
     assert second.marks == first.marks, "a round without its evaluation is no mark, and the first one stays"
     assert first.marks[0].slow_site == pytest.approx(0.25)
+
+
+def test_server_alone_evaluates_deployed_models():
+    found, sites = by_class(fedgc.RunConfig(), {"site": 1}), sites_of(0)
+    assert found.validate is None
+    model = found.model()
+    assert found.evaluate(model) == sites.evaluate(model)
 
 
 def test_arm_ends_at_target_rounds_or_limit(tmp_path):
