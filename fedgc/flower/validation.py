@@ -79,6 +79,7 @@ class Validation:
         self._working: dict[str, float] = {}  # since when, by client
         self._longest_s = 0.0
         self.metrics: Final[dict[int, Mapping[str, float]]] = {}  # by round
+        self._means: dict[int, Mapping[str, float]] = {}  # those of clients, which go before the server's
 
     # ---- models
 
@@ -160,6 +161,7 @@ class Validation:
         if all(self.metrics.get(round_, {}).get(name) == each for name, each in mean.items()):
             return
         self.metrics[round_] = {**self.metrics.get(round_, {}), **mean}
+        self._means[round_] = mean
         shown = " ".join(f"{name}={value:.4g}" for name, value in mean.items())
         self._log.log(INFO, "round %d validated by clients: %s", round_, shown)
         self._sink.evaluated(round_, self.metrics[round_])
@@ -176,7 +178,8 @@ class Validation:
         self._evaluating.discard(round_)
         if figures is not None:
             self._reported |= figures.keys()
-            self.metrics[round_] = {**self.metrics.get(round_, {}), **figures}
+            known = self.metrics.get(round_, {})
+            self.metrics[round_] = {**known, **figures, **self._means.get(round_, {})}
             shown = " ".join(f"{name}={value:.4g}" for name, value in self.metrics[round_].items())
             self._log.log(INFO, "round %d evaluated: %s", round_, shown)
             self._sink.evaluated(round_, self.metrics[round_])

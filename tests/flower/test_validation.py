@@ -231,6 +231,18 @@ def test_figure_of_clients_counts_before_that_of_server() -> None:
     assert run.sink.bests == [BestModel("accuracy", 0, 0, 0.5)]
 
 
+@pytest.mark.parametrize("server_first", [True, False])
+def test_figure_of_clients_is_shown_before_that_of_server(*, server_first: bool) -> None:
+    run = Run()
+    run.validation.evaluating(0)
+    if server_first:
+        run.validation.evaluated(0, {"accuracy": 0.9, "loss": 0.3})
+    run.score(0, 0.5, 0.7)
+    if not server_first:
+        run.validation.evaluated(0, {"accuracy": 0.9, "loss": 0.3})
+    assert run.sink.means[0] == {"accuracy": pytest.approx(0.6), "loss": 0.3}
+
+
 def test_figures_of_unknown_version_are_ignored() -> None:
     run = Run()
     run.score(10**12, 0.9, 0.9)
