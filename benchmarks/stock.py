@@ -202,7 +202,7 @@ def overheads_s(
         federation.stop(int(found.group(1)))  # frees the clients for the next part
     if not out.exists():
         last = " ".join(log.read_text(errors="replace")[-400:].split())
-        raise EdgeFailed(f"Flower's {flowers.what} has ended no round; its last words: {last}")
+        raise EdgeFailed(f"Flower's {flowers.what} has ended no round; its log ends with: {last}")
     log = json.loads(out.read_text())
     ends = log["times"]
     return [end - began - work for began, end, work in zip(ends, ends[1:], log["work_s"], strict=False)]

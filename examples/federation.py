@@ -74,7 +74,7 @@ class Federation(LocalFederation):
         self.finish(self.begin(name, settings))
 
     def finish(self, run: int) -> None:
-        """Wait for the end of a run; raise EdgeFailed with its last words if it did not complete."""
+        """Wait for the end of a run; raise EdgeFailed with the end of its log if it did not complete."""
         if (status := self.wait(run, RUN_S)) != "finished:completed":
             words = self.log(f"run-{run}").read_text(errors="replace").strip().splitlines()[-3:]
             raise EdgeFailed(f"the run ended as {status}: {' | '.join(words)}")

@@ -82,7 +82,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Trail:
+class ArmProgress:
     """What is known of an arm: when it was submitted, when its first round began, and its models."""
 
     arm: str
@@ -122,21 +122,21 @@ class Trail:
         }
 
 
-def follow(look: Callable[[], Trail], runs: Callable[[], bool], ends: Ends, log: Path) -> Trail:
+def follow(look: Callable[[], ArmProgress], runs: Callable[[], bool], ends: Ends, log: Path) -> ArmProgress:
     """Look at an arm until it ends.
 
     Raises:
         EdgeFailed: Its processes ended by themselves before that.
     """
     while True:
-        running, trail = runs(), look()
-        done = trail.marks[-1].round if trail.marks else 0
-        if done >= ends.rounds or trail.reach(ends.target):
-            return trail
-        if time.time() - trail.submitted > ends.limit_s:
-            return trail
+        running, progress = runs(), look()
+        done = progress.marks[-1].round if progress.marks else 0
+        if done >= ends.rounds or progress.reach(ends.target):
+            return progress
+        if time.time() - progress.submitted > ends.limit_s:
+            return progress
         if not running:
-            raise EdgeFailed(f"{trail.arm} ended after round {done}; its last words: {tail(log)}")
+            raise EdgeFailed(f"{progress.arm} ended after round {done}; its log ends with: {tail(log)}")
         time.sleep(POLL_S)
 
 
@@ -152,17 +152,17 @@ class Stored:
     submitted: float
     _marks: dict[int, Mark] = field(default_factory=dict)
 
-    def look(self) -> Trail:
+    def look(self) -> ArmProgress:
         """Return what is there now; a model counts from when its evaluation was first seen."""
         rounds, now = self.follower.look().rounds, time.time()
         for row in (each.row for each in rounds if each.row.metrics):
             slow = float(self.sites.points(row.metrics)[BIG]) / 100
             self._marks.setdefault(row.round, Mark(row.round, now, row.metrics["accuracy"], slow))
         began = rounds[0].row.started if rounds else None
-        return Trail(OURS, self.submitted, began, [self._marks[each] for each in sorted(self._marks)])
+        return ArmProgress(OURS, self.submitted, began, [self._marks[each] for each in sorted(self._marks)])
 
 
-def train_fedgc(folder: Path, sites: Sites, ends: Ends) -> Trail:
+def train_fedgc(folder: Path, sites: Sites, ends: Ends) -> ArmProgress:
     """Train with fedgc."""
     config = replace(settings(ends.rounds), task="examples.hospitals.hospital:by_class", seed=SEED)
     around = _around(folder) | {"FEDGC_DB": str(folder / "fedgc.db")}
@@ -194,16 +194,16 @@ def write_work(folder: Path, sites: Sites) -> None:
     np.savez(folder / "test.npz", inputs=table.test_inputs, labels=labels, weights=weights)
 
 
-def read_marks(arm: str, submitted: float, folder: Path) -> Trail:
+def read_marks(arm: str, submitted: float, folder: Path) -> ArmProgress:
     """Return what a server has marked so far."""
     path = folder / MARKS
     text = path.read_text() if path.exists() else ""
     found = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
     began = next((each["at"] for each in found if each["round"] == 0), None)
-    return Trail(arm, submitted, began, [Mark(**each) for each in found if each["round"]])
+    return ArmProgress(arm, submitted, began, [Mark(**each) for each in found if each["round"]])
 
 
-def train_flower(folder: Path, sites: Sites, ends: Ends) -> Trail:
+def train_flower(folder: Path, sites: Sites, ends: Ends) -> ArmProgress:
     """Train with Flower's own FedAvg."""
     write_work(folder, sites)
     members = [Node(name, {"site": site, "folder": str(folder)}) for site, name in enumerate(NAMES)]
@@ -221,7 +221,7 @@ def train_flower(folder: Path, sites: Sites, ends: Ends) -> Trail:
         )
 
 
-def train_nvflare(folder: Path, sites: Sites, ends: Ends, python: str) -> Trail:
+def train_nvflare(folder: Path, sites: Sites, ends: Ends, python: str) -> ArmProgress:
     """Train with NVFlare's FedAvg, in this Python."""
     write_work(folder, sites)
     program = (python, "-m", "examples.hospitals.rivals.nvflare_job", str(folder), str(SITES))
@@ -254,14 +254,14 @@ def _around(folder: Path) -> dict[str, str]:
 def compare(ends: Ends, python: str | None, say: Callable[[str], object]) -> Report:
     """Train with each framework that there is."""
     lacking = _why_not(python)
-    trails = [
+    arms = [
         _trained(OURS, train_fedgc, ends, say),
         _trained(FLOWER, train_flower, ends, say),
-        Trail(NVFLARE, failed=lacking)
+        ArmProgress(NVFLARE, failed=lacking)
         if lacking
         else _trained(NVFLARE, partial(train_nvflare, python=str(python)), ends, say),
     ]
-    return report(trails, ends.target)
+    return report(arms, ends.target)
 
 
 def _why_not(python: str | None) -> str:
@@ -273,19 +273,19 @@ def _why_not(python: str | None) -> str:
 
 
 def _trained(
-    arm: str, train: Callable[[Path, Sites, Ends], Trail], ends: Ends, say: Callable[[str], object]
-) -> Trail:
+    arm: str, train: Callable[[Path, Sites, Ends], ArmProgress], ends: Ends, say: Callable[[str], object]
+) -> ArmProgress:
     say(arm)
     with tempfile.TemporaryDirectory(prefix="fedgc-hospitals-") as folder:
         try:
             return train(Path(folder), sites_of(SEED), ends)
         except FedgcError as error:
-            return Trail(arm, failed=words_of(error))
+            return ArmProgress(arm, failed=words_of(error))
 
 
-def report(trails: Sequence[Trail], target: float) -> Report:
+def report(arms: Sequence[ArmProgress], target: float) -> Report:
     """Return the figures, and a row for each arm: the slowest first, those without a time last."""
-    by_arm = {trail.arm: trail for trail in trails}
+    by_arm = {progress.arm: progress for progress in arms}
 
     def over(rival: str) -> float | None:
         ours, theirs = by_arm[OURS].seconds(target), by_arm[rival].seconds(target)
@@ -296,12 +296,12 @@ def report(trails: Sequence[Trail], target: float) -> Report:
     figures = {
         "deployed_time_over_flower": over(FLOWER),
         "deployed_time_over_nvflare": over(NVFLARE),
-        "start_s": {trail.arm: trail.start_s for trail in trails},
+        "start_s": {progress.arm: progress.start_s for progress in arms},
     }
-    timed = [trail for trail in trails if trail.seconds(target) is not None]
-    timed.sort(key=lambda trail: (trail.reach(target) is None, trail.seconds(target)), reverse=True)
-    untimed = [trail for trail in trails if trail.seconds(target) is None]
-    rows = [trail.row(target) for trail in (*timed, *untimed)]
+    timed = [progress for progress in arms if progress.seconds(target) is not None]
+    timed.sort(key=lambda progress: (progress.reach(target) is None, progress.seconds(target)), reverse=True)
+    untimed = [progress for progress in arms if progress.seconds(target) is None]
+    rows = [progress.row(target) for progress in (*timed, *untimed)]
     return Report(figures, rows, {**machine(), "load_1m": os.getloadavg()[0]}, (SEED,))
 
 

@@ -202,7 +202,7 @@ class LocalFederation:
         while not _listens(self._port):
             if self._supervisors[SUPERLINK].poll() is not None or time.monotonic() > end:
                 raise EdgeFailed(
-                    f"flower-superlink did not start; its last words: {tail(self.log(SUPERLINK))}"
+                    f"flower-superlink did not start; its log ends with: {tail(self.log(SUPERLINK))}"
                 )
             time.sleep(POLL_S)
 

@@ -14,10 +14,10 @@ from examples.hospitals.deployed import (
     NEEDS,
     NVFLARE,
     OURS,
+    ArmProgress,
     Ends,
     Mark,
     Stored,
-    Trail,
     follow,
     read_marks,
     report,
@@ -33,15 +33,15 @@ from fedgc.errors import EdgeFailed
 TARGET = 0.9
 
 
-def trail(arm: str, seconds: float, *, reached: bool = True) -> Trail:
+def progress(arm: str, seconds: float, *, reached: bool = True) -> ArmProgress:
     """An arm that starts after 10 s; its third model is at the target after these seconds, if at all."""
     last = 0.95 if reached else 0.5
     marks = [Mark(1, 15.0, 0.3, 0.2), Mark(2, 18.0, 0.4, 0.3), Mark(3, 20.0 + seconds, last, 0.85)]
-    return Trail(arm, 10.0, 20.0, marks)
+    return ArmProgress(arm, 10.0, 20.0, marks)
 
 
 def test_ratios_are_of_seconds_after_start():
-    found = report([trail(OURS, 20.0), trail(FLOWER, 200.0), trail(NVFLARE, 80.0)], TARGET)
+    found = report([progress(OURS, 20.0), progress(FLOWER, 200.0), progress(NVFLARE, 80.0)], TARGET)
     assert found.figures["deployed_time_over_flower"] == pytest.approx(0.1)
     assert found.figures["deployed_time_over_nvflare"] == pytest.approx(0.25)
     assert found.figures["start_s"] == {OURS: 10.0, FLOWER: 10.0, NVFLARE: 10.0}
@@ -52,7 +52,9 @@ def test_ratios_are_of_seconds_after_start():
 
 
 def test_rival_without_target_counts_with_all_its_time():
-    found = report([trail(OURS, 20.0), trail(FLOWER, 100.0, reached=False), trail(NVFLARE, 400.0)], TARGET)
+    found = report(
+        [progress(OURS, 20.0), progress(FLOWER, 100.0, reached=False), progress(NVFLARE, 400.0)], TARGET
+    )
     assert found.figures["deployed_time_over_flower"] == pytest.approx(0.2)
     assert found.rows[0]["arm"] == FLOWER
     assert not found.rows[0]["reached"]
@@ -60,12 +62,16 @@ def test_rival_without_target_counts_with_all_its_time():
 
 
 def test_fedgc_without_target_is_infinite():
-    found = report([trail(OURS, 20.0, reached=False), trail(FLOWER, 100.0), Trail(NVFLARE)], TARGET)
+    found = report(
+        [progress(OURS, 20.0, reached=False), progress(FLOWER, 100.0), ArmProgress(NVFLARE)], TARGET
+    )
     assert found.figures["deployed_time_over_flower"] == math.inf
 
 
 def test_arm_that_was_not_run_is_named():
-    found = report([trail(OURS, 20.0), trail(FLOWER, 100.0), Trail(NVFLARE, failed=NEEDS)], TARGET)
+    found = report(
+        [progress(OURS, 20.0), progress(FLOWER, 100.0), ArmProgress(NVFLARE, failed=NEEDS)], TARGET
+    )
     assert found.figures["deployed_time_over_nvflare"] is None
     assert found.rows[-1]["failed"] == NEEDS
     assert text_lines(found)[-1].split("  ", 1)[0] == NVFLARE
@@ -74,7 +80,7 @@ def test_arm_that_was_not_run_is_named():
 
 
 def test_half_written_mark_is_not_read(tmp_path):
-    assert read_marks(FLOWER, 5.0, tmp_path) == Trail(FLOWER, 5.0, None, [])
+    assert read_marks(FLOWER, 5.0, tmp_path) == ArmProgress(FLOWER, 5.0, None, [])
     lines = [
         {"round": 0, "at": 7.0},
         {"round": 1, "accuracy": 0.5, "slow_site": 0.25, "at": 9.0},
@@ -82,7 +88,7 @@ def test_half_written_mark_is_not_read(tmp_path):
     ]
     text = "\n".join(json.dumps(line) for line in lines)
     (tmp_path / MARKS).write_text(text)
-    assert read_marks(FLOWER, 5.0, tmp_path) == Trail(FLOWER, 5.0, 7.0, [Mark(1, 9.0, 0.5, 0.25)])
+    assert read_marks(FLOWER, 5.0, tmp_path) == ArmProgress(FLOWER, 5.0, 7.0, [Mark(1, 9.0, 0.5, 0.25)])
     (tmp_path / MARKS).write_text(text + "\n")
     found = read_marks(FLOWER, 5.0, tmp_path)
     assert (found.start_s, found.seconds(TARGET)) == (2.0, 4.0)
@@ -110,11 +116,11 @@ def test_server_alone_evaluates_deployed_models():
 
 
 def test_arm_ends_at_target_rounds_or_limit(tmp_path):
-    found = trail(FLOWER, 50.0)
+    found = progress(FLOWER, 50.0)
     for ends in (Ends(0.9, 100, math.inf), Ends(0.99, 3, math.inf), Ends(0.99, 100, LIMIT_S)):
         assert follow(lambda: found, lambda: True, ends, tmp_path / "log") is found
     (tmp_path / "log").write_text("out of memory\n")
-    with pytest.raises(EdgeFailed, match=r"ended after round 3; its last words: .*out of memory"):
+    with pytest.raises(EdgeFailed, match=r"ended after round 3; its log ends with: .*out of memory"):
         follow(lambda: found, lambda: False, Ends(0.99, 100, math.inf), tmp_path / "log")
 
 

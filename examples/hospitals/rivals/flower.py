@@ -45,7 +45,7 @@ class _Marked(FedAvg):
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the rounds; whoever follows the marks may end them earlier."""
+    """Run the rounds; `examples.hospitals.deployed` ends them at the target."""
     config = context.run_config
     folder = Path(str(config["folder"]))
     marks = Marks(folder)
