@@ -3,30 +3,34 @@
 With label skew, fedgc on private data is compared with BSP; FedAvg, FedAvgM and FedCM that wait for six of
 eight clients and drop the rest; FedAvg, FedCM and DiLoCo that wait for all; FedProx, whose server counts
 partial steps, as published; SCAFFOLD; TimelyFL; a grace window; FedBuff; SelSync (relative change); and
-gradient coding with one step a round. Each is tuned as in `trial`.
+gradient coding with one step a round. Each is tuned as in `trial`, all but those with one step a round also
+over `LOCAL_STEPS` between two exchanges. BSP and SelSync exchange, or may exchange, after each step.
 
 The targets are fixed first: `SHARES` of the accuracy of BSP, tuned without stragglers, on the tuning seeds.
 Every arm is tuned to reach the last one soonest. An arm that never does has infinite time. The shipped digits
-need two or three exchanges, so ratios are coarse; harder data gives finer ones.
+need few exchanges, so ratios are coarse; harder data gives finer ones.
 
-fedgc exchanges at FedAvg's period. A drift budget is measured too: it saves syncs for the end of a run and
+fedgc has the quorum that `fedgc plan` names for these clients, and counts late updates if it says so. It
+sends updates and models in 8 bits; rivals send float32, as published. It is measured in float32 too. A drift
+budget is measured beside a fixed period of as many exchanges: it saves exchanges for the end of a run and
 optimizes the final model, which is the wrong choice for a run that stops half-way.
 
 Figures, each the least favorable of all scenarios and targets:
 
     best_baseline_time_over_ours   the quickest baseline's seconds over ours: median over seeds, and the least
     by_scenario                    the same for each scenario and target, with the quickest baseline there
-    best_baseline_time_over_drift  the same over those of a drift budget of as many syncs
-    drift_time_over_ours           seconds of the drift budget over ours, a fixed period; median
-    fedavg_time_over_ours          FedAvg's over ours, median
-    bytes_over_fedavg              ours over FedAvg's, median
+    best_baseline_time_over_float32  the same over fedgc's in float32
+    best_baseline_time_over_drift  the same over those of a drift budget
+    drift_time_over_fixed          seconds of the drift budget over those of a fixed period; median
+    fedavg_time_over_ours          those of FedAvg that drops stragglers over ours, median
+    bytes_over_fedavg              ours over FedAvg's, waiting or dropping stragglers: the less; median
     bytes_over_bsp                 ours over BSP's, median
     final_points_over_best         our final accuracy less that of the best baseline, mean over seeds
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Final
@@ -38,14 +42,26 @@ from benchmarks.scene import Scene
 from benchmarks.trial import Care, Measured, Trial, play
 
 SHARES: Final = (0.65, 0.75)  # of BSP: reachable by local work on skewed data within the steps of the run
-OURS: Final = "ours, fixed 32"
+LOCAL_STEPS: Final = (16, 32, 8)
+OURS: Final = "ours, planned"
+FLOAT32: Final = "ours, planned, float32"
 DRIFT: Final = "ours, drift 0.25"
-FEDAVG: Final = "FedAvg 32"
-ARMS: Final = named(
-    OURS, DRIFT, "BSP", FEDAVG, "FedAvg 32, wait", "FedAvgM", "FedCM, drop", "FedCM, wait", "grace window",
-    "DiLoCo", "FedProx 0.01", "FedProx 0.1", "FedProx 1", "SCAFFOLD, drop", "SCAFFOLD, wait", "TimelyFL",
-    "FedBuff", "relative change 0.1", "relative change 0.3", "gradient code",
+FIXED: Final = "ours, fixed 32"
+FEDAVG: Final = "FedAvg, drop"
+WAITS: Final = "FedAvg, wait"
+_FEDAVG: Final = tuple(
+    replace(arm, name=name)
+    for arm, name in zip(named("FedAvg 32", "FedAvg 32, wait"), (FEDAVG, WAITS), strict=True)
+)
+TUNED: Final = (
+    *named(OURS, FLOAT32),
+    *_FEDAVG,
+    *named(
+        "FedAvgM", "FedCM, drop", "FedCM, wait", "grace window", "DiLoCo", "FedProx 0.01", "FedProx 0.1",
+        "FedProx 1", "SCAFFOLD, drop", "SCAFFOLD, wait", "TimelyFL", "FedBuff",
+    ),
 )  # fmt: skip
+AS_THEY_ARE: Final = named(DRIFT, FIXED, "BSP", "relative change 0.1", "relative change 0.3", "gradient code")
 MODELS: Final = ("bimodal-persistent", "shifted-exponential")
 
 
@@ -56,12 +72,13 @@ class Size:
     steps: int
     care: Care
     models: Sequence[str]
-    arms: Sequence[Arm]
+    tuned: Sequence[Arm] = TUNED  # also over `LOCAL_STEPS`
+    others: Sequence[Arm] = AS_THEY_ARE
 
 
-QUICK: Final = Size(256, Care(2, 2), MODELS[:1], named(OURS, DRIFT, "BSP", FEDAVG, "FedAvgM"))
-USUAL: Final = Size(768, Care(5, 3), MODELS, ARMS)
-FULL: Final = Size(3072, Care(5, 5), (*MODELS, "bimodal", "homogeneous"), ARMS)
+QUICK: Final = Size(256, Care(2, 2), MODELS[:1], TUNED[:4], named(DRIFT, FIXED, "BSP"))
+USUAL: Final = Size(768, Care(5, 5), MODELS)
+FULL: Final = Size(3072, Care(5, 5), (*MODELS, "bimodal", "homogeneous"))
 
 
 def bench_accuracy(
@@ -77,7 +94,10 @@ def bench_accuracy(
     scenes = [Scene("skew", source.name, data=data, source=source, steps=size.steps) for source in found]
     bsp = Trial(Scene("skew", data=data, steps=size.steps), BSP, size.care).tune()[1]
     targets = tuple(share * bsp for share in SHARES)
-    trials = [Trial(scene, arm, size.care, targets[-1]) for scene in scenes for arm in size.arms]
+    trials = [Trial(scene, arm, size.care, targets[-1]) for scene in scenes for arm in size.others]
+    trials += [
+        Trial(scene, arm, size.care, targets[-1], LOCAL_STEPS) for scene in scenes for arm in size.tuned
+    ]
     return report(play(trials, progress), targets)
 
 
@@ -113,41 +133,45 @@ def _race(run: Measured, target: float) -> Race:
 def figures(races: Sequence[Race]) -> dict[str, float | Mapping[str, float | None] | None]:
     """Return the figures."""
     cases = dict.fromkeys((race.run.scene, race.target) for race in races)
-    best, drift, fedavg, slower, final = [], [], [], [], []
+    best, float32, drift, fedavg, slower, final = [], [], [], [], [], []
+    over_fedavg, over_bsp = [], []
     by_scenario: dict[str, float | None] = {}
-    megabytes: dict[str, list[float]] = {FEDAVG: [], BSP.name: []}
     for scene, target in cases:
         here = [race for race in races if (race.run.scene, race.target) == (scene, target)]
         best.append(_ratios(here, None, "seconds"))
         name = f"{scene.straggler}, {target:.1f}, over {_quickest(here)}"
         by_scenario |= {name: _least(best[-1:], median), f"{name}, least": _least(best[-1:], min)}
         final += _final_gains(here)
+        float32.append(_ratios(here, None, "seconds", ours=FLOAT32))
         drift.append(_ratios(here, None, "seconds", ours=DRIFT))
-        fedavg.append(_ratios(here, FEDAVG, "seconds"))
+        fedavg.append(_ratios(here, (FEDAVG,), "seconds"))
         slower.append(_drift_ratios(here))
-        for name, found in megabytes.items():
-            found += [median(each) for each in [_ratios(here, name, "megabytes")] if each]
+        over_fedavg.append(_ratios(here, (FEDAVG, WAITS), "megabytes"))
+        over_bsp.append(_ratios(here, (BSP.name,), "megabytes"))
     return {
         "best_baseline_time_over_ours": {"median": _least(best, median), "lower": _least(best, min)},
         "by_scenario": by_scenario,
+        "best_baseline_time_over_float32": {"median": _least(float32, median), "lower": _least(float32, min)},
         "best_baseline_time_over_drift": {"median": _least(drift, median), "lower": _least(drift, min)},
-        "drift_time_over_ours": max((median(each) for each in slower if each), default=None),
+        "drift_time_over_fixed": max((median(each) for each in slower if each), default=None),
         "fedavg_time_over_ours": _least(fedavg, median),
-        "bytes_over_fedavg": _inverse(megabytes[FEDAVG]),
-        "bytes_over_bsp": _inverse(megabytes[BSP.name]),
+        "bytes_over_fedavg": _inverse(_least(over_fedavg, median)),
+        "bytes_over_bsp": _inverse(_least(over_bsp, median)),
         "final_points_over_best": min(final, default=None),
     }
 
 
-def _ratios(here: Sequence[Race], other: str | None, cost: str, ours: str = OURS) -> list[float]:
-    """Return the other's cost over ours for every seed; without a name, that of the quickest baseline."""
+def _ratios(here: Sequence[Race], others: Sequence[str] | None, cost: str, ours: str = OURS) -> list[float]:
+    """Return the others' least cost over ours for every seed; without names, that of all baselines."""
     ratios = []
     for race_of_ours in (race for race in here if race.run.arm.name == ours):
         seed = race_of_ours.run.seed
         theirs = [
             getattr(race, cost)
             for race in here
-            if race.run.seed == seed and not race.run.arm.ours and other in (None, race.run.arm.name)
+            if race.run.seed == seed
+            and not race.run.arm.ours
+            and (others is None or race.run.arm.name in others)
         ]
         if theirs:
             ratios.append(_ratio(min(theirs), getattr(race_of_ours, cost)))
@@ -177,7 +201,7 @@ def _drift_ratios(here: Sequence[Race]) -> list[float]:
     """Return the seconds of the drift budget over those of the fixed period, for every seed."""
     seconds = {(race.run.arm.name, race.run.seed): race.seconds for race in here}
     seeds = [race.run.seed for race in here if race.run.arm.name == DRIFT]
-    return [_ratio(seconds[DRIFT, seed], seconds[OURS, seed]) for seed in seeds if (OURS, seed) in seconds]
+    return [_ratio(seconds[DRIFT, seed], seconds[FIXED, seed]) for seed in seeds if (FIXED, seed) in seconds]
 
 
 def _ratio(theirs: float, ours: float) -> float:
@@ -195,9 +219,8 @@ def _least(ratios: Sequence[Sequence[float]], of: Callable[[Sequence[float]], fl
     return min((of(each) for each in ratios if each), default=None)
 
 
-def _inverse(ratios: Sequence[float]) -> float | None:
+def _inverse(least: float | None) -> float | None:
     """Return ours over theirs, from the least of theirs over ours."""
-    least = min(ratios, default=None)
     if least is None:
         return None
     return math.inf if least == 0 else 1.0 / least

@@ -23,6 +23,8 @@
                      fixed periods, drift and loss-change at several budgets, and pace (the schedule of the
                      drift budget, without a measure: the null arm); on private or scattered data, in 32, 8
                      or 4 bits; and momentum of 0.5 on the server in place of the shared one
+    ours, planned    the quorum, and whether late updates count, as `fedgc plan` says; 8 bits in both
+                     directions, or float32
 
     SSP              every step is sent, and a client is at most a fixed number of steps ahead of the slowest
                      (Ho et al., NIPS 2013)
@@ -35,13 +37,15 @@ arm is tuned over five rates, each twice the one before.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from benchmarks.asynchronous import Bounded, Buffered, Rule
 from benchmarks.local_rules import LocalRule, Proximal, Scaffold, Timely
 from benchmarks.scene import CLIENTS
+from fedgc.codecs import EXACT, share_of
 from fedgc.config import RunConfig
+from fedgc.tuner.local_rounds import LocalClients, choose_rounds
 
 COPIES: Final = 3  # of each chunk in coded arms
 LOOK: Final = 8  # steps between two checks of the gate
@@ -74,6 +78,7 @@ class Arm:
     tenth: bool = False  # whether its budget is a tenth of BSP's bytes
     rule: Rule | None = None  # of an asynchronous server
     local_rule: LocalRule | None = None  # of the local steps, if they are not plain or fedgc's
+    planned: bool = False
 
     @property
     def coded(self) -> bool:
@@ -89,6 +94,19 @@ class Arm:
     def look(self) -> int:
         """Return the steps between two checks of the gate."""
         return int(self.settings.get("local_steps", LOOK))
+
+    def with_local_steps(self, steps: int) -> "Arm":
+        """Return the arm with an exchange after each so many local steps."""
+        settings = {name: value for name, value in self.settings.items() if name != "gate_period"}
+        return replace(self, settings={**settings, "gate": "every", "local_steps": steps})
+
+    def planned_for(self, known: LocalClients) -> "Arm":
+        """Return the arm with the rounds that `fedgc plan` names for clients of which this is known."""
+        down, up = (share_of(self.settings.get(each, EXACT)) for each in ("download_codec", "codec"))
+        clients = replace(known, down_s_w=down * known.down_s_w, up_s_w=up * known.up_s_w)
+        choice = choose_rounds(clients, self.look)
+        late = "count" if choice.way == "late" else "wait"
+        return replace(self, settings={**self.settings, "quorum": choice.chosen.quorum, "late_updates": late})
 
     def rates(self, optimizer: str) -> tuple[float, ...]:
         """Return the rates to tune over, the middle ones first."""
@@ -163,6 +181,10 @@ LOCAL_RULES: Final = (
     Arm("shuffle once, drop", _fixed(4, placement="shuffled-once"), partial=False, moves=True),
     Arm("5% shared", _fixed(4, **ALONE), shared=0.05),
 )
+PLANNED: Final = (
+    Arm("ours, planned", _fixed(2, codec="int8", download_codec="int8"), ours=True, planned=True),
+    Arm("ours, planned, float32", _fixed(2), ours=True, planned=True),
+)
 SCATTERED: Final = {"placement": "scattered"}
 OURS: Final = (
     *(Arm(f"ours, fixed {LOOK * p}", _fixed(p), ours=True) for p in (4, 8)),
@@ -188,5 +210,5 @@ ARMS: Final = (BSP, *BASELINES, *OURS)  # of `python -m benchmarks gate`
 
 def named(*names: str) -> tuple[Arm, ...]:
     """Return the arms with these names."""
-    by_name = {arm.name: arm for arm in (*ARMS, CODED, *LOCAL_RULES)}
+    by_name = {arm.name: arm for arm in (*ARMS, CODED, *LOCAL_RULES, *PLANNED)}
     return tuple(by_name[name] for name in names)

@@ -32,6 +32,7 @@ from fedgc.training.tasks import Task
 from fedgc.training.tasks.digits import read as digits
 from fedgc.training.tasks.partition import shards
 from fedgc.training.tasks.shipped import split
+from fedgc.tuner.local_rounds import LocalClients
 
 COLUMNS: Final = ("iid", "writers", "skew")
 STRAGGLERS: Final = ("none", "persistent", "transient", "dead")
@@ -39,6 +40,7 @@ MODELS: Final = ("mlp", "cnn")
 OPTIMIZERS: Final = ("sgd", "adam")
 CLIENTS: Final = 8
 BLOCK: Final = 16
+HISTORY: Final = 8  # blocks of a source before the run, of which the clients are known
 LINK_S: Final = 0.5
 CONTROL_S: Final = 0.01
 SHARDS: Final = 2
@@ -194,11 +196,11 @@ def shared_samples(scene: Scene, shared: float) -> int:
 
 def scenario_of(scene: Scene, rounds: int, round_steps: int, seed: int) -> Scenario:
     """Return the conditions of every round; blocks of steps are the same for any length of a round."""
-    blocks, straggler = -(-rounds * round_steps // BLOCK), scene.straggler
+    blocks, straggler = _blocks(rounds * round_steps), scene.straggler
     rng = np.random.default_rng([seed, 2])
     slow_b = [_paces(rng) for _ in range(blocks)]
     if scene.source is not None:
-        slow_b = _recorded(scene.source, blocks, seed)
+        slow_b = _recorded(scene, seed)[HISTORY:]
     elif straggler == "none":
         slow_b = [np.ones(CLIENTS)] * blocks
     elif straggler == "dead":
@@ -216,11 +218,23 @@ def scenario_of(scene: Scene, rounds: int, round_steps: int, seed: int) -> Scena
     return tuple(scenario)
 
 
-def _recorded(source: Source, blocks: int, seed: int) -> list[NDArray[np.float64]]:
-    """Return the paces of a source, scaled so that its median client does a block in a second."""
-    scenario = source.make(CLIENTS, blocks, seed)
+def known_of(scene: Scene, seed: int) -> LocalClients:
+    """Return what is known of the clients before the run, in a scene of a source."""
+    links_s_w = np.full(CLIENTS, LINK_S)
+    return LocalClients(np.mean(_recorded(scene, seed)[:HISTORY], axis=0) / BLOCK, links_s_w, links_s_w)
+
+
+def _blocks(steps: int) -> int:
+    return -(-steps // BLOCK)
+
+
+def _recorded(scene: Scene, seed: int) -> list[NDArray[np.float64]]:
+    """Return the paces of a source in its history and the run; its median client does a block in a second."""
+    if scene.source is None:
+        raise EdgeFailed(f"scene {scene.name}: saw no source, needed one")
+    scenario = scene.source.make(CLIENTS, HISTORY + _blocks(scene.steps), seed)
     if scenario[0].clients < CLIENTS:
-        raise EdgeFailed(f"{source.name}: saw {scenario[0].clients} clients, needed {CLIENTS}")
+        raise EdgeFailed(f"{scene.source.name}: saw {scenario[0].clients} clients, needed {CLIENTS}")
     middle = float(np.median([each.mean_pace_w for each in scenario]))
     return [each.mean_pace_w / middle for each in scenario]
 

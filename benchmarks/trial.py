@@ -3,7 +3,8 @@
 Every arm has the same tuning budget: it is trained once at each of its rates on the first tuning seed, then
 at the best two on the second, since one seed may favor a rate that fails on others; the better mean wins.
 Better means more accurate at the end (where data change: in the mean over the run) or, with a target, sooner
-at the target. A run that diverges counts as accuracy 0.
+at the target. Numbers of local steps between exchanges are tuned in the same way, if there are several. A run
+that diverges counts as accuracy 0.
 
 Bytes count all traffic: models down, updates up as encoded, a report and a command for each client and check
 (asynchronous: for each update), samples that a step takes from other clients (not those used twice), and the
@@ -12,10 +13,10 @@ under the virtual clock of `fedgc.sim.clock`, or that of `benchmarks.asynchronou
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, product
 from statistics import fmean
 from typing import Final, TypeVar
 
@@ -29,6 +30,7 @@ from benchmarks.scene import (
     CLIENTS,
     Scene,
     figure_at,
+    known_of,
     read,
     scenario_of,
     shared_samples,
@@ -132,7 +134,8 @@ class Measured:
         scene = {
             name: getattr(self.scene, name) for name in ("column", "straggler", "model", "optimizer", "steps")
         }
-        names = {"task": read(self.scene.data).name, **scene, "arm": self.arm.name, "ours": self.arm.ours}
+        arm = {"arm": self.arm.name, "ours": self.arm.ours, "local_steps": self.arm.look}
+        names = {"task": read(self.scene.data).name, **scene, **arm}
         return {**names, **numbers}
 
 
@@ -144,37 +147,43 @@ class Trial:
     arm: Arm
     care: Care
     target: float | None = None  # points
+    local_steps: tuple[int, ...] = ()  # to tune over; without any, those of the arm
 
     def run(self) -> list[Measured]:
         """Tune, then measure every seed."""
-        rate, tuned = self.tune()
-        found = [self._at(rate, seed) for seed in range(self.care.seeds)]
-        return [replace(each, tuned=tuned) for each in found]
+        (arm, rate), points = self.tune()
+        return [
+            replace(measure(self.scene, arm, rate, seed), tuned=points) for seed in range(self.care.seeds)
+        ]
 
-    def tune(self) -> tuple[float, float]:
-        """Return the best rate, and its accuracy on the tuning seeds, in points."""
+    def tune(self) -> tuple[tuple[Arm, float], float]:
+        """Return the best arm and rate, and the accuracy on the tuning seeds, in points."""
         rates = self.arm.rates(self.scene.optimizer)[: self.care.rates]
-        rate, best = tuned(rates, self._at, lambda each: each.worth(self.target))
-        return rate, fmean(each.points for each in best)
+        arms = [self.arm.with_local_steps(each) for each in self.local_steps] or [self.arm]
+        tried = list(product(range(len(arms)), rates))
+        (at, rate), best = tuned(
+            tried,
+            lambda each, seed: measure(self.scene, arms[each[0]], each[1], seed, until=self.target),
+            lambda each: each.worth(self.target),
+        )
+        return (arms[at], rate), fmean(each.points for each in best)
 
-    def _at(self, rate: float, seed: int) -> Measured:
-        return measure(self.scene, self.arm, rate, seed)
 
-
+Tried = TypeVar("Tried")
 Result = TypeVar("Result")
 
 
 def tuned(
-    rates: Sequence[float],
-    at: Callable[[float, int], Result],
+    to_try: Sequence[Tried],
+    at: Callable[[Tried, int], Result],
     worth: Callable[[Result], tuple[float, float]],
-) -> tuple[float, Sequence[Result]]:
-    """Return the best rate and its results on the tuning seeds; `at` trains at a rate on a seed."""
+) -> tuple[Tried, Sequence[Result]]:
+    """Return the best, such as of rates, and its results on the tuning seeds; `at` trains it on a seed."""
     first, second = TUNING_SEEDS
-    tried = {rate: at(rate, first) for rate in rates}
-    close = sorted(tried, key=lambda rate: worth(tried[rate]), reverse=True)[:AGAIN]
-    both = {rate: (tried[rate], at(rate, second)) for rate in close}
-    best = max(both, key=lambda rate: _mean([worth(each) for each in both[rate]]))
+    tried = {each: at(each, first) for each in to_try}
+    close = sorted(tried, key=lambda each: worth(tried[each]), reverse=True)[:AGAIN]
+    both = {each: (tried[each], at(each, second)) for each in close}
+    best = max(both, key=lambda each: _mean([worth(result) for result in both[each]]))
     return best, both[best]
 
 
@@ -192,9 +201,11 @@ def play(trials: Sequence[Trial], progress: Callable[[int, int], object]) -> lis
     return measured
 
 
-def measure(scene: Scene, arm: Arm, rate: float, seed: int) -> Measured:
-    """Train once."""
+def measure(scene: Scene, arm: Arm, rate: float, seed: int, *, until: float | None = None) -> Measured:
+    """Train once; `until` an accuracy, in points, ends it early."""
     stream = stream_for(scene, seed)
+    if arm.planned:
+        arm = arm.planned_for(known_of(scene, seed))
     task = task_of(scene, seed, pieces=1 if arm.coded or not arm.moves else PIECES, shared=arm.shared)
     common = CommonModel(task, RunConfig(seed=seed, device="cpu", work="coded"))
     model_bytes = 4 * common.size
@@ -214,7 +225,7 @@ def measure(scene: Scene, arm: Arm, rate: float, seed: int) -> Measured:
         planner=Tuner(config),
     )
     try:
-        marks, model = _trained(job, arm, arm.vectors * model_bytes / 1e6, stream)
+        marks, model = _trained(job, arm, arm.vectors * model_bytes / 1e6, stream, until)
     except FedgcError as error:
         return Measured(scene, arm, seed, rate, failed=str(error), placement_mb=placement_mb)
     last = 100.0 * common.evaluate(model)[figure_at(stream, scene.steps)]
@@ -235,12 +246,18 @@ class Mark:
     current: float  # the latest known accuracy
 
 
-def _trained(job: Job, arm: Arm, model_mb: float, stream: Stream | None) -> tuple[Sequence[Mark], Vector]:
+def _trained(
+    job: Job, arm: Arm, model_mb: float, stream: Stream | None, until: float | None
+) -> tuple[Sequence[Mark], Vector]:
     """Train; return the marks of all rounds, and the model."""
+
+    def ends(now: Point | Moment) -> bool:
+        return until is not None and 100.0 * now.metrics.get("accuracy", 0.0) >= until
+
     if arm.rule is not None:
-        result = train_asynchronously(job, arm.rule)
+        result = train_asynchronously(job, arm.rule, until=ends)
         return [_mark(moment, model_mb) for moment in result.moments], result.model
-    trained = train(job)
+    trained = train(job, until=ends)
     points = trained.points
     accuracies = [
         point.metrics.get(figure_at(stream, (point.row.round - 1) * job.config.round_steps))
@@ -248,17 +265,16 @@ def _trained(job: Job, arm: Arm, model_mb: float, stream: Stream | None) -> tupl
     ]
     sums = zip(
         accumulate(map(_synced, points)),
-        accumulate(_down(points)),
         accumulate(len(point.row.clients) for point in points),
         accumulate(sum(each.steps for each in point.row.clients) for point in points),
         strict=True,
     )
     marks = [
         Mark(
-            point.seconds, syncs, point.sent * model_mb, down * model_mb, looks, steps,
+            point.seconds, syncs, point.sent * model_mb, point.down * model_mb, looks, steps,
             accuracy if _synced(point) else None, accuracy or 0.0,
         )
-        for point, accuracy, (syncs, down, looks, steps) in zip(points, accuracies, sums, strict=True)
+        for point, accuracy, (syncs, looks, steps) in zip(points, accuracies, sums, strict=True)
     ]  # fmt: skip
     return marks, trained.model
 
@@ -306,15 +322,6 @@ def _judged(bare: Measured, job: Job, marks: Sequence[Mark]) -> Measured:
 
 def _synced(point: Point) -> bool:
     return point.row.outcome in SUMMED
-
-
-def _down(points: Sequence[Point]) -> Iterator[int]:
-    """Yield the models downloaded in each round; the first goes to all clients, the last to none."""
-    fresh, asked = True, CLIENTS
-    for point in points:
-        yield asked if fresh else 0
-        fresh = _synced(point)
-        asked = len(point.row.clients)
 
 
 def _injected_mb(scene: Scene, config: RunConfig) -> float:

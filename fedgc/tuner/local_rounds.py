@@ -1,12 +1,13 @@
 """Rounds of local work before a run: the quorum, and whether late updates should count in later rounds.
 
-Ways to train are compared by the mean time, over clients, in which one gives as much as its whole steps from
-a new model. The first steps of a client give most: `s` of `S` steps give sqrt(s / S). A round ends when the
-quorum is done. Each client then ends the step that it is in, and gives what it has. The next round begins
-when the slowest update is in. A quorum with which some client never does a step is not chosen. If late
-updates count (`fedgc.run.late_updates`), a round ends with the updates of a quorum, at least of `FEWEST`
-clients. The others train for as long as their model and update travel, up to the whole steps, and their
-updates are of older models: they give `STALE` of what new ones give. `STALE` was fitted to scenes of
+Ways to train are compared by the time in which a client gives as much as its whole steps from a new model. It
+is the root mean square over clients, as the data of the slowest ones are learned last. The first steps of a
+client give most: `s` of `S` steps give (s / S) ** `FIRST`. A round ends when the quorum is done. Each client
+then ends the step that it is in, and gives what it has. The next round begins when the slowest update is in.
+A quorum with which some client never does a step is not chosen. If late updates count
+(`fedgc.run.late_updates`), a round ends with the updates of a quorum, at least of `FEWEST` clients and half
+of all. The others train for as long as their model and update travel, up to the whole steps, and their
+updates are of older models: they give `STALE` of what new ones give. The constants were fitted to scenes of
 `python -m benchmarks groups`, which measures the choice.
 
 Shape letters: w clients.
@@ -24,9 +25,11 @@ from fedgc.round.local.weights import FEWEST
 from fedgc.sim.clock.conditions import Float
 from fedgc.sim.clock.server_link import Line, arrivals_s
 
-STALE: Final = 0.6
-CLEARLY: Final = 0.95
+STALE: Final = 0.8
+FIRST: Final = 0.75
+CLEARLY: Final = 0.9
 LEAST_QUORUM: Final = 0.25  # so that no single quick client sets the pace of many
+LEAST_LATE_QUORUM: Final = 0.5
 ROUNDING: Final = 1e-9
 DIGITS: Final = 1e4  # of a quorum, rounded down: its product with the clients then rounds up to their number
 
@@ -55,7 +58,7 @@ class LocalClients:
 
 @dataclass(frozen=True, slots=True)
 class LocalRounds:
-    """Rounds that end with a quorum; `update_s` is the mean time for a whole update of a client."""
+    """Rounds that end with a quorum; `update_s` is the time for a whole update of a client."""
 
     quorum: float
     round_s: float
@@ -97,9 +100,10 @@ def choose_rounds(clients: LocalClients, steps: int) -> LocalChoice:
     ('partial', 0.75, 16.0, 64.0)
     """
     count = len(clients.step_s_w)
-    least = math.ceil(LEAST_QUORUM * count)
+    least, least_late = (math.ceil(share * count) for share in (LEAST_QUORUM, LEAST_LATE_QUORUM))
     tried = [_rounds(clients, steps, done) for done in range(least, count + 1)]
-    late = [_late_rounds(clients, steps, done) for done in range(max(least, min(FEWEST, count)), count + 1)]
+    fewest = max(least_late, min(FEWEST, count))
+    late = [_late_rounds(clients, steps, done) for done in range(fewest, count + 1)]
     best_s = min(each.update_s for each in late)
     shortest = next(
         each for each in late if CLEARLY * each.update_s <= best_s
@@ -118,8 +122,7 @@ def _rounds(clients: LocalClients, steps: int, done: int) -> LocalRounds:
     steps_w = _steps_in(np.maximum(0.0, end_s - clients.down_s_w), clients.step_s_w, steps)
     stopped_s_w = np.maximum(end_s, clients.down_s_w + steps_w * clients.step_s_w)
     round_s = float(clients.arrivals_s(stopped_s_w).max())
-    with np.errstate(divide="ignore"):
-        update_s = round_s * float(np.sqrt(steps / steps_w).mean())
+    update_s = _update_s(np.full(count, round_s), _worth(steps_w, steps))
     return LocalRounds(_quorum(done, count), round_s, update_s)
 
 
@@ -129,10 +132,21 @@ def _late_rounds(clients: LocalClients, steps: int, done: int) -> LocalRounds:
     end_s = float(np.sort(clients.arrivals_s(clients.down_s_w + train_s_w))[done - 1])
     steps_w = _steps_in(np.maximum(travel_s_w, end_s - travel_s_w), clients.step_s_w, steps)
     cycle_s_w = np.maximum(end_s, travel_s_w + steps_w * clients.step_s_w)
-    worth_w = np.where(cycle_s_w > end_s * (1 + ROUNDING), STALE, 1.0) * np.sqrt(steps_w / steps)
-    with np.errstate(divide="ignore"):
-        update_s = float((cycle_s_w / worth_w).mean())
+    stale_w = np.where(cycle_s_w > end_s * (1 + ROUNDING), STALE, 1.0)
+    update_s = _update_s(cycle_s_w, stale_w * _worth(steps_w, steps))
     return LocalRounds(_quorum(done, len(train_s_w)), end_s, update_s)
+
+
+def _worth(steps_w: Float, steps: int) -> Float:
+    """Return what these steps of each client give, as a share of what all give."""
+    worth_w: Float = (steps_w / steps) ** FIRST
+    return worth_w
+
+
+def _update_s(cycle_s_w: Float, worth_w: Float) -> float:
+    """Return the time for a whole update of clients that give so much in each cycle."""
+    with np.errstate(divide="ignore"):
+        return float(np.sqrt(np.square(cycle_s_w / worth_w).mean()))
 
 
 def _steps_in(seconds_w: Float, step_s_w: Float, most: int) -> Float:

@@ -9,10 +9,15 @@ from benchmarks import accuracy, trial
 from benchmarks.accuracy import (
     DRIFT,
     FEDAVG,
+    FIXED,
+    FLOAT32,
+    LOCAL_STEPS,
     OURS,
     QUICK,
     SHARES,
+    TUNED,
     USUAL,
+    WAITS,
     bench_accuracy,
     report,
     text_lines,
@@ -32,33 +37,38 @@ TARGET = 60.0
 def made(arm: str, seed: int, reaches: float, megabytes: float = 1.0) -> Measured:
     """An arm that reaches 40 points after one second and 80 points after the given time."""
     trace = Trace((1.0, reaches), (megabytes / 2, megabytes), (40.0, 80.0))
-    return Measured(CALM, named(arm)[0], seed, 0.1, 80.0, megabytes=megabytes, trace=trace)
+    (of,) = (each for each in (*USUAL.tuned, *USUAL.others) if each.name == arm)
+    return Measured(CALM, of, seed, 0.1, 80.0, megabytes=megabytes, trace=trace)
 
 
 def test_ratios_use_quickest_baseline_per_seed():
     measured = [
         *(made(OURS, seed, 2.0) for seed in range(3)),
+        *(made(FLOAT32, seed, 2.5) for seed in range(3)),
         *(made(DRIFT, seed, 5.0) for seed in range(3)),
+        *(made(FIXED, seed, 4.0) for seed in range(3)),
         *(made("BSP", seed, 8.0, 10.0) for seed in range(3)),
+        *(made(WAITS, seed, 200.0, 2.5) for seed in range(3)),
         *(made(FEDAVG, seed, reaches, 4.0) for seed, reaches in enumerate((3.0, 5.0, 100.0))),
     ]
     figures = report(measured, (TARGET,)).figures
     assert figures["best_baseline_time_over_ours"] == {"median": 2.5, "lower": 1.5}
+    assert figures["best_baseline_time_over_float32"] == {"median": 2.0, "lower": 1.2}
     assert figures["best_baseline_time_over_drift"] == {"median": 1.0, "lower": 0.6}
     assert figures["by_scenario"] == {
-        "homogeneous, 60.0, over FedAvg 32": 2.5, "homogeneous, 60.0, over FedAvg 32, least": 1.5
+        "homogeneous, 60.0, over FedAvg, drop": 2.5, "homogeneous, 60.0, over FedAvg, drop, least": 1.5
     }  # fmt: skip
     assert figures["final_points_over_best"] == 0.0
-    assert figures["drift_time_over_ours"] == 2.5
+    assert figures["drift_time_over_fixed"] == 1.25
     assert figures["fedavg_time_over_ours"] == 2.5
-    assert figures["bytes_over_fedavg"] == pytest.approx(0.25)
+    assert figures["bytes_over_fedavg"] == pytest.approx(0.4)
     assert figures["bytes_over_bsp"] == pytest.approx(0.1)
 
 
 def test_target_is_bsp_loss_without_stragglers_on_tuning_seeds(monkeypatch):
     played: list[Trial] = []
 
-    def measured(scene: Scene, arm: Arm, rate: float, seed: int) -> Measured:
+    def measured(scene: Scene, arm: Arm, rate: float, seed: int, **_: object) -> Measured:
         assert (scene.column, scene.straggler, arm.name) == ("skew", "none", "BSP")
         assert seed in trial.TUNING_SEEDS
         return Measured(scene, arm, seed, rate, points=50.0 if rate == 0.4 else 30.0)
@@ -71,7 +81,10 @@ def test_target_is_bsp_loss_without_stragglers_on_tuning_seeds(monkeypatch):
     monkeypatch.setattr(accuracy, "play", noted)
     bench_accuracy(USUAL)
     assert {each.target for each in played} == {SHARES[-1] * 50.0}
-    assert {each.arm.name for each in played} == {arm.name for arm in USUAL.arms}
+    names = {each.arm.name: each.local_steps for each in played}
+    assert names == dict.fromkeys((arm.name for arm in USUAL.others), ()) | dict.fromkeys(
+        (arm.name for arm in TUNED), LOCAL_STEPS
+    )
 
 
 def test_target_may_be_reached_before_last_round():
@@ -83,7 +96,7 @@ def test_learning_rate_that_reaches_target_first_is_selected(monkeypatch):
     """It beats a rate of better final accuracy, and one that reaches the target on one seed only."""
     reaches = {(0.4, 1000): 3.0, (0.4, 1001): 9.0, (0.8, 1000): 5.0, (0.8, 1001): 5.0, (1.6, 1000): 4.0}
 
-    def measured(scene: Scene, arm: Arm, rate: float, seed: int) -> Measured:
+    def measured(scene: Scene, arm: Arm, rate: float, seed: int, **_: object) -> Measured:
         at = reaches.get((rate, seed), 90.0 if rate == 3.2 else math.inf)
         points = {3.2: 90.0}.get(rate, 60.0)
         trace = Trace((at,), (1.0,), (points,)) if at < math.inf else Trace((), (), ())
@@ -99,6 +112,33 @@ def test_learning_rate_that_reaches_target_first_is_selected(monkeypatch):
     found = Trial(CALM, named(OURS)[0], Care(5, 1), TARGET).run()
     assert found[0].rate == 1.6
     assert Trial(CALM, named(OURS)[0], Care(5, 1)).run()[0].rate == 3.2
+
+
+def test_local_steps_are_tuned_with_learning_rate(monkeypatch):
+    def measured(scene: Scene, arm: Arm, rate: float, seed: int, until: float | None = None) -> Measured:
+        assert until == (TARGET if seed in trial.TUNING_SEEDS else None)
+        seconds = {(16, 0.8): 2.0, (32, 1.6): 1.0}.get((arm.look, rate), 3.0)
+        return Measured(scene, arm, seed, rate, 60.0, trace=Trace((seconds,), (1.0,), (60.0,)))
+
+    monkeypatch.setattr(trial, "measure", measured)
+    (found,) = Trial(CALM, named(OURS)[0], Care(5, 1), TARGET, LOCAL_STEPS).run()
+    assert (found.arm.settings["local_steps"], found.rate) == (32, 1.6)
+    assert found.row()["local_steps"] == 32
+
+
+def test_tuning_run_ends_at_target():
+    scene = replace(CALM, steps=256)
+    whole = measure(scene, named(OURS)[0], 1.6, 0)
+    short = measure(scene, named(OURS)[0], 1.6, 0, until=60.0)
+    assert short.trace.reach(60.0) == whole.trace.reach(60.0)
+    assert short.looks < whole.looks
+
+
+def test_planned_arm_has_quorum_for_its_clients():
+    slow = Scene("skew", "bimodal-persistent", source=Modelled("bimodal-persistent"), steps=64)
+    planned = measure(slow, named(OURS)[0], 1.6, 0).arm.settings
+    assert planned["quorum"] < measure(replace(CALM, steps=64), named(OURS)[0], 1.6, 0).arm.settings["quorum"]
+    assert planned["codec"] == planned["download_codec"] == "int8"
 
 
 def test_run_that_never_reaches_target_loses():

@@ -185,7 +185,7 @@ def test_rate_favored_by_one_tuning_seed_is_not_selected(monkeypatch):
     points = {(0.4, 1000): 60.0, (0.4, 1001): 61.0, (0.8, 1000): 62.0, (0.8, 1001): 50.0}
     asked: list[tuple[float, int]] = []
 
-    def measured(scene: Scene, arm: Arm, rate: float, seed: int) -> Measured:
+    def measured(scene: Scene, arm: Arm, rate: float, seed: int, **_: object) -> Measured:
         asked.append((rate, seed))
         return Measured(scene, arm, seed, rate, points=points.get((rate, seed), 30.0))
 
