@@ -1,7 +1,7 @@
 """One arm in one scene: tuned on separate seeds, then measured with `run` or an asynchronous server.
 
 Every arm has the same tuning budget: it is trained once at each of its rates on the first tuning seed, then
-at the best two on the second, since one seed may favor a rate that fails on others; the better mean wins.
+at the best two on the others, since one seed may favor a rate that fails on others; the better mean wins.
 Better means more accurate at the end (where data change: in the mean over the run) or, with a target, sooner
 at the target. Numbers of local steps between exchanges are tuned in the same way, if there are several. A run
 that diverges counts as accuracy 0.
@@ -49,7 +49,7 @@ from fedgc.training import CommonModel, Vector
 from fedgc.tuner import Tuner
 
 TUNING_SEEDS: Final = (1000, 1001)
-AGAIN: Final = 2  # rates tried on the second seed as well
+AGAIN: Final = 2  # rates tried on all tuning seeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +148,7 @@ class Trial:
     care: Care
     target: float | None = None  # points
     local_steps: tuple[int, ...] = ()  # to tune over; without any, those of the arm
+    tuned_on: tuple[int, ...] = TUNING_SEEDS
 
     def run(self) -> list[Measured]:
         """Tune, then measure every seed."""
@@ -165,6 +166,7 @@ class Trial:
             tried,
             lambda each, seed: measure(self.scene, arms[each[0]], each[1], seed, until=self.target),
             lambda each: each.worth(self.target),
+            self.tuned_on,
         )
         return (arms[at], rate), fmean(each.points for each in best)
 
@@ -177,14 +179,15 @@ def tuned(
     to_try: Sequence[Tried],
     at: Callable[[Tried, int], Result],
     worth: Callable[[Result], tuple[float, float]],
+    seeds: Sequence[int] = TUNING_SEEDS,
 ) -> tuple[Tried, Sequence[Result]]:
     """Return the best, such as of rates, and its results on the tuning seeds; `at` trains it on a seed."""
-    first, second = TUNING_SEEDS
+    first, *others = seeds
     tried = {each: at(each, first) for each in to_try}
     close = sorted(tried, key=lambda each: worth(tried[each]), reverse=True)[:AGAIN]
-    both = {each: (tried[each], at(each, second)) for each in close}
-    best = max(both, key=lambda each: _mean([worth(result) for result in both[each]]))
-    return best, both[best]
+    on_all = {each: (tried[each], *(at(each, seed) for seed in others)) for each in close}
+    best = max(on_all, key=lambda each: _mean([worth(result) for result in on_all[each]]))
+    return best, on_all[best]
 
 
 def _mean(worths: Sequence[tuple[float, float]]) -> tuple[float, ...]:

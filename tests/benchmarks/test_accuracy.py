@@ -16,6 +16,7 @@ from benchmarks.accuracy import (
     QUICK,
     SHARES,
     TUNED,
+    TUNED_ON,
     USUAL,
     WAITS,
     bench_accuracy,
@@ -81,6 +82,8 @@ def test_target_is_bsp_loss_without_stragglers_on_tuning_seeds(monkeypatch):
     monkeypatch.setattr(accuracy, "play", noted)
     bench_accuracy(USUAL)
     assert {each.target for each in played} == {SHARES[-1] * 50.0}
+    assert {each.tuned_on for each in played} == {TUNED_ON}
+    assert not {*TUNED_ON} & {*range(USUAL.care.seeds)}
     names = {each.arm.name: each.local_steps for each in played}
     assert names == dict.fromkeys((arm.name for arm in USUAL.others), ()) | dict.fromkeys(
         (arm.name for arm in TUNED), LOCAL_STEPS
@@ -112,6 +115,18 @@ def test_learning_rate_that_reaches_target_first_is_selected(monkeypatch):
     found = Trial(CALM, named(OURS)[0], Care(5, 1), TARGET).run()
     assert found[0].rate == 1.6
     assert Trial(CALM, named(OURS)[0], Care(5, 1)).run()[0].rate == 3.2
+
+
+def test_best_rates_are_tried_on_all_tuning_seeds(monkeypatch):
+    """The rate that is second on the first seed is the best on the others."""
+
+    def measured(scene: Scene, arm: Arm, rate: float, seed: int, **_: object) -> Measured:
+        seconds = {0.8: 2.0, 1.6: 3.0}.get(rate, 9.0) if seed == TUNED_ON[0] else {1.6: 2.0}.get(rate, 3.0)
+        return Measured(scene, arm, seed, rate, 60.0, trace=Trace((seconds,), (1.0,), (60.0,)))
+
+    monkeypatch.setattr(trial, "measure", measured)
+    (found,) = Trial(CALM, named(OURS)[0], Care(5, 1), TARGET, tuned_on=TUNED_ON).run()
+    assert found.rate == 1.6
 
 
 def test_local_steps_are_tuned_with_learning_rate(monkeypatch):
