@@ -26,7 +26,7 @@ FIXED = (  # settings, not measured
     "100 kB", "1.2 ms", "15 s", "10 s", "20 s", "100 rounds", "1.05",
     "| 10 |", "| 100 |", "| 1000 |", "| 3000 |", "64 clients", "50 ms",
     "15, 60 or 300 s", "0.2.0", "50 steps", "after every 125",
-    "60 s", "300 s", "waits 2 s",
+    "60 s", "300 s", "waits 2 s", "8, 16 or 32 local",
 )  # fmt: skip
 FILES = {
     "speed": {
