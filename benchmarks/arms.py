@@ -78,7 +78,7 @@ class Arm:
     tenth: bool = False  # whether its budget is a tenth of BSP's bytes
     rule: Rule | None = None  # of an asynchronous server
     local_rule: LocalRule | None = None  # of the local steps, if they are not plain or fedgc's
-    planned: bool = False
+    planned: bool = False  # whether quorum and late updates are those of `fedgc plan`, for each seed
 
     @property
     def coded(self) -> bool:
@@ -94,6 +94,11 @@ class Arm:
     def look(self) -> int:
         """Return the steps between two checks of the gate."""
         return int(self.settings.get("local_steps", LOOK))
+
+    @property
+    def period(self) -> int:
+        """Return the local steps between two exchanges, or between two checks of a gate that may skip."""
+        return self.look * int(self.settings.get("gate_period", 1))
 
     def with_local_steps(self, steps: int) -> "Arm":
         """Return the arm with an exchange after each so many local steps."""
@@ -182,8 +187,8 @@ LOCAL_RULES: Final = (
     Arm("5% shared", _fixed(4, **ALONE), shared=0.05),
 )
 PLANNED: Final = (
-    Arm("ours, planned", _fixed(2, codec="int8", download_codec="int8"), ours=True, planned=True),
-    Arm("ours, planned, float32", _fixed(2), ours=True, planned=True),
+    Arm("ours, planned", _fixed(1, codec="int8", download_codec="int8"), ours=True, planned=True),
+    Arm("ours, planned, float32", _fixed(1), ours=True, planned=True),
 )
 SCATTERED: Final = {"placement": "scattered"}
 OURS: Final = (

@@ -14,7 +14,7 @@
 Eight clients hold skewed labels. In the modelled scenes three have speed 1, three .2 and two .05; their links
 are alike, or as slow as they are. Other scenes are traces of real machines and links. A round is `STEPS`
 local steps. Every arm has as many settings (`ARMS`), tried at the same rates, and is tuned to be at the
-target soonest, on the seeds `TUNED_ON`; `planned` is tuned over rates alone. An arm is given up after `LATE`
+target soonest, on `MORE_TUNING_SEEDS`; `planned` is tuned over rates alone. An arm is given up after `LATE`
 times as long as the quickest arm that was tuned before it.
 
 Figures, ratios of medians over seeds:
@@ -45,7 +45,7 @@ from benchmarks.grid import Linked, Recorded, Source, sources
 from benchmarks.images import mlp_losses
 from benchmarks.report import Figure, Report, Value, machine
 from benchmarks.scene import BLOCK, CLIENTS, CONTROL_S, Scene, task_of
-from benchmarks.trial import Care
+from benchmarks.trial import MORE_TUNING_SEEDS, Care
 from fedgc.errors import FedgcError
 from fedgc.sim.clock import Conditions, Scenario, working
 from fedgc.sim.clock.conditions import Float
@@ -64,7 +64,6 @@ RATES: Final = (0.4, 0.2, 0.8)
 TARGET: Final = 88.0  # points
 LONGEST: Final = 20.0  # rounds of the slowest client, for the first arm
 LATE: Final = 6.0
-TUNED_ON: Final = (1000, 1001, 1002, 1003)  # seeds: times differ two- to fourfold between them
 AGAIN: Final = 3  # settings and rates that are tried on all of these
 RACE: Final = 1.25  # times the best so far of an arm: a setting that is slower is given up
 MOST_ROUNDS: Final = 2048
@@ -266,7 +265,7 @@ class Measured:
 def measure(source: Source, care: Care) -> list[Measured]:
     """Tune and measure all arms in one scene."""
     found: list[Measured] = []
-    longest = LONGEST * float(clients_of(source, TUNED_ON[0]).round_s_w.max())
+    longest = LONGEST * float(clients_of(source, MORE_TUNING_SEEDS[0]).round_s_w.max())
     for arm in ARMS:
         best = tune(source, arm, care, longest)
         longest = min(longest, LATE * best.seconds)
@@ -277,7 +276,7 @@ def measure(source: Source, care: Care) -> list[Measured]:
 
 def tune(source: Source, arm: str, care: Care, longest: float) -> Measured:
     """Return the quickest setting and rate: all are tried on one seed, the best three on others as well."""
-    first, *others = TUNED_ON
+    first, *others = MORE_TUNING_SEEDS
     clients = clients_of(source, first)
     different = {replace(each.resolved(clients), name=""): each for each in reversed(ARMS[arm])}
     quickest, tried = longest, []

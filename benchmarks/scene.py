@@ -40,7 +40,8 @@ MODELS: Final = ("mlp", "cnn")
 OPTIMIZERS: Final = ("sgd", "adam")
 CLIENTS: Final = 8
 BLOCK: Final = 16
-HISTORY: Final = 8  # blocks of a source before the run, of which the clients are known
+HISTORY: Final = 9  # blocks of a source before the run, from which `known_of` takes speeds; an odd number,
+# so that seeds begin at different rounds of a trace
 LINK_S: Final = 0.5
 CONTROL_S: Final = 0.01
 SHARDS: Final = 2
@@ -195,7 +196,7 @@ def shared_samples(scene: Scene, shared: float) -> int:
 
 
 def scenario_of(scene: Scene, rounds: int, round_steps: int, seed: int) -> Scenario:
-    """Return the conditions of every round; blocks of steps are the same for any length of a round."""
+    """Return the conditions of every round: the mean paces of its blocks, which are alike for any length."""
     blocks, straggler = _blocks(rounds * round_steps), scene.straggler
     rng = np.random.default_rng([seed, 2])
     slow_b = [_paces(rng) for _ in range(blocks)]
@@ -207,10 +208,13 @@ def scenario_of(scene: Scene, rounds: int, round_steps: int, seed: int) -> Scena
         slow_b = [np.minimum(slow_b[0], SLOW[1])] * blocks
     elif straggler == "persistent":
         slow_b = slow_b[:1] * blocks
+    slow_r = [
+        np.mean(slow_b[number * round_steps // BLOCK : _blocks((number + 1) * round_steps)], axis=0)
+        for number in range(rounds)
+    ]
     share = round_steps / BLOCK
     links = {"up_s": LINK_S, "down_s": LINK_S, "control_s": CONTROL_S}
-    made = [working(slow_w[:, None] * share, **links) for slow_w in slow_b]
-    scenario = [made[number * round_steps // BLOCK] for number in range(rounds)]
+    scenario = [working(slow_w[:, None] * share, **links) for slow_w in slow_r]
     if straggler == "dead":
         at, dies_s_w = rounds // 5, scenario[0].dies_s_w.copy()
         dies_s_w[int(np.argmax(slow_b[0] > 1))] = share / 2

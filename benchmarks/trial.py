@@ -49,6 +49,7 @@ from fedgc.training import CommonModel, Vector
 from fedgc.tuner import Tuner
 
 TUNING_SEEDS: Final = (1000, 1001)
+MORE_TUNING_SEEDS: Final = (*TUNING_SEEDS, 1002, 1003)  # where times to a target differ much between seeds
 AGAIN: Final = 2  # rates tried on all tuning seeds
 
 
@@ -112,7 +113,7 @@ class Measured:
     seconds: float = 0.0
     budget_error: float | None = None
     trace: Trace = NOTHING
-    tuned: float = 0.0  # points at this rate, mean of the tuning seeds
+    tuned: float = 0.0  # points where runs at this rate ended in tuning, mean of the tuning seeds
     failed: str = ""
 
     def worth(self, target: float | None) -> tuple[float, float]:
@@ -134,7 +135,10 @@ class Measured:
         scene = {
             name: getattr(self.scene, name) for name in ("column", "straggler", "model", "optimizer", "steps")
         }
-        arm = {"arm": self.arm.name, "ours": self.arm.ours, "local_steps": self.arm.look}
+        arm = {
+            "arm": self.arm.name, "ours": self.arm.ours, "local_steps": self.arm.period,
+            "quorum": self.arm.settings.get("quorum"), "late_updates": self.arm.settings.get("late_updates"),
+        }  # fmt: skip
         names = {"task": read(self.scene.data).name, **scene, **arm}
         return {**names, **numbers}
 
@@ -158,7 +162,7 @@ class Trial:
         ]
 
     def tune(self) -> tuple[tuple[Arm, float], float]:
-        """Return the best arm and rate, and the accuracy on the tuning seeds, in points."""
+        """Return the best arm and rate, and the accuracy where its tuning runs ended, in points."""
         rates = self.arm.rates(self.scene.optimizer)[: self.care.rates]
         arms = [self.arm.with_local_steps(each) for each in self.local_steps] or [self.arm]
         tried = list(product(range(len(arms)), rates))
@@ -181,7 +185,7 @@ def tuned(
     worth: Callable[[Result], tuple[float, float]],
     seeds: Sequence[int] = TUNING_SEEDS,
 ) -> tuple[Tried, Sequence[Result]]:
-    """Return the best, such as of rates, and its results on the tuning seeds; `at` trains it on a seed."""
+    """Return the best candidate, such as a rate, and its results on the seeds; `at` trains it on a seed."""
     first, *others = seeds
     tried = {each: at(each, first) for each in to_try}
     close = sorted(tried, key=lambda each: worth(tried[each]), reverse=True)[:AGAIN]
@@ -205,7 +209,7 @@ def play(trials: Sequence[Trial], progress: Callable[[int, int], object]) -> lis
 
 
 def measure(scene: Scene, arm: Arm, rate: float, seed: int, *, until: float | None = None) -> Measured:
-    """Train once; `until` an accuracy, in points, ends it early."""
+    """Train once; stop at the accuracy `until`, in points."""
     stream = stream_for(scene, seed)
     if arm.planned:
         arm = arm.planned_for(known_of(scene, seed))

@@ -10,6 +10,10 @@ from typing import Final
 
 MEMINFO: Final = Path("/proc/meminfo")
 CGROUP: Final = Path("/sys/fs/cgroup")  # of a container, version 2
+TRIM_THRESHOLD: Final = -1  # glibc's names of what mallopt sets, with values that it takes in each version
+MMAP_THRESHOLD: Final = -3
+LARGEST_BLOCKS: Final = (32 << 20, 1 << 30)
+NEVER: Final = -1
 
 
 def available_memory(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int | None:
@@ -43,6 +47,18 @@ def release_memory() -> None:
     """Give freed memory back to the system, where the C library keeps it, as of small tensors."""
     with suppress(OSError, AttributeError, TypeError):  # another C library than glibc
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def keep_memory() -> None:
+    """Let this process keep the memory that it frees, as each training step allocates as much again.
+
+    glibc returns large blocks to the system. Each page of the next block is then a page fault.
+    """
+    with suppress(OSError, AttributeError, TypeError):  # another C library than glibc
+        mallopt = ctypes.CDLL(None).mallopt
+        for size in LARGEST_BLOCKS:
+            mallopt(MMAP_THRESHOLD, size)
+        mallopt(TRIM_THRESHOLD, NEVER)
 
 
 def _of_machine(meminfo: Path) -> int | None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadTask, EdgeFailed, Unusable, words_of
-from fedgc.sim.freed_memory import keep_freed_memory
+from fedgc.processes.available import keep_memory
 from fedgc.sim.workers import Order, ahead
 from fedgc.training.flat import Vector
 from fedgc.training.simulated import ClientTrainer, Stretch, Trained
@@ -30,7 +30,7 @@ class Actor:
 
     def __init__(self, make: Callable[[], Task], config: RunConfig, folder: Path, path: list[str]) -> None:
         sys.path += [each for each in path if each not in sys.path]  # for tasks in the user's folder
-        keep_freed_memory()
+        keep_memory()
         self._trainer = ClientTrainer(make(), config, folder)
 
     def train(self, stretch: Stretch) -> Trained:

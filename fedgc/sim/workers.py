@@ -10,7 +10,7 @@ from typing import Final
 
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, words_of
-from fedgc.sim.freed_memory import keep_freed_memory
+from fedgc.processes.available import keep_memory
 from fedgc.sim.owned import processes
 from fedgc.training.flat import Vector
 from fedgc.training.simulated import ClientTrainer, Stretch, Trained
@@ -202,7 +202,7 @@ def ahead(processes: int, ordered: int, clients: int) -> int:
 
 
 def _prepare(make: Callable[[], Task], config: RunConfig, folder: Path) -> None:
-    keep_freed_memory()
+    keep_memory()
     try:
         _TRAINERS.append(ClientTrainer(make(), config, folder))
     except Exception as error:  # the user's code may raise anything, and a pool says only that it is broken

@@ -3,12 +3,13 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from benchmarks import accuracy, trial
 from benchmarks.accuracy import (
     DRIFT,
-    FEDAVG,
+    FEDAVG_NAMES,
     FIXED,
     FLOAT32,
     LOCAL_STEPS,
@@ -16,18 +17,17 @@ from benchmarks.accuracy import (
     QUICK,
     SHARES,
     TUNED,
-    TUNED_ON,
     USUAL,
-    WAITS,
     bench_accuracy,
     report,
     text_lines,
 )
 from benchmarks.arms import CODED, Arm, named
 from benchmarks.grid import Modelled
-from benchmarks.scene import CLIENTS, Scene, scenario_of
-from benchmarks.trial import Care, Measured, Trace, Trial, measure
+from benchmarks.scene import BLOCK, CLIENTS, HISTORY, Scene, known_of, scenario_of
+from benchmarks.trial import MORE_TUNING_SEEDS, Care, Measured, Trace, Trial, measure
 from fedgc.errors import EdgeFailed
+from fedgc.sim.clock import working
 
 CALM = Scene("skew", "homogeneous", source=Modelled("homogeneous"))
 
@@ -49,8 +49,8 @@ def test_ratios_use_quickest_baseline_per_seed():
         *(made(DRIFT, seed, 5.0) for seed in range(3)),
         *(made(FIXED, seed, 4.0) for seed in range(3)),
         *(made("BSP", seed, 8.0, 10.0) for seed in range(3)),
-        *(made(WAITS, seed, 200.0, 2.5) for seed in range(3)),
-        *(made(FEDAVG, seed, reaches, 4.0) for seed, reaches in enumerate((3.0, 5.0, 100.0))),
+        *(made(FEDAVG_NAMES[1], seed, 200.0, 2.5) for seed in range(3)),
+        *(made(FEDAVG_NAMES[0], seed, reaches, 4.0) for seed, reaches in enumerate((3.0, 5.0, 100.0))),
     ]
     figures = report(measured, (TARGET,)).figures
     assert figures["best_baseline_time_over_ours"] == {"median": 2.5, "lower": 1.5}
@@ -63,7 +63,6 @@ def test_ratios_use_quickest_baseline_per_seed():
     assert figures["drift_time_over_fixed"] == 1.25
     assert figures["fedavg_time_over_ours"] == 2.5
     assert figures["bytes_over_fedavg"] == pytest.approx(0.4)
-    assert figures["bytes_over_bsp"] == pytest.approx(0.1)
 
 
 def test_target_is_bsp_loss_without_stragglers_on_tuning_seeds(monkeypatch):
@@ -82,8 +81,7 @@ def test_target_is_bsp_loss_without_stragglers_on_tuning_seeds(monkeypatch):
     monkeypatch.setattr(accuracy, "play", noted)
     bench_accuracy(USUAL)
     assert {each.target for each in played} == {SHARES[-1] * 50.0}
-    assert {each.tuned_on for each in played} == {TUNED_ON}
-    assert not {*TUNED_ON} & {*range(USUAL.care.seeds)}
+    assert {each.tuned_on for each in played} == {MORE_TUNING_SEEDS}
     names = {each.arm.name: each.local_steps for each in played}
     assert names == dict.fromkeys((arm.name for arm in USUAL.others), ()) | dict.fromkeys(
         (arm.name for arm in TUNED), LOCAL_STEPS
@@ -121,11 +119,13 @@ def test_best_rates_are_tried_on_all_tuning_seeds(monkeypatch):
     """The rate that is second on the first seed is the best on the others."""
 
     def measured(scene: Scene, arm: Arm, rate: float, seed: int, **_: object) -> Measured:
-        seconds = {0.8: 2.0, 1.6: 3.0}.get(rate, 9.0) if seed == TUNED_ON[0] else {1.6: 2.0}.get(rate, 3.0)
+        seconds = (
+            {0.8: 2.0, 1.6: 3.0}.get(rate, 9.0) if seed == MORE_TUNING_SEEDS[0] else {1.6: 2.0}.get(rate, 3.0)
+        )
         return Measured(scene, arm, seed, rate, 60.0, trace=Trace((seconds,), (1.0,), (60.0,)))
 
     monkeypatch.setattr(trial, "measure", measured)
-    (found,) = Trial(CALM, named(OURS)[0], Care(5, 1), TARGET, tuned_on=TUNED_ON).run()
+    (found,) = Trial(CALM, named(OURS)[0], Care(5, 1), TARGET, tuned_on=MORE_TUNING_SEEDS).run()
     assert found.rate == 1.6
 
 
@@ -162,7 +162,8 @@ def test_run_that_never_reaches_target_loses():
         report([late, made("BSP", 0, 8.0)], (TARGET,)).figures["best_baseline_time_over_ours"]["median"]
         == 0.0
     )
-    assert report([late, made("BSP", 0, 8.0)], (TARGET,)).figures["bytes_over_bsp"] == math.inf
+    fedavg = made(FEDAVG_NAMES[0], 0, 8.0)
+    assert report([late, fedavg], (TARGET,)).figures["bytes_over_fedavg"] == math.inf
     never = replace(made("BSP", 0, 8.0), trace=Trace((), (), ()))
     found = report([made(OURS, 0, 2.0), never], (TARGET,))
     assert found.figures["best_baseline_time_over_ours"]["median"] == math.inf
@@ -187,6 +188,30 @@ def test_paces_match_source_by_median_client():
     assert len(scenario) == 4
     assert sorted(scenario[0].pace_wk[:, 0])[CLIENTS // 2] == pytest.approx(0.5)
     assert scenario[0].pace_wk.max() > 1.0
+
+
+class Alternating:
+    """A source whose clients take 1 and 3 s for a block in turns; the first one is slow after its history."""
+
+    name = "alternating"
+
+    def make(self, clients, rounds, seed):
+        paces = [np.full(clients, 1.0 + 2.0 * (at % 2)) for at in range(rounds)]
+        for late_w in paces[HISTORY:]:
+            late_w[0] *= 100.0
+        return tuple(working(pace_w[:, None]) for pace_w in paces)
+
+
+def test_rounds_of_any_length_have_same_blocks():
+    scene = Scene("skew", "alternating", source=Alternating(), steps=4 * BLOCK)
+    short, long = (scenario_of(scene, 4 * BLOCK // steps, steps, 0) for steps in (BLOCK, 2 * BLOCK))
+    paces = [each.pace_wk[1, 0] for each in short]
+    assert [each.pace_wk[1, 0] for each in long] == [sum(paces[:2]), sum(paces[2:])]
+
+
+def test_plan_knows_history_alone():
+    known = known_of(Scene("skew", "alternating", source=Alternating(), steps=4 * BLOCK), 0)
+    assert (known.step_s_w == known.step_s_w[0]).all()
 
 
 class Few:

@@ -1,12 +1,23 @@
 """Test what memory and disk are found, by files as the system writes them."""
 
+import ctypes
 import os
+import platform
+import resource
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.memory_watch import resident_bytes
-from fedgc.processes.available import available_cores, available_memory, free_disk, release_memory
+from fedgc.processes.available import (
+    available_cores,
+    available_memory,
+    free_disk,
+    keep_memory,
+    release_memory,
+)
+from fedgc.sim.owned import processes
 
 MEMINFO = "MemTotal:       24684084 kB\nMemFree:         1000000 kB\nMemAvailable:    2000000 kB\n"
 
@@ -75,3 +86,22 @@ def test_cores_are_those_that_process_may_use(tmp_path: Path):
         assert available_cores(tmp_path) == 1
     finally:
         os.sched_setaffinity(0, before)
+
+
+def faults_of_blocks() -> int:
+    """Return the page faults of blocks that are filled and freed; glibc takes none of them from its heap."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        np.ones(40 << 20, np.uint8)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
+def test_process_reuses_memory_that_it_keeps():
+    with processes(1) as usual, processes(1, keep_memory) as keeping:
+        assert 5 * keeping.submit(faults_of_blocks).result() < usual.submit(faults_of_blocks).result()
+
+
+def test_library_without_mallopt_is_left_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
+    keep_memory()
