@@ -21,6 +21,7 @@ Figures, each the least favorable of all scenarios and targets:
     best_baseline_time_over_ours   the quickest baseline's seconds over ours: median over seeds, and the least
     by_scenario                    the same for each scenario and target, with the quickest baseline there
     best_baseline_time_over_float32  the same over fedgc's in float32
+    float32_by_scenario            the same for each scenario and target
     best_baseline_time_over_drift  the same over those of a drift budget
     drift_time_over_fixed          seconds of the drift budget over those of a fixed period; median
     fedavg_time_over_ours          those of FedAvg over ours, waiting or dropping stragglers: the less; median
@@ -137,6 +138,7 @@ def figures(races: Sequence[Race]) -> dict[str, float | Mapping[str, float | Non
     best, float32, drift, fedavg, slower, final = [], [], [], [], [], []
     over_fedavg = []
     by_scenario: dict[str, float | None] = {}
+    float32_by_scenario: dict[str, float | None] = {}
     for scene, target in cases:
         here = [race for race in races if (race.run.scene, race.target) == (scene, target)]
         best.append(_ratios(here, None, "seconds"))
@@ -144,6 +146,11 @@ def figures(races: Sequence[Race]) -> dict[str, float | Mapping[str, float | Non
         by_scenario |= {name: _least(best[-1:], median), f"{name}, least": _least(best[-1:], min)}
         final += _final_gains(here)
         float32.append(_ratios(here, None, "seconds", ours=FLOAT32))
+        name = f"{scene.straggler}, {target:.1f}"
+        float32_by_scenario |= {
+            name: _least(float32[-1:], median),
+            f"{name}, least": _least(float32[-1:], min),
+        }
         drift.append(_ratios(here, None, "seconds", ours=DRIFT))
         fedavg.append(_ratios(here, FEDAVG_NAMES, "seconds"))
         slower.append(_drift_ratios(here))
@@ -152,6 +159,7 @@ def figures(races: Sequence[Race]) -> dict[str, float | Mapping[str, float | Non
         "best_baseline_time_over_ours": {"median": _least(best, median), "lower": _least(best, min)},
         "by_scenario": by_scenario,
         "best_baseline_time_over_float32": {"median": _least(float32, median), "lower": _least(float32, min)},
+        "float32_by_scenario": float32_by_scenario,
         "best_baseline_time_over_drift": {"median": _least(drift, median), "lower": _least(drift, min)},
         "drift_time_over_fixed": max((median(each) for each in slower if each), default=None),
         "fedavg_time_over_ours": _least(fedavg, median),

@@ -55,6 +55,7 @@ def test_ratios_use_quickest_baseline_per_seed():
     figures = report(measured, (TARGET,)).figures
     assert figures["best_baseline_time_over_ours"] == {"median": 2.5, "lower": 1.5}
     assert figures["best_baseline_time_over_float32"] == {"median": 2.0, "lower": 1.2}
+    assert figures["float32_by_scenario"] == {"homogeneous, 60.0": 2.0, "homogeneous, 60.0, least": 1.2}
     assert figures["best_baseline_time_over_drift"] == {"median": 1.0, "lower": 0.6}
     assert figures["by_scenario"] == {
         "homogeneous, 60.0, over FedAvg, drop": 2.5, "homogeneous, 60.0, over FedAvg, drop, least": 1.5
