@@ -58,7 +58,10 @@ class LocalClients:
 
 @dataclass(frozen=True, slots=True)
 class LocalRounds:
-    """Rounds that end with a quorum; `update_s` is the time for a whole update of a client."""
+    """Rounds that end with a quorum.
+
+    `update_s` is the root mean square, over clients, of the time for a whole update of a client.
+    """
 
     quorum: float
     round_s: float
@@ -67,7 +70,10 @@ class LocalRounds:
 
 @dataclass(frozen=True, slots=True)
 class LocalChoice:
-    """The quickest rounds that wait for updates, those that wait for all, and those with late updates."""
+    """The quickest rounds that wait for updates, those that wait for all, and those with late updates.
+
+    Of rounds with late updates that are about as quick, it has the shortest: more models in the same time.
+    """
 
     rounds: LocalRounds
     waiting: LocalRounds
