@@ -87,7 +87,7 @@ class LocalChoice:
     @property
     def way(self) -> str:
         """Return which way is quickest: sync, partial or late."""
-        if self.late.update_s < CLEARLY * self.rounds.update_s:
+        if self.late.update_s <= CLEARLY * self.rounds.update_s:
             return "late"
         return self.way_to_wait
 
@@ -110,11 +110,12 @@ def choose_rounds(clients: LocalClients, steps: int) -> LocalChoice:
     tried = [_rounds(clients, steps, done) for done in range(least, count + 1)]
     fewest = max(least_late, min(FEWEST, count))
     late = [_late_rounds(clients, steps, done) for done in range(fewest, count + 1)]
-    best_s = min(each.update_s for each in late)
-    shortest = next(
-        each for each in late if CLEARLY * each.update_s <= best_s
-    )  # more models in the same time
-    return LocalChoice(_quickest(tried), tried[-1], shortest)
+    quickest, best_s = _quickest(tried), min(each.update_s for each in late)
+    most_s, clear_s = best_s / CLEARLY, CLEARLY * quickest.update_s
+    if best_s <= clear_s:
+        most_s = min(most_s, clear_s)
+    shortest = next(each for each in late if each.update_s <= most_s)
+    return LocalChoice(quickest, tried[-1], shortest)
 
 
 def _quickest(tried: Sequence[LocalRounds]) -> LocalRounds:

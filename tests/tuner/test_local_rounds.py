@@ -49,6 +49,13 @@ def test_late_updates_count_for_uplinks_that_are_much_slower(up_s, way):
     assert choice.way == way
 
 
+def test_late_updates_that_gain_a_tenth_are_chosen():
+    """Rounds with the least quorum gain less than that, and are nearly as quick as the best ones."""
+    up_s_w = np.array([1.0, 3.0, 2.0, 1.0, 2.0])
+    choice = choose_rounds(LocalClients(np.array([1.1, 1.1, 0.8, 1.0, 0.9]), np.ones(5), up_s_w), 4)
+    assert (choice.way, choice.chosen.quorum) == ("late", 0.8)
+
+
 def test_uploads_take_turns_at_slots():
     """Five quick clients with equal links of 16 s: the fourth sends when the first has."""
     step_s_w, link_s_w = np.array([1.0] * 5 + [20.0] * 3), np.full(8, 16.0)
