@@ -49,7 +49,7 @@ def test_late_updates_count_for_uplinks_that_are_much_slower(up_s, way):
     assert choice.way == way
 
 
-def test_late_updates_that_gain_a_tenth_are_chosen():
+def test_late_updates_are_chosen_if_any_quorum_gains_clearly():
     """Rounds with the least quorum gain less than that, and are nearly as quick as the best ones."""
     up_s_w = np.array([1.0, 3.0, 2.0, 1.0, 2.0])
     choice = choose_rounds(LocalClients(np.array([1.1, 1.1, 0.8, 1.0, 0.9]), np.ones(5), up_s_w), 4)
