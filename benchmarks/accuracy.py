@@ -61,7 +61,7 @@ TUNED: Final = (
         "FedProx 1", "SCAFFOLD, drop", "SCAFFOLD, wait", "TimelyFL", "FedBuff",
     ),
 )  # fmt: skip
-AS_THEY_ARE: Final = named(DRIFT, FIXED, "BSP", "relative change 0.1", "relative change 0.3", "gradient code")
+OTHERS: Final = named(DRIFT, FIXED, "BSP", "relative change 0.1", "relative change 0.3", "gradient code")
 MODELS: Final = ("bimodal-persistent", "shifted-exponential")
 
 
@@ -73,7 +73,7 @@ class Size:
     care: Care
     models: Sequence[str]
     tuned: Sequence[Arm] = TUNED  # also over `LOCAL_STEPS`
-    others: Sequence[Arm] = AS_THEY_ARE
+    others: Sequence[Arm] = OTHERS
 
 
 QUICK: Final = Size(256, Care(2, 2), MODELS[:1], TUNED[:4], named(DRIFT, FIXED, "BSP"))

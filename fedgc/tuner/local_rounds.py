@@ -2,7 +2,7 @@
 
 Ways to train are compared by the time in which a client gives as much as its whole steps from a new model. It
 is the root mean square over clients, as the data of the slowest ones are learned last. The first steps of a
-client give most: `s` of `S` steps give (s / S) ** `FIRST`. A round ends when the quorum is done. Each client
+client give most: `s` of `S` steps give (s / S) ** `EXPONENT`. A round ends when the quorum is done. Each client
 then ends the step that it is in, and gives what it has. The next round begins when the slowest update is in.
 A quorum with which some client never does a step is not chosen. If late updates count
 (`fedgc.run.late_updates`), a round ends with the updates of a quorum, at least of `FEWEST` clients and half
@@ -26,7 +26,7 @@ from fedgc.sim.clock.conditions import Float
 from fedgc.sim.clock.server_link import Line, arrivals_s
 
 STALE: Final = 0.8
-FIRST: Final = 0.75
+EXPONENT: Final = 0.75
 CLEARLY: Final = 0.9
 LEAST_QUORUM: Final = 0.25  # so that no single quick client sets the pace of many
 LEAST_LATE_QUORUM: Final = 0.5
@@ -146,7 +146,7 @@ def _late_rounds(clients: LocalClients, steps: int, done: int) -> LocalRounds:
 
 def _worth(steps_w: Float, steps: int) -> Float:
     """Return what these steps of each client give, as a share of what all give."""
-    worth_w: Float = (steps_w / steps) ** FIRST
+    worth_w: Float = (steps_w / steps) ** EXPONENT
     return worth_w
 
 
