@@ -2,8 +2,9 @@
 
 Ways to train are compared by the time in which a client gives as much as its whole steps from a new model. It
 is the root mean square over clients, as the data of the slowest ones are learned last. The first steps of a
-client give most: `s` of `S` steps give (s / S) ** `EXPONENT`. A round ends when the quorum is done. Each client
-then ends the step that it is in, and gives what it has. The next round begins when the slowest update is in.
+client give most: `s` of `S` steps give (s / S) ** `EXPONENT`. A round ends when the quorum is done. Each
+client then ends the step that it is in, and gives what it has. The next round begins when the slowest update
+is in.
 A quorum with which some client never does a step is not chosen. If late updates count
 (`fedgc.run.late_updates`), a round ends with the updates of a quorum, at least of `FEWEST` clients and half
 of all. The others train for as long as their model and update travel, up to the whole steps, and their
