@@ -81,6 +81,7 @@ def bench_rounds(
 
 
 Full = Annotated[bool, typer.Option("--full", help="Measure the whole matrix; takes hours.")]
+Made = Annotated[float, typer.Option("--gb", help="Gigabytes of made data.", min=0.001)]
 Data = Annotated[
     Path | None,
     typer.Option(
@@ -139,9 +140,11 @@ def bench_accuracy(
 
 @app.command("groups")
 def bench_groups(
-    as_json: AsJson = False, quick: Quick = False, save: Save = False, traces: Traces = None
+    as_json: AsJson = False, quick: Quick = False, save: Save = False, traces: Traces = None, gb: Made = 0.5
 ) -> None:
     """Simulated seconds to a target with clients in groups by speed: beside rounds, partial work and FedBuff.
+
+    Before that, it places so much made data on the clients of a site, as `placement` does.
 
     Example: python -m benchmarks groups --traces traces --json
     """
@@ -149,7 +152,7 @@ def bench_groups(
     from benchmarks.groups import bench_groups as measure
     from benchmarks.printing import show
 
-    report = measure(QUICK if quick else USUAL, traces)
+    report = measure(QUICK if quick else USUAL, traces, gb)
     show(report, as_json=as_json, save=save, lines=text_lines(report))
 
 
@@ -380,7 +383,7 @@ def bench_soak(
 def bench_placement(
     as_json: AsJson = False,
     save: Save = False,
-    gb: Annotated[float, typer.Option(help="Gigabytes of made data.", min=0.001)] = 0.5,
+    gb: Made = 0.5,
 ) -> None:
     """Time until the chunks of a site are at the clients that hold them, over the rate of the line.
 

@@ -1,4 +1,4 @@
-"""Asynchronous training under simulated time: clients, or groups of them, train from models of their own age.
+"""Asynchronous training under simulated time: each client trains from a model of its own age.
 
     FedBuff  a client takes the newest model, trains, sends the difference, and repeats. The server adds K
              differences, each weighted by 1 / sqrt(1 + age), age in models since the client's start; their
@@ -6,9 +6,6 @@
     SSP      the server adds each update, weighted by its client's share of the samples, and answers with its
              model; a client waits only while it is more than `bound` work units ahead of the slowest (stale
              synchronous parallel, Ho et al., NIPS 2013). A bound of 0 is bulk-synchronous.
-    groups   each group of clients trains rounds of its own, and sends the mean of its updates by samples. The
-             server adds it, weighted by the group's share of the samples, and by its age if `stale`. A round
-             ends when three quarters of a group have done their steps; the others send those that they have.
 
     trained = train_asynchronously(Job(task, config, scenario), Buffered(4))
     [(moment.seconds, moment.metrics["accuracy"]) for moment in trained.moments]
@@ -19,7 +16,7 @@ conditions of the scenario apply, and the settings give the number of rounds. Th
 any work from a common model.
 
 Assumptions that favor the baselines: the server's link has no limit, and the death of a client is known at
-once, so SSP waits for no dead client. A group's server is next to it: it has no traffic of its own.
+once, so SSP waits for no dead client.
 """
 
 import heapq
@@ -45,9 +42,6 @@ from fedgc.sim.training import Job, engines_of
 from fedgc.training import CommonModel, ServerOptimizer, Vector
 
 LEASE_S: Final = 1.0  # leases do not end in a simulation
-QUORUM: Final = 0.75  # of the clients of a group
-ROUNDING: Final = 1e-9  # of a step
-Groups = Sequence[Sequence[int]]
 _ARRIVES: Final = 0
 _DIES: Final = 1
 _RETURNS: Final = 2
@@ -107,24 +101,6 @@ class Bounded:
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped:
-    """Groups of clients: each counts by its samples, times `scale`, and by its age if `stale`."""
-
-    scale: float = 1.0
-    stale: bool = False
-    buffer: ClassVar[int] = 1
-    bound: ClassVar[float] = math.inf
-
-    def weight(self, age: int, share: float) -> float:
-        """Return the weight of the mean update of a group.
-
-        >>> Grouped(2.0).weight(3, 0.25), Grouped(2.0, stale=True).weight(3, 0.25)
-        (0.5, 0.25)
-        """
-        return self.scale * share / (math.sqrt(1 + age) if self.stale else 1.0)
-
-
-@dataclass(frozen=True, slots=True)
 class Moment:
     """The state of training at the end of a round; sums since the beginning."""
 
@@ -152,26 +128,19 @@ class _Client:
     name: str
     share: float
     names: tuple[tuple[int, str], ...]
-    steps: int = 0  # received from it
-    alive: bool = True
-
-
-@dataclass(slots=True)
-class _Group:
-    """Clients that train from the same model; by default one client."""
-
-    members: tuple[int, ...]
     version: int = 0  # of the model that it trains from
-    rounds: int = 0  # whose updates were received
-    steps: dict[int, int] = field(default_factory=dict)  # of each member in the present round
-    turn: int = 0  # incremented when no member is left, to ignore its older events
+    units: int = 0  # received from it, or missed
+    steps: int = 0  # received from it
+    turn: int = 0  # incremented when it dies, to ignore its older events
+    alive: bool = True
+    trains: bool = False
     waits: bool = False
 
 
 class _Training:
     """One run: the clock, the clients, the server's sum."""
 
-    def __init__(self, job: Job, rule: Rule, groups: Groups, folder: Path) -> None:
+    def __init__(self, job: Job, rule: Rule, folder: Path) -> None:
         _check(job)
         self._job, self._rule = job, rule
         self._common = CommonModel(job.task, job.config)
@@ -185,9 +154,7 @@ class _Training:
             self._fleet.forecast = self._forecast
         self._fleet.load(0, self.model)
         self._clients = _clients(job)
-        self._groups = [_Group(tuple(each)) for each in groups or ((w,) for w in range(len(self._clients)))]
-        self._group_of = {w: at for at, group in enumerate(self._groups) for w in group.members}
-        self._arriving = self._groups[0]
+        self._arriving = 0
         self._heap: list[tuple[float, int, int, int, int]] = []
         self._order = count()
         self._version = self._summed = self._pushed = self._pulled = self._steps = 0
@@ -198,7 +165,7 @@ class _Training:
     def run(self, until: Callable[[Moment], bool]) -> None:
         """Run to the end of the last round, or until no client is left."""
         self._open(self._job.scenario[0])
-        for at in range(len(self._groups)):
+        for at in range(len(self._clients)):
             self._begin(at)
         try:
             while self._heap and len(self.moments) < self._job.config.rounds:
@@ -211,92 +178,70 @@ class _Training:
             self._fleet.close()
 
     def _happens(self, what: int, at: int, turn: int) -> None:
-        if what == _ARRIVES:
-            if turn == self._groups[at].turn:
-                self._arrived(at)
-            return
-        client, group = self._clients[at], self._groups[self._group_of[at]]
-        if what == _DIES:
-            client.alive = False
+        client = self._clients[at]
+        if what == _ARRIVES and turn == client.turn:
+            self._arrived(at)
+        elif what == _DIES:
+            client.alive = client.trains = client.waits = False
+            client.turn += 1
             self._fleet.lost(client.name)
-            group.steps.pop(at, None)
-            if not group.steps:
-                group.turn, group.waits = group.turn + 1, False
             self._release()  # others no longer wait for it
-            return
-        missed, client.alive = self._slowest, True
-        if not group.steps:
-            group.rounds = max(group.rounds, missed)  # it need not make up for missed units
-            self._begin(self._group_of[at])
+        elif what == _RETURNS:
+            client.units = max(client.units, self._slowest)  # it need not make up for missed units
+            client.alive = True
+            self._begin(at)
 
     def _forecast(self, most: int) -> list[tuple[str, int]]:
         """Return the clients whose updates arrive now and next, and their steps."""
         arrives = (each for each in self._heap if each[2] == _ARRIVES)
-        later = [(at, turn) for *_, at, turn in heapq.nsmallest(most, arrives)]
-        groups = [self._arriving, *(self._groups[at] for at, turn in later if turn == self._groups[at].turn)]
-        return [(self._clients[w].name, steps) for group in groups for w, steps in group.steps.items()]
+        later = [at for *_, at, turn in heapq.nsmallest(most, arrives) if turn == self._clients[at].turn]
+        due = [client for client in (self._clients[at] for at in (self._arriving, *later)) if client.trains]
+        return [(client.name, self._job.config.round_steps) for client in due]
 
-    # ---- groups
+    # ---- clients
 
     def _begin(self, at: int) -> None:
-        """Give a group the newest model, and schedule the end of its round."""
-        group, conditions = self._groups[at], self._conditions
-        group.waits, group.version = False, self._version
-        members = [w for w in group.members if self._clients[w].alive]
-        begins_s_w = conditions.down_s_w + conditions.control_s_w
-        ends_s_w = begins_s_w + self._work_s
-        ends_s = sorted(ends_s_w[members].tolist())[math.ceil(QUORUM * len(members)) - 1]
-        done_w = np.minimum(1.0, (ends_s - begins_s_w) / self._work_s)
-        steps_w = np.floor(self._job.config.round_steps * done_w + ROUNDING).astype(int)
-        group.steps = {w: int(steps_w[w]) for w in members if steps_w[w] > 0}
-        for w in group.steps:
-            self._give(group, self._clients[w])
-        sends_s = max(float(conditions.up_s_w[w] + conditions.control_s_w[w]) for w in group.steps)
-        self._push(self._now + ends_s + sends_s, _ARRIVES, at, group.turn)
-
-    def _give(self, group: _Group, client: _Client) -> None:
-        config, numbers = self._job.config, tuple(number for number, _ in client.names)
+        """Give a client the newest model, and schedule the end of its unit."""
+        client, config, conditions = self._clients[at], self._job.config, self._conditions
+        client.waits, client.trains, client.version = False, True, self._version
         self._pulled += 1
         self._fleet.lost(client.name)  # a unit from the same model is a new unit
+        numbers = tuple(number for number, _ in client.names)
         work = Work(
-            client.name, group.rounds + 1, self._version, config.round_steps, numbers, client.names,
+            client.name, client.units + 1, self._version, config.round_steps, numbers, client.names,
             config.seed, LEASE_S, kind="local", first_step=client.steps,
         )  # fmt: skip
         self._fleet.begin(work)
+        lines_s = conditions.down_s_w[at] + conditions.up_s_w[at] + 2 * conditions.control_s_w[at]
+        self._push(self._now + float(lines_s + self._work_s[at]), _ARRIVES, at, client.turn)
 
     def _push(self, when: float, what: int, at: int, turn: int = 0) -> None:
         heapq.heappush(self._heap, (when, next(self._order), what, at, turn))
 
     def _arrived(self, at: int) -> None:
-        self._arriving = group = self._groups[at]
-        update, share = np.zeros(self._common.size), 0.0
-        for w, steps in sorted(group.steps.items(), key=lambda each: -each[1]):
-            client = self._clients[w]
-            self._fleet.reached(client.name, steps)
-            sent = self._fleet.sent(Reveal(client.name, group.rounds + 1, 0, "local", None))
-            update += client.share * sent.astype(np.float64)
-            share += client.share
-            client.steps += steps
-            self._steps += steps
-            self._came.add(client.name)
-        self._pushed += len(group.steps)
-        group.rounds += 1
-        group.steps, group.waits = {}, True
-        self._add(update / share, self._rule.weight(self._version - group.version, share))
-        if self._pushed // len(self._clients) > len(self.moments):
+        self._arriving, client, steps = at, self._clients[at], self._job.config.round_steps
+        self._fleet.reached(client.name, steps)
+        sent = self._fleet.sent(Reveal(client.name, client.units + 1, 0, "local", None))
+        client.steps += steps
+        client.units += 1
+        client.trains, client.waits = False, True
+        self._steps += steps
+        self._pushed += 1
+        self._came.add(client.name)
+        self._add(sent.astype(np.float64), self._rule.weight(self._version - client.version, client.share))
+        if self._pushed % len(self._clients) == 0:
             self._close()
         self._release()
 
     def _release(self) -> None:
-        """Start all groups that are not too far ahead."""
-        for at, group in enumerate(self._groups):
-            if group.waits and group.rounds - self._slowest <= self._rule.bound:
+        """Start all clients that are not too far ahead."""
+        for at, client in enumerate(self._clients):
+            if client.waits and client.units - self._slowest <= self._rule.bound:
                 self._begin(at)
 
     @property
     def _slowest(self) -> int:
-        alive = (group for group in self._groups if any(self._clients[w].alive for w in group.members))
-        return min((group.rounds for group in alive), default=0)
+        return min((client.units for client in self._clients if client.alive), default=0)
 
     # ---- the server
 
@@ -334,15 +279,11 @@ class _Training:
 def train_asynchronously(
     job: Job,
     rule: Rule,
-    groups: Groups = (),
     until: Callable[[Moment], bool] = lambda _: False,
 ) -> Trained:
-    """Train to the end, or `until` a round is the last one; an engine's failure ends the run.
-
-    `groups` names each client once, by its number; by default each client is a group of its own.
-    """
+    """Train to the end, or `until` a round is the last one; an engine's failure ends the run."""
     with tempfile.TemporaryDirectory(prefix="fedgc-bench-") as folder:
-        training = _Training(job, rule, groups, Path(folder))
+        training = _Training(job, rule, Path(folder))
         training.run(until)
     return Trained(tuple(training.moments), training.model)
 

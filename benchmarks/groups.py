@@ -4,12 +4,13 @@
               tuned, in place of a deadline
     partial   the same, and a client that is not done counts with the steps that it has
     FedBuff   asynchronous: some updates make a model (`asynchronous`)
-    groups    clients are grouped by their speeds in `HISTORY` earlier blocks; each group trains partial
-              rounds of its own, asynchronously to other groups (`asynchronous`). One group is partial rounds
     late      partial rounds that end with the updates of the quorum; those of others count in later rounds
               (`aggregation.late-updates = count`)
-    planned   what fedgc does: `fedgc plan` says the quorum for these clients, and whether late updates count;
-              with the default aggregation rule and shared momentum, and four times the rates for it
+    groups    the same, but a round ends with the updates of a share of any one group of clients, by the speed
+              history of the run (`aggregation.groups = speed`); with the default aggregation rule and shared
+              momentum, and four times the rates for it
+    planned   `fedgc plan` says the quorum for these clients, and whether late updates count, by `HISTORY`
+              earlier blocks; with that rule, momentum and rates as well
 
 Eight clients hold skewed labels. In the modelled scenes three have speed 1, three .2 and two .05; their links
 are alike, or as slow as they are. Other scenes are traces of real machines and links. A round is `STEPS`
@@ -17,13 +18,15 @@ local steps. Every arm has as many settings (`ARMS`), tried at the same rates, a
 target soonest, on `MORE_TUNING_SEEDS`; `planned` is tuned over rates alone. An arm is given up after `LATE`
 times as long as the quickest arm that was tuned before it.
 
-Figures, ratios of medians over seeds:
+Figures, ratios of medians over seeds; but `placement_over_line` is that of `chunk_placement`, which is
+measured first, on the real clock:
 
     groups_over_sync   groups over sync, by modelled scene
-    planned_over_sync  planned, which is what fedgc does, over sync
+    planned_over_sync  planned over sync
     worst_over_best    planned over the quickest of sync, partial and FedBuff: the worst scene
-    late_over_waiting  late over partial, by scene
     planned_over_best  the same by scene; groups_over_best is that of groups, late_over_best that of late
+    groups_over_planned  groups over planned, by scene
+    late_over_waiting  late over partial, by scene
     seconds            to the target, by scene and arm
 """
 
@@ -40,7 +43,8 @@ import numpy as np
 
 from benchmarks.arm_fleet import ArmFleet, Extras
 from benchmarks.arms import ALONE, LED, Arm
-from benchmarks.asynchronous import Buffered, Grouped, Moment, train_asynchronously
+from benchmarks.asynchronous import Buffered, Moment, train_asynchronously
+from benchmarks.chunk_placement import bench_placement
 from benchmarks.grid import Linked, Recorded, Source, sources
 from benchmarks.images import mlp_losses
 from benchmarks.report import Figure, Report, Value, machine
@@ -54,7 +58,6 @@ from fedgc.sim.training import Job, Point, train
 from fedgc.tuner.local_rounds import LocalClients, choose_rounds
 
 SPEEDS: Final = (1.0, 1.0, 1.0, 0.2, 0.2, 0.2, 0.05, 0.05)
-APART: Final = 2.0  # times the round of a group's quickest client: the next group begins
 BLOCK_S: Final = 1.0  # of the median client, or of those with speed 1
 LINK: Final = 0.1  # blocks that a model takes, in scenes without links
 HISTORY: Final = 8
@@ -68,23 +71,10 @@ AGAIN: Final = 3  # settings and rates that are tried on all of these
 RACE: Final = 1.25  # times the best so far of an arm: a setting that is slower is given up
 MOST_ROUNDS: Final = 2048
 QUORUM: Final = 0.75  # of partial rounds by default
-REACH: Final = {"groups_over_sync": 0.6, "worst_over_best": 1.05}
+PLACED: Final = "placement_over_line"
+REACH: Final = {"groups_over_sync": 0.6, "worst_over_best": 1.05, PLACED: 1.2}
 QUICK: Final = Care(1, 1)
 USUAL: Final = Care(3, 9)
-
-
-def groups_by_speed(seconds_w: Float) -> tuple[tuple[int, ...], ...]:
-    """Return the clients in groups, the quickest first, from the seconds that each needs for a round.
-
-    >>> groups_by_speed(np.array([1.0, 20.0, 1.5, 5.0]))
-    ((0, 2), (3,), (1,))
-    """
-    groups: list[list[int]] = []
-    for w in np.argsort(seconds_w, kind="stable").tolist():
-        if not groups or seconds_w[w] >= APART * seconds_w[groups[-1][0]]:
-            groups.append([])
-        groups[-1].append(w)
-    return tuple(map(tuple, groups))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,38 +100,37 @@ class Setting:
     """One setting of an arm; `planned` takes its quorum from the speeds of the clients."""
 
     name: str
-    rule: Buffered | Grouped | None = None
+    rule: Buffered | None = None
     quorum: float = 1.0
     partial: bool = False
     planned: bool = False
     late: bool = False
+    groups: bool = False
+    led: bool = False  # by shared momentum, with the default aggregation rule
 
     def resolved(self, clients: "Clients") -> "Setting":
         """Return the setting for these clients."""
         if self.planned:
             choice = choose_rounds(clients.known, STEPS)
             return replace(self, partial=True, quorum=choice.chosen.quorum, late=choice.way == "late")
-        if isinstance(self.rule, Grouped) and len(clients.groups) == 1:
-            return replace(self, rule=None, partial=True, quorum=QUORUM)
         return self
 
 
-def _rounds(*, partial: bool, late: bool = False) -> tuple[Setting, ...]:
+def _rounds(*, partial: bool, late: bool = False, groups: bool = False) -> tuple[Setting, ...]:
     shares = (("75% done", QUORUM), ("38% done", 0.375), ("100% done", 1.0))
-    return tuple(Setting(name, quorum=share, partial=partial, late=late) for name, share in shares)
+    return tuple(
+        Setting(name, quorum=share, partial=partial, late=late, groups=groups, led=groups)
+        for name, share in shares
+    )
 
 
 ARMS: Final[Mapping[str, Sequence[Setting]]] = {
     "FedBuff": tuple(Setting(f"buffer {size}", rule=Buffered(size)) for size in (1, 2, 4)),
-    "groups": (
-        Setting("twice its share", rule=Grouped(2.0)),
-        Setting("its share", rule=Grouped(1.0)),
-        Setting("twice its share, by age", rule=Grouped(2.0, stale=True)),
-    ),
     "partial": _rounds(partial=True),
     "sync": _rounds(partial=False),
     "late": _rounds(partial=True, late=True),
-    "planned": (Setting("planned", planned=True),),
+    "groups": _rounds(partial=True, late=True, groups=True),
+    "planned": (Setting("planned", planned=True, led=True),),
 }
 OTHERS: Final = ("sync", "partial", "FedBuff")
 
@@ -168,11 +157,6 @@ class Clients:
         known = self.known
         seconds: Float = known.down_s_w + STEPS * known.step_s_w + known.up_s_w
         return seconds
-
-    @property
-    def groups(self) -> tuple[tuple[int, ...], ...]:
-        """Return the clients in groups."""
-        return groups_by_speed(self.round_s_w)
 
     def scenario(self, rounds: int) -> Scenario:
         """Return the conditions of these rounds, repeated at the end of those that are known."""
@@ -216,8 +200,7 @@ class Run:
             if setting.rule is None:
                 last: Point | Moment = train(job, until=self._ends).points[-1]
             else:
-                groups = clients.groups if isinstance(setting.rule, Grouped) else ()
-                last = train_asynchronously(job, setting.rule, groups, self._ends).moments[-1]
+                last = train_asynchronously(job, setting.rule, self._ends).moments[-1]
         except FedgcError:  # it diverged
             return math.inf
         return last.seconds if _points(last) >= TARGET else math.inf
@@ -229,10 +212,11 @@ class Run:
         settings = {
             "gate": "every", "local_steps": STEPS, "quorum": setting.quorum, "evaluate_every": 1,
             "late_updates": "count" if setting.late else "wait",
-            **({} if setting.planned else {**ALONE, "aggregator": "weighted-mean"}),
+            "groups": "speed" if setting.groups else "off",
+            **({} if setting.led else {**ALONE, "aggregator": "weighted-mean"}),
         }  # fmt: skip
         arm = Arm(self.arm, settings, ours=setting.partial, partial=setting.partial)
-        rate = self.rate * (LED if setting.planned else 1.0)
+        rate = self.rate * (LED if setting.led else 1.0)
         config = arm.config(MOST_ROUNDS * STEPS, rate, self.seed, 0)
         engines = partial(ArmFleet, extras=Extras(losses=mlp_losses))
         scenario = clients.scenario(MOST_ROUNDS)
@@ -302,9 +286,11 @@ def _seconds(measured: Measured) -> float:
 def bench_groups(
     care: Care = USUAL,
     traces: Path | None = None,
+    gigabytes: float = 0.5,
     progress: Callable[[int, int], object] = lambda *_: None,
 ) -> Report:
-    """Run the benchmark on two processes; `progress` receives the number of finished scenes and the total."""
+    """Place made data, then train on two processes; `progress` receives the finished scenes and the total."""
+    placement = bench_placement(gigabytes)
     scenes: list[Source] = [*UNEVEN]
     if traces is not None:
         scenes += [each for each in sources(traces) if isinstance(each, Recorded | Linked)]
@@ -313,15 +299,16 @@ def bench_groups(
         for done, future in enumerate([pool.submit(measure, each, care) for each in scenes], start=1):
             measured += future.result()
             progress(done, len(scenes))
-    return report(measured)
+    return report(measured, placement)
 
 
-def report(measured: Sequence[Measured]) -> Report:
-    """Return figures, misses first, and a row for each seed of each arm."""
-    found = figures(measured)
+def report(measured: Sequence[Measured], placement: Report) -> Report:
+    """Return figures, misses first, a row for each seed of each arm, and those of the placement."""
+    found = {**figures(measured), PLACED: placement.figures[PLACED]}
     missed = {name: figure for name, figure in found.items() if _misses(name, figure)}
     seeds = sorted({each.run.seed for each in measured})
-    return Report({**missed, **found}, [each.row() for each in measured], machine(), seeds)
+    rows = [*(each.row() for each in measured), *placement.rows]
+    return Report({**missed, **found}, rows, machine(), seeds)
 
 
 def _misses(name: str, figure: Figure) -> bool:
@@ -349,6 +336,9 @@ def figures(measured: Sequence[Measured]) -> dict[str, Figure]:
         },
         "late_over_best": {scene: _ratio(middle[scene, "late"], best[scene]) for scene in scenes},
         "groups_over_best": {scene: _ratio(middle[scene, "groups"], best[scene]) for scene in scenes},
+        "groups_over_planned": {
+            scene: _ratio(middle[scene, "groups"], middle[scene, "planned"]) for scene in scenes
+        },
         "seconds": {f"{scene}, {arm}": seconds for (scene, arm), seconds in middle.items()},
     }
 
@@ -365,7 +355,8 @@ def _ratio(ours: float, theirs: float) -> float:
 def text_lines(of: Report) -> Iterator[str]:
     """Yield lines of text: every arm in every scene, in each the slowest first."""
     yield f"{'scene':26} {'arm':10} {'setting':26} {'quorum':>6} {'rate':>5} {'seed':>4} {'seconds':>9}"
-    for row in sorted(of.rows, key=lambda row: (str(row["scene"]), -float(row["seconds_to_target"] or 0))):
+    trained = [row for row in of.rows if "scene" in row]
+    for row in sorted(trained, key=lambda row: (str(row["scene"]), -float(row["seconds_to_target"] or 0))):
         yield (
             f"{row['scene']!s:26} {row['arm']!s:10} {row['setting']!s:26} {row['quorum']:6.3g} "
             f"{row['rate']:5.2g} {row['seed']!s:>4} {row['seconds_to_target']:9.4g}"

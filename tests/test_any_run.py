@@ -61,6 +61,7 @@ LOCAL = st.fixed_dictionaries(
         "lockstep": st.sampled_from(["on", "off"]),
         "clients_per_round": st.integers(1, 3),
         "late_updates": st.sampled_from(["count", "count", "wait"]),
+        "groups": st.sampled_from(["off", "speed"]),
     },
 )
 SETTINGS = st.fixed_dictionaries(
@@ -88,6 +89,8 @@ def allowed(table: dict[str, object]) -> dict[str, object]:
     if table.get("late_updates") == "count":
         table["gate"] = "every"
         table.pop("clients_per_round", None)
+    else:
+        table.pop("groups", None)
     if table.get("placement"):
         table.pop("clients_per_round", None)
     return table

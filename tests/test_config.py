@@ -97,6 +97,7 @@ def test_choice_is_accepted_and_refusal_lists_all_choices(name):
         others: dict[str, object] = {"work": "local", "min-clients": 3, "federation": "all.fed"}
         others |= {"gate-budget": 0.5} if name == "gate_budget_unit" else {}
         others |= {"privacy-noise": 1.0, "gate": "every"} if name == "privacy_unit" else {}
+        others |= {"late-updates": "count"} if name == "groups" else {}
         assert getattr(read(others | {name: choice}), name) == choice
     if not takes(name, str):
         said = refused({name: "no such choice"})
@@ -327,6 +328,7 @@ OF_FEW_RUNS = (
     "check_outliers",
     "clients_per_round",
     "fragments",
+    "groups",
     "late_updates",
     "privacy_epsilon",
     "privacy_noise",
@@ -585,6 +587,12 @@ def test_late_updates_are_refused_where_rounds_need_their_own(other, needed):
 def test_outlier_checks_need_single_updates_and_evaluations(other, needed):
     said = refused({"check_outliers": "on", **other})
     assert said == f"setting {needed} with aggregation.check-outliers = on"
+
+
+def test_groups_are_refused_where_updates_wait():
+    assert refused({"groups": "speed"}) == (
+        "setting aggregation.late-updates: saw wait, needed count with aggregation.groups = speed"
+    )
 
 
 def test_late_updates_choose_gate_and_shared_momentum():

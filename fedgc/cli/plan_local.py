@@ -18,6 +18,7 @@ from fedgc.history import Speed
 from fedgc.tuner.local_rounds import LocalChoice, LocalClients, LocalRounds, choose_rounds
 
 LATE: Final = "aggregation.late-updates"
+GROUPS: Final = "aggregation.groups"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,11 @@ class LocalExplanation:
     def chosen(self) -> LocalRounds:
         """Return the rounds of this way."""
         return self.choice.late if self.way == "late" else self.choice.rounds
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether the clients can train in groups by speed."""
+        return not self.obstacle and len(self.choice.groups) > 1
 
     def show(self, *, as_json: bool) -> None:
         """Print it."""
@@ -91,6 +97,7 @@ def _figures(of: LocalExplanation) -> dict[str, Any]:
         "rounds": _of_rounds(choice.rounds),
         "waiting": _of_rounds(choice.waiting),
         "late": None if of.obstacle else _of_rounds(choice.late),
+        "groups": {"clients": choice.groups, **_of_rounds(choice.grouped)} if of.has_groups else None,
     }
 
 
@@ -107,6 +114,12 @@ def _facts(of: LocalExplanation) -> Mapping[str, str]:
         "waiting for all": _words(choice.waiting),
         f"{LATE} = {'wait' if is_late else 'count'}": waits if is_late else counts,
     }
+    if of.has_groups:
+        sizes = ", ".join(map(str, choice.groups))
+        facts[f"{GROUPS} = speed"] = (
+            f"{_settings(choice.grouped)} of any one group, {LATE} = count, in groups of {sizes} clients: "
+            f"{_words(choice.grouped)}"
+        )
     if lacks:
         facts["links"] = f"unknown for {lacks} of {of.clients} clients, whose transfers count as no time"
     return facts

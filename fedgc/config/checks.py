@@ -244,6 +244,10 @@ def _checks_outliers(rule: str) -> bool:
 def check_late(config: Settings, gate: str, measure: Measure) -> None:
     """Raise BadSetting if each update has to be in the sum of its own round."""
     if config.late_updates == "wait":
+        if config.groups == "speed":
+            raise BadSetting(
+                "setting aggregation.late-updates: saw wait, needed count with aggregation.groups = speed"
+            )
         return
     rule = config.aggregator
     _must_hold(

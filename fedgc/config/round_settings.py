@@ -104,6 +104,12 @@ class RoundSettings:
         "round waits for them, within its limits; count: it ends, and each counts in the round in which it "
         "comes, the more the older its model is, at most 2 times",
     )
+    groups: Literal["off", "speed"] = setting(
+        "aggregation.groups",
+        "off",
+        "local work with late updates that count; speed: clients in groups by how long a round takes them, "
+        "as the speed history shows; a round ends when timing.quorum of any one group have sent theirs",
+    )
     samples: str = setting(
         "aggregation.samples",
         "",

@@ -6,16 +6,10 @@ balanced by speed); if the data dictates it, the placement is adopted as it is.
 
 Chunks have two numbers. A chunk's number in the run's table never changes and is used in messages; its index
 in a plan (0 .. chunks-1) counts the chunks that some present client can load, and is used by codes.
-
-Time limits follow from measurements. A deadline makes sure that a round ends; it does not hurry clients:
-without history it is generous, with history it is a multiple of the time that the slowest client needs for
-all its chunks. It counts from when clients have the model. The model transfer has a limit of its own
-(`model_limit_s`): work is alike from round to round, links may not be.
 """
 
-import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
 from statistics import median
@@ -33,21 +27,16 @@ from fedgc.errors import BadPlacement
 from fedgc.fragments import largest_fragment
 from fedgc.history import Speeds
 from fedgc.round.coded.lateness import expects_late
+from fedgc.round.groups import Groups, groups_of, told_of
+from fedgc.round.limits import deadline_s, late_s, upload_deadline_s, upload_s
 from fedgc.round.local.weights import FEWEST
 
 UNKNOWN_STEP_S: Final = 0.05  # only the ratio between clients matters until the first round is measured
-FIRST_DEADLINE_S: Final = 600.0  # nothing is known of these clients yet
-LEAST_DEADLINE_S: Final = 10.0
-DEAF_DEADLINE_S: Final = 60.0  # each Flower message takes seconds, independent of its size
-PATIENCE: Final = 4.0  # how many times the predicted time a phase may take
-LEAST_UPLOAD_S: Final = 60.0
-LEAST_LATE_S: Final = 2.0  # of an update that nobody can replace: a process that pauses is no slow link
 QUORUM: Final = 0.75  # of the clients, by default: one in four may be slow or gone
 UNKNOWN_REPLICAS: Final = 3  # by default: one client may fail while another is slow
 GROUPS_EACH: Final = 0.4  # groups of chunks for each client, if an upload takes as long as the work of all
 MOST_GROUPS_EACH: Final = 4
 LIES: Final = "placed where the data lies"
-UNKNOWN_LINE: Final = 125_000.0  # bytes a second: one megabit, the slowest link still worth waiting for
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +95,7 @@ class Plan:
     gives_up_late: bool = False  # updates of local work, before the upload deadline
     counts_late: bool = False  # updates of local work, in a later round
     fewest: int = 1  # clients in a sum then, where there are as many
+    groups: Groups = ()  # by speed: any one makes a model
     pool: messages.Pool | None = None
     largest_share: float = 1.0  # of the samples that one client counts for, in local work
     chosen_from: int = 0  # so many clients; 0: all take part
@@ -143,10 +133,6 @@ class Plan:
     def samples(self) -> int:
         """Samples of all chunks together."""
         return sum(chunk.samples for chunk in self.chunks)
-
-    def quorum_of(self, clients: int) -> int:
-        """Return how many of all clients, also of those that are behind, make a model of local work."""
-        return max(math.ceil(self.quorum * clients), min(self.fewest, clients))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +192,8 @@ def make_plan(
     wire = shortest_wire(1.0, config.error_limit).value if short else config.codec
     size_bytes = codec_of(wire, fleet.buffers).expected(largest_fragment(config.fragments, fleet.size))
     uplinks_s = _uplinks_s(clients, speeds, size_bytes)
-    placement, how = _placed(clients, chunks, fleet, _Costs(steps, step_s, uplinks_s), config)
+    costs = _Costs(steps, step_s, uplinks_s)
+    placement, how = _placed(clients, chunks, fleet, costs, config)
     chosen_from = 0
     if asked is not None and len(asked) < len(clients):
         chosen_from = len(clients)
@@ -216,6 +203,7 @@ def make_plan(
     replicas = placement.replicas
     most = replicas if config.blocks == AUTO else min(int(config.blocks), replicas)
     measured = speeds.known.keys() >= set(clients)
+    groups = _groups_by_speed(clients, fleet, speeds, costs, config) if config.groups == "speed" else ()
     return Plan(
         clients=clients,
         chunks=chunks,
@@ -228,12 +216,12 @@ def make_plan(
         step_s=step_s,
         update_bytes=size_bytes,
         upload_s=_uplinks_s(clients, speeds, size_bytes),
-        deadline_s=_deadline_s(config, placement, steps, step_s if measured else (), deaf=fleet.deaf),
+        deadline_s=deadline_s(config, placement, steps, step_s if measured else (), deaf=fleet.deaf),
         upload_deadline_s=upload_deadline_s(config, clients, speeds, size_bytes),
         error_limit=config.error_limit,
         late_s=late_s(config),
         short_numbers=short,
-        reason=f"{len(chunks)} chunks on {len(clients)} clients, {how}",
+        reason=f"{len(chunks)} chunks on {len(clients)} clients, {how}{told_of(groups)}",
         work=config.work,
         quorum=QUORUM if config.quorum == AUTO else float(config.quorum),
         patience=config.patience,
@@ -244,6 +232,7 @@ def make_plan(
         gives_up_late=config.upload_deadline_s == AUTO,
         counts_late=config.late_updates == "count",
         fewest=FEWEST if config.late_updates == "count" and config.chosen_rule != PLAIN else 1,
+        groups=groups,
         pool=_pool(config, clients, chunks, placement),
         chosen_from=chosen_from,
     )
@@ -441,6 +430,14 @@ def _dealt(clients: int, chunks: int, config: RunConfig) -> tuple[Placement, str
     return adopt(held, chunks), f"{config.placement}, {overlap} of {clients} shares each"
 
 
+def _groups_by_speed(
+    clients: Sequence[str], fleet: Fleet, speeds: Speeds, costs: _Costs, config: RunConfig
+) -> Groups:
+    model_bytes = codec_of(config.download_codec, fleet.buffers).expected(fleet.size)
+    work_s = [costs.steps * step + up for step, up in zip(costs.step_s, costs.upload_s, strict=True)]
+    return groups_of(clients, speeds, work_s, model_bytes)
+
+
 def _typical_step_s(clients: Sequence[str], speeds: Speeds) -> float:
     known = sorted(speeds.known[client].step_s for client in clients if client in speeds.known)
     return known[len(known) // 2] if known else UNKNOWN_STEP_S
@@ -449,51 +446,3 @@ def _typical_step_s(clients: Sequence[str], speeds: Speeds) -> float:
 def _uplinks_s(clients: Sequence[str], speeds: Speeds, size_bytes: int) -> tuple[float, ...]:
     uplinks = (speeds.known[client].up_bytes_s if client in speeds.known else None for client in clients)
     return upload_s(uplinks, size_bytes)
-
-
-def upload_s(uplinks: Iterable[float | None], update_bytes: int) -> tuple[float, ...]:
-    """Return the seconds for a whole update, 0 if the uplink was never measured: no reason to shorten it.
-
-    >>> upload_s([2.0, None], 8)
-    (4.0, 0.0)
-    """
-    return tuple(update_bytes / uplink if uplink else 0.0 for uplink in uplinks)
-
-
-def _deadline_s(
-    config: RunConfig, placement: Placement, steps: int, step_s: Sequence[float], *, deaf: bool
-) -> float:
-    if config.deadline_s != AUTO:
-        return float(config.deadline_s)
-    if not step_s:
-        return FIRST_DEADLINE_S
-    loads = placement.loads if config.work == "coded" else [1] * len(step_s)
-    slowest = max(float(load) * steps * seconds for load, seconds in zip(loads, step_s, strict=True))
-    return max(DEAF_DEADLINE_S if deaf else LEAST_DEADLINE_S, PATIENCE * slowest)
-
-
-def upload_deadline_s(config: RunConfig, clients: Sequence[str], speeds: Speeds, size_bytes: int) -> float:
-    """Return the limit for the uploads of all clients, in turns; short ones share the server's line too."""
-    if config.upload_deadline_s != AUTO:
-        return float(config.upload_deadline_s)
-    uplinks = [speeds.known[client].up_bytes_s if client in speeds.known else None for client in clients]
-    slowest = min(uplink or UNKNOWN_LINE for uplink in uplinks)
-    waves = -(-len(clients) // config.upload_slots)
-    return LEAST_UPLOAD_S + PATIENCE * waves * size_bytes / slowest
-
-
-def late_s(config: RunConfig) -> float:
-    """Return the least seconds after which a codeword or an update may be late."""
-    if config.late_s != AUTO:
-        return float(config.late_s)
-    return config.grace_s if config.work == "coded" else LEAST_LATE_S
-
-
-def model_limit_s(downlinks: Iterable[float | None], size: int) -> float:
-    """Return the limit for sending a model of `size` numbers to all clients with these downlinks.
-
-    >>> model_limit_s([None], 1_000_000), model_limit_s([None, 50_000.0], 1_000_000)
-    (128.0, 320.0)
-    """
-    slowest = min((downlink or UNKNOWN_LINE for downlink in downlinks), default=UNKNOWN_LINE)
-    return PATIENCE * 4 * size / slowest

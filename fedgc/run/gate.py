@@ -11,7 +11,8 @@ from fedgc.fragments import largest_fragment
 from fedgc.gates import Decision, Reports
 from fedgc.guards import guarded
 from fedgc.plugins import returned
-from fedgc.round.plan import UNKNOWN_LINE, Plan
+from fedgc.round.limits import UNKNOWN_LINE
+from fedgc.round.plan import Plan
 
 CHECK_BYTES: Final = 300  # of a client's report and of the Continue command, as lines of a session
 

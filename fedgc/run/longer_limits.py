@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 from fedgc.config import AUTO, RunConfig
 from fedgc.messages import SUMMED
 from fedgc.round.collecting import TOO_SLOW
+from fedgc.round.limits import FIRST_DEADLINE_S
 from fedgc.round.machine import Round
-from fedgc.round.plan import FIRST_DEADLINE_S, Plan
+from fedgc.round.plan import Plan
 from fedgc.run.rows import NOTHING
 
 LONGEST_S: Final = 3600.0

@@ -7,8 +7,9 @@ from typing import Final
 from fedgc.config import AUTO, RunConfig
 from fedgc.history import PastRound, RoundRow
 from fedgc.messages import SUMMED
+from fedgc.round.limits import model_limit_s, upload_deadline_s, upload_s
 from fedgc.round.machine import Assignment, Round
-from fedgc.round.plan import Fleet, Plan, make_plan, model_limit_s, upload_deadline_s, upload_s
+from fedgc.round.plan import Fleet, Plan, make_plan
 from fedgc.round.replication import ReplicationTarget
 from fedgc.round.scheduler import WorkSummary
 from fedgc.run.choice import Choice

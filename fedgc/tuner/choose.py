@@ -19,7 +19,8 @@ from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadSetting
 from fedgc.history import Speeds
 from fedgc.round.coded.lateness import expects_late
-from fedgc.round.plan import DEAF_DEADLINE_S, LEAST_DEADLINE_S, UNKNOWN_REPLICAS, Plan, late_s
+from fedgc.round.limits import DEAF_DEADLINE_S, LEAST_DEADLINE_S, late_s
+from fedgc.round.plan import UNKNOWN_REPLICAS, Plan
 from fedgc.tuner.band import Band, band_of
 from fedgc.tuner.belief import Belief, believe
 from fedgc.tuner.history import ClientHistory, Float, robust

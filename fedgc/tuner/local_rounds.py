@@ -8,21 +8,24 @@ is in.
 A quorum with which some client never does a step is not chosen. If late updates count
 (`fedgc.run.late_updates`), a round ends with the updates of a quorum, at least of `FEWEST` clients and half
 of all. The others train for as long as their model and update travel, up to the whole steps, and their
-updates are of older models: they give `STALE` of what new ones give. The constants were fitted to scenes of
-`python -m benchmarks groups`, which measures the choice.
+updates are of older models: they give `STALE` of what new ones give. With groups by speed
+(`fedgc.round.groups`), it ends with the updates of a quorum of the quickest group. The constants were fitted
+to scenes of `python -m benchmarks groups`, which measures the choice.
 
 Shape letters: w clients.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from fedgc.errors import BadSetting
+from fedgc.round.groups import groups_by_speed
 from fedgc.round.local.weights import FEWEST
+from fedgc.round.plan import QUORUM
 from fedgc.sim.clock.conditions import Float
 from fedgc.sim.clock.server_link import Line, arrivals_s
 
@@ -74,11 +77,14 @@ class LocalChoice:
     """The quickest rounds that wait for updates, those that wait for all, and those with late updates.
 
     Of rounds with late updates that are about as quick, it has the shortest: more models in the same time.
+    `grouped` are those with the default quorum of groups by speed, of `groups`: so many clients each.
     """
 
     rounds: LocalRounds
     waiting: LocalRounds
     late: LocalRounds
+    grouped: LocalRounds
+    groups: tuple[int, ...]
 
     @property
     def chosen(self) -> LocalRounds:
@@ -116,7 +122,11 @@ def choose_rounds(clients: LocalClients, steps: int) -> LocalChoice:
     if best_s <= clear_s:
         most_s = min(most_s, clear_s)
     shortest = next(each for each in late if each.update_s <= most_s)
-    return LocalChoice(quickest, tried[-1], shortest)
+    seconds_w = clients.down_s_w + steps * clients.step_s_w + clients.up_s_w
+    groups = tuple(map(len, groups_by_speed(seconds_w.tolist()))) or (count,)
+    of_group = max(math.ceil(QUORUM * groups[0]), min(FEWEST, count))
+    grouped = replace(_late_rounds(clients, steps, of_group), quorum=QUORUM)
+    return LocalChoice(quickest, tried[-1], shortest, grouped, groups)
 
 
 def _quickest(tried: Sequence[LocalRounds]) -> LocalRounds:

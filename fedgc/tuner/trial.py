@@ -25,8 +25,9 @@ from fedgc.config import RunConfig
 from fedgc.gates import Decision, Reports
 from fedgc.history import Speed, Speeds
 from fedgc.round.coded.lateness import expects_late
+from fedgc.round.limits import late_s
 from fedgc.round.machine import Assignment, Round
-from fedgc.round.plan import Chunk, Fleet, Plan, late_s, make_plan
+from fedgc.round.plan import Chunk, Fleet, Plan, make_plan
 from fedgc.sim.clock import UNCONTENDED, ArrayClientModel, Line, Terms, VirtualClock, working
 from fedgc.tuner.history import FLOAT_BYTES, Float
 

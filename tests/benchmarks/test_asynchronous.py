@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from benchmarks.asynchronous import Bounded, Buffered, Grouped, train_asynchronously
+from benchmarks.asynchronous import Bounded, Buffered, train_asynchronously
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 from fedgc.sim.clock import working
@@ -154,42 +154,6 @@ def test_asynchronous_run_is_deterministic_and_equals_engine(paces, rule, seed):
     assert slow.model == pytest.approx(first.model, abs=1e-6)
     assert [moment.seconds for moment in slow.moments] == [moment.seconds for moment in first.moments]
     assert first.moments[-1].pushed == 6
-
-
-def test_groups_match_hand_computation():
-    """Clients 0 and 1 take 1 s, client 2 takes 3 s: their third round ends as its first does, before it.
-
-    1 s  0 and 1 send their rounds of model 0: model 1
-    2 s  the same of model 1: model 2
-    3 s  the round of 2, of model 0: model 3; then that of 0 and 1, of model 2: model 4
-    """
-    of = job([1.0, 1.0, 3.0], rounds=2)
-    total = sum(list(SIZES.values())[:3])
-    shares = [SIZES[f"c{client}"] / total for client in range(3)]
-    model = first_model(of)
-    models = [model]
-    for number in range(2):
-        model = model - sum(shares[w] * piece(model, w, number * STEPS) for w in range(2))
-        models.append(model)
-    slow = model - shares[2] * piece(models[0], 2, 0)
-    last = slow - sum(shares[w] * piece(models[2], w, 2 * STEPS) for w in range(2))
-    went = train_asynchronously(of, Grouped(), ((0, 1), (2,)))
-    assert went.model == pytest.approx(last, abs=1e-6)
-    assert [(moment.seconds, moment.pushed) for moment in went.moments] == [(2.0, 4), (3.0, 7)]
-
-
-def test_single_group_trains_partial_rounds():
-    """Three of four are the quorum; the fourth, half as slow again, sends the two steps that it has."""
-    of = job([1.0, 1.0, 1.0, 1.5], rounds=1)
-    went = train_asynchronously(of, Grouped(), ((0, 1, 2, 3),))
-    assert [(moment.seconds, moment.steps) for moment in went.moments] == [(1.0, 3 * STEPS + 2)]
-
-
-def test_group_goes_on_without_its_dead_client():
-    of = job([1.0, 1.0, 1.0], rounds=2)
-    storm = replace(of.scenario[0], dies_s_w=np.array([np.inf, 0.5, np.inf]))
-    went = train_asynchronously(replace(of, scenario=(storm, *of.scenario[1:])), Grouped(), ((0, 1), (2,)))
-    assert [(moment.seconds, moment.pushed) for moment in went.moments] == [(2.0, 3), (3.0, 6)]
 
 
 def test_training_ends_when_caller_has_seen_enough():

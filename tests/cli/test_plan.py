@@ -222,6 +222,10 @@ def test_local_work_is_planned_by_its_quorum(path: Path) -> None:
     assert "chosen timing.quorum = 0.6666: rounds of 8 s" in shown(
         "--set", "work=local", "--set", "local-steps=16"
     )
+    assert plan["groups"] == {"clients": [2, 1], "round_s": 32.0, "update_s": plan["groups"]["update_s"]}
+    assert "in groups of 2, 1 clients: rounds of 32 s" in shown(
+        "--set", "work=local", "--set", "local-steps=16"
+    )
     with pytest.raises(Unusable, match="saw --add or --client-gain with local work"):
         asked("--set", "work=local", "--add", "1")
 

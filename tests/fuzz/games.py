@@ -121,7 +121,7 @@ def settings_of(chance: random.Random) -> dict[str, object]:
         other = "relative-change" if kind == "local" else "loss-change"
         common |= {"gate": chance.choice(("every", "drift", other, "qsr"))}
     if kind == "local" and chance.random() < 0.4:
-        common |= {"gate": "every", "late_updates": "count"}
+        common |= {"gate": "every", "late_updates": "count", "groups": chance.choice(("off", "speed"))}
     if chance.random() < 0.3:
         common |= {"deadline_s": 30.0, "late_s": 0.5}
     return common

@@ -14,7 +14,8 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadPlacement
 from fedgc.history import Speed, Speeds
 from fedgc.messages import Pool
-from fedgc.round.plan import UNKNOWN_LINE, Chunk, Fleet, Plan, injected, make_plan, model_limit_s
+from fedgc.round.limits import UNKNOWN_LINE, model_limit_s
+from fedgc.round.plan import Chunk, Fleet, Plan, injected, make_plan
 from tests.config_of import config_of
 
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 import pytest
 
 from fedgc.config import RunConfig
+from fedgc.history import Speed, Speeds
 from fedgc.messages import (
     Add,
     Close,
@@ -337,6 +338,25 @@ def test_quorum_is_of_all_clients_also_of_those_behind():
         assert len(fleet.rows) == before, "one quick client makes no model alone"
         fleet.send(late)
         assert {client for client, steps in fleet.rows[-1].items() if steps} == {"a", late}
+
+
+def test_round_ends_with_updates_of_any_group():
+    """Two clients are quick; the two slow ones make a model too, once both of their updates are there."""
+    speeds = Speeds({name: Speed(name, 0.1 if name in "ab" else 2.0) for name in CLIENTS})
+    fleet = Late(groups="speed", quorum=1.0, aggregator="weighted-mean", speeds=speeds)
+    for _ in range(3):
+        fleet.work("a", "b")
+        fleet.send("a", "b")
+        fleet.say(Tick(fleet.now + 1.0))
+    assert fleet.rows == [{"a": 5, "b": 5, "c": 0, "d": 0}] * 3
+    assert "groups by speed, of 2, 2 clients" in fleet.of(Chose)[0].reason
+    fleet.work("c", "d")
+    fleet.send("c")
+    fleet.say(Tick(fleet.now + 1.0))
+    assert len(fleet.rows) == 3, "one client of a group makes no model alone"
+    fleet.send("d")
+    fleet.say(Tick(fleet.now + 1.0))
+    assert fleet.rows[3] == {"a": 0, "b": 0, "c": 5, "d": 5}
 
 
 def test_bounded_mean_has_three_updates_where_there_are_three_clients():

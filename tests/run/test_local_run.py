@@ -8,6 +8,7 @@ from types import MappingProxyType
 import pytest
 
 from fedgc.errors import BadSetting
+from fedgc.history import Speeds
 from fedgc.messages import (
     Closing,
     Codeword,
@@ -41,11 +42,17 @@ class Fleet:
     samples = MappingProxyType(dict.fromkeys(CLIENTS, SAMPLES))
 
     def __init__(
-        self, resume: RunState | None = None, *, shared: bool = False, site=None, **settings: object
+        self,
+        resume: RunState | None = None,
+        *,
+        shared: bool = False,
+        site=None,
+        speeds: Speeds | None = None,
+        **settings: object,
     ) -> None:
         values = {"work": "local", "rounds": 12, "quorum": 1.0, "min_clients": 4, "local_steps": 5}
         self.config = config_of({"work": "coded", **values, **settings})
-        self.run = tuned_run(self.config, now=0.0, size=100, resume=resume, site=site)
+        self.run = tuned_run(self.config, now=0.0, size=100, resume=resume, site=site, speeds=speeds)
         self.now = 0.0
         self.log: list[Output] = []
         self.clients = {client: ReferenceClient(client) for client in CLIENTS}

@@ -90,3 +90,15 @@ def test_quorum_as_share_names_as_many_clients(count: int):
 def test_times_of_other_clients_are_refused():
     with pytest.raises(BadSetting, match="needed one of each client"):
         LocalClients(np.ones(3), np.ones(2), np.ones(3))
+
+
+def test_rounds_of_groups_end_with_quorum_of_quickest_group():
+    """Its third client is done after 32 s; others train for as long as they need for a step."""
+    choice = choose_rounds(clients(), STEPS)
+    assert (choice.groups, choice.grouped.quorum, choice.grouped.round_s) == ((3, 3, 2), 0.75, 32.0)
+    assert choose_rounds(clients(16.0, slow_links=True), STEPS).grouped.round_s == 64.0
+
+
+def test_equal_clients_are_one_group():
+    same = LocalClients(np.ones(4), np.zeros(4), np.zeros(4))
+    assert choose_rounds(same, STEPS).groups == (4,)

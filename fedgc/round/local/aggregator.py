@@ -157,7 +157,7 @@ class WeightedMean(Aggregator):
         later = self._comes_later
         if self._ended or not (self._owing or later):
             return None
-        until = self._lateness.until(self._owing, len(self._added), now, later)
+        until = self._lateness.until(self._owing, self._added.keys(), now, later)
         if now < until:
             return Wait(until=until)
         if not self._roster.plan.counts_late:

@@ -12,9 +12,10 @@ Index w is a client, as in the plan. Times are the caller's.
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from typing import Final
 
+from fedgc.round.local.quorum import is_quorum
 from fedgc.round.local.reports import StepReports
 
 PATIENCE: Final = 4.0
@@ -43,19 +44,19 @@ class UpdateLateness:
         self._since[w] = now
         self._offered.discard(w)
 
-    def until(self, owing: Collection[int], came: int, now: float, later: int = 0) -> float:
-        """Return when all updates that are owed are late; `came` counts those that are in the sum.
+    def until(self, owing: Collection[int], came: Set[int], now: float, later: int = 0) -> float:
+        """Return when all updates that are owed are late; `came` are the clients whose ones are in the sum.
 
         The time may be too early, but only if it is after `now`: then there is another look at it. `later`
         ones may come as well of clients that are behind, or train on.
         """
         if self._begun is None:
             self._begun = now
-        if came > self._came:
-            self._came, self._slowest_s = came, now - self._begun
+        if len(came) > self._came:
+            self._came, self._slowest_s = len(came), now - self._begun
         if self._roster.plan.counts_late:
             return self._enough_at(owing, came, later)
-        if not self._roster.plan.gives_up_late or came <= len(owing):
+        if not self._roster.plan.gives_up_late or len(came) <= len(owing):
             return math.inf
         if not self._offered.isdisjoint(owing):
             return math.inf
@@ -63,17 +64,19 @@ class UpdateLateness:
             self._last = max(owing, key=self._due)
         return self._due(self._last)
 
-    def _enough_at(self, owing: Collection[int], came: int, later: int) -> float:
+    def _enough_at(self, owing: Collection[int], came: Set[int], later: int) -> float:
         """Return until when to wait for updates that count in a later round as well.
 
         There is a quorum of the clients in this round, and one of all, also of those that are behind: few
-        quick clients make no model alone (`Plan.fewest`). Then updates that are due soon are awaited.
+        quick clients make no model alone (`Plan.fewest`). With groups by speed, a quorum of a group is
+        enough. Then updates that are due soon are awaited.
         """
-        roster, staying = self._roster, self._reports.staying
+        roster, plan, staying = self._roster, self._roster.plan, self._reports.staying
         counted = roster.counted
-        own = math.ceil(roster.plan.quorum * (len(staying) - len(counted & staying)))
-        of_all = roster.plan.quorum_of(len(staying) + len(roster.behind) + len(counted - staying))
-        if (owing and came < own) or ((owing or later) and came + len(counted) < of_all):
+        own = 0 if plan.groups else math.ceil(plan.quorum * len(staying - counted))
+        if owing and len(came) < own:
+            return math.inf
+        if (owing or later) and not is_quorum(plan, staying | roster.behind | counted, counted | came):
             return math.inf
         begun, upload_s = self._begun or 0.0, roster.upload_s
         latest = begun + SOON * self._slowest_s

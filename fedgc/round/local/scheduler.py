@@ -17,13 +17,14 @@ Index w is a client, as in the plan.
 """
 
 import math
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence, Set
 
 from fedgc.gates import Report as Weighed
 from fedgc.gates import Reports
 from fedgc.messages import Command, Failed, Joined, Progress, Report
 from fedgc.round.aggregator import Wait
 from fedgc.round.local.aggregator import WeightedMean
+from fedgc.round.local.quorum import is_quorum, quorum_of
 from fedgc.round.local.reports import StepReports
 from fedgc.round.roster import Roster
 from fedgc.round.scheduler import Holding, Scheduler, Supply, WorkSummary
@@ -99,14 +100,15 @@ class LocalScheduler(Scheduler):
         """How much is finished: enough is a quorum at the target. A client may hold unreported steps.
 
         Clients that are leaving do not count for the quorum; if there is no other, nothing more comes. Where
-        late updates count, there is a quorum of all clients besides, also of those that are behind.
+        late updates count, there is a quorum of all clients besides, also of those that are behind; with
+        groups by speed, a quorum of a group is enough.
         """
         if not self._reports.staying and not self._roster.behind:
             done = any(self._reports.clients[w].steps for w in self._reports.able())
             return Supply.ENOUGH if done else Supply.IMPOSSIBLE
-        counted, _, quorum = self.progress
-        own = math.ceil(self._roster.plan.quorum * self._counted_on)
-        enough = len(self._reports.arrived) >= own and counted >= max(1, quorum)
+        plan, roster, arrived = self._roster.plan, self._roster, self._reports.arrived
+        own = 0 if plan.groups else math.ceil(plan.quorum * len(self._counted_on))
+        enough = len(arrived) >= own and is_quorum(plan, self._able, arrived | roster.came)
         return Supply.ENOUGH if enough else Supply.SOME
 
     def reports(self) -> Reports:
@@ -134,10 +136,8 @@ class LocalScheduler(Scheduler):
     @property
     def progress(self) -> tuple[int, int, int]:
         """Return (clients that have reached the target or whose late update came, clients, the quorum)."""
-        roster, staying = self._roster, self._reports.staying
-        able = self._counted_on + len(roster.behind) + len(roster.came - staying)
-        arrived = self._reports.arrived
-        return len(arrived) + len(roster.came - arrived), able, roster.plan.quorum_of(able)
+        counted, able = self._reports.arrived | self._roster.came, self._able
+        return len(counted), len(able), quorum_of(self._roster.plan, able)
 
     @property
     def summary(self) -> WorkSummary:
@@ -161,9 +161,14 @@ class LocalScheduler(Scheduler):
         return WeightedMean(self._reports, self._roster.plan.wire, now)
 
     @property
-    def _counted_on(self) -> int:
-        """The number of clients in the round that the quorum is a share of."""
-        return len(self._reports.staying) - len(self._stalled.clients & self._reports.staying)
+    def _counted_on(self) -> Set[int]:
+        """The clients in the round that the quorum is a share of."""
+        return self._reports.staying - self._stalled.clients
+
+    @property
+    def _able(self) -> Set[int]:
+        """These, and clients whose updates of earlier rounds count."""
+        return self._counted_on | self._roster.behind | (self._roster.came - self._reports.staying)
 
     def _window_s(self, now: float) -> float:
         """Return how long clients that are due soon still need."""
