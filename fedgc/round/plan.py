@@ -231,7 +231,7 @@ def make_plan(
         gives_up_stalled=config.deadline_s == AUTO,  # a chosen deadline is how long the user wants to wait
         gives_up_late=config.upload_deadline_s == AUTO,
         counts_late=config.late_updates == "count",
-        fewest=FEWEST if config.late_updates == "count" and config.chosen_rule != PLAIN else 1,
+        fewest=FEWEST if config.late_updates == "count" and (groups or config.chosen_rule != PLAIN) else 1,
         groups=groups,
         pool=_pool(config, clients, chunks, placement),
         chosen_from=chosen_from,

@@ -341,22 +341,22 @@ def test_quorum_is_of_all_clients_also_of_those_behind():
 
 
 def test_round_ends_with_updates_of_any_group():
-    """Two clients are quick; the two slow ones make a model too, once both of their updates are there."""
-    speeds = Speeds({name: Speed(name, 0.1 if name in "ab" else 2.0) for name in CLIENTS})
+    """Three clients are quick. The slow one completes a round too, with two of them."""
+    speeds = Speeds({name: Speed(name, 2.0 if name == LATE else 0.1) for name in CLIENTS})
     fleet = Late(groups="speed", quorum=1.0, aggregator="weighted-mean", speeds=speeds)
-    for _ in range(3):
-        fleet.work("a", "b")
-        fleet.send("a", "b")
+    assert fleet.of(Chose)[0].reason.endswith("groups by speed, of 3, 1 clients")
+    for _ in range(2):
+        fleet.work(*QUICK)
+        fleet.send(*QUICK)
         fleet.say(Tick(fleet.now + 1.0))
-    assert fleet.rows == [{"a": 5, "b": 5, "c": 0, "d": 0}] * 3
-    assert "groups by speed, of 2, 2 clients" in fleet.of(Chose)[0].reason
-    fleet.work("c", "d")
-    fleet.send("c")
+    assert fleet.rows == [{**dict.fromkeys(QUICK, 5), LATE: 0}] * 2
+    fleet.work(*CLIENTS)
+    fleet.send("a", "b")
     fleet.say(Tick(fleet.now + 1.0))
-    assert len(fleet.rows) == 3, "one client of a group makes no model alone"
-    fleet.send("d")
+    assert len(fleet.rows) == 2, "neither group is complete"
+    fleet.send(LATE)
     fleet.say(Tick(fleet.now + 1.0))
-    assert fleet.rows[3] == {"a": 0, "b": 0, "c": 5, "d": 5}
+    assert fleet.rows[2] == {"a": 5, "b": 5, "c": 0, LATE: 5}
 
 
 def test_bounded_mean_has_three_updates_where_there_are_three_clients():
