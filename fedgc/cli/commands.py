@@ -388,7 +388,8 @@ def plan(  # noqa: PLR0913, PLR0917  one for each option
 ) -> None:
     """Show the code chosen for these clients, its reason, its predicted time, and possible improvements.
 
-    Of local work: the quorum with which these clients give whole updates soonest.
+    Of local work: the quorum with which these clients give whole updates soonest, and whether updates
+    should count late, also in groups by speed.
 
     With --model-gb: the time, bytes, memory and disk that local work on such a model needs.
 

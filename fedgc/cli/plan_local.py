@@ -30,6 +30,7 @@ class LocalExplanation:
     clients: int
     linked: int  # whose links were measured
     obstacle: str = ""  # the setting with which no update can count late
+    in_groups: bool = False  # by the settings of the run
 
     @property
     def way(self) -> str:
@@ -54,7 +55,7 @@ class LocalExplanation:
         table = Table(title=f"Local work, from {self.source}", show_header=False)
         table.add_column(no_wrap=True)
         table.add_column()
-        for name, value in _facts(self).items():
+        for name, value in facts(self).items():
             table.add_row(name, value)
         terminal().print(table)
 
@@ -74,7 +75,8 @@ def explain_local(source: str, speeds: Sequence[Speed], config: RunConfig, numbe
     )
     linked = sum(1 for each in speeds if each.up_bytes_s and each.down_bytes_s) if numbers else 0
     choice = choose_rounds(clients, config.round_steps)
-    return LocalExplanation(source, choice, len(speeds), linked, _obstacle(config))
+    in_groups = config.groups == "speed"
+    return LocalExplanation(source, choice, len(speeds), linked, _obstacle(config), in_groups=in_groups)
 
 
 def _obstacle(config: RunConfig) -> str:
@@ -105,10 +107,12 @@ def _of_rounds(rounds: LocalRounds) -> dict[str, float]:
     return {"round_s": rounds.round_s, "update_s": rounds.update_s}
 
 
-def _facts(of: LocalExplanation) -> Mapping[str, str]:
+def facts(of: LocalExplanation) -> Mapping[str, str]:
+    """Return what is shown, by name."""
     choice, lacks, is_late = of.choice, of.clients - of.linked, of.way == "late"
-    waits = f"{_settings(choice.rounds)}: {_words(choice.rounds)}"
-    counts = of.obstacle or f"{_settings(choice.late)}, {LATE} = count: {_words(choice.late)}"
+    off = f", {GROUPS} = off" if of.in_groups else ""
+    waits = f"{_settings(choice.rounds)}{off}: {_words(choice.rounds)}"
+    counts = of.obstacle or f"{_settings(choice.late)}, {LATE} = count{off}: {_words(choice.late)}"
     facts = {
         "chosen": counts if is_late else waits,
         "waiting for all": _words(choice.waiting),

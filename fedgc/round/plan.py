@@ -27,7 +27,7 @@ from fedgc.errors import BadPlacement
 from fedgc.fragments import largest_fragment
 from fedgc.history import Speeds
 from fedgc.round.coded.lateness import expects_late
-from fedgc.round.groups import Groups, groups_of, told_of
+from fedgc.round.groups import Groups, RoundWork, fewest_of, groups_by_speed, told_of
 from fedgc.round.limits import deadline_s, late_s, upload_deadline_s, upload_s
 from fedgc.round.local.weights import FEWEST
 
@@ -96,6 +96,7 @@ class Plan:
     counts_late: bool = False  # updates of local work, in a later round
     fewest: int = 1  # clients in a sum then, where there are as many
     groups: Groups = ()  # by speed: any one makes a model
+    round_s: tuple[float, ...] = ()  # of each client, as known when the groups were made
     pool: messages.Pool | None = None
     largest_share: float = 1.0  # of the samples that one client counts for, in local work
     chosen_from: int = 0  # so many clients; 0: all take part
@@ -192,8 +193,7 @@ def make_plan(
     wire = shortest_wire(1.0, config.error_limit).value if short else config.codec
     size_bytes = codec_of(wire, fleet.buffers).expected(largest_fragment(config.fragments, fleet.size))
     uplinks_s = _uplinks_s(clients, speeds, size_bytes)
-    costs = _Costs(steps, step_s, uplinks_s)
-    placement, how = _placed(clients, chunks, fleet, costs, config)
+    placement, how = _placed(clients, chunks, fleet, _Costs(steps, step_s, uplinks_s), config)
     chosen_from = 0
     if asked is not None and len(asked) < len(clients):
         chosen_from = len(clients)
@@ -203,7 +203,8 @@ def make_plan(
     replicas = placement.replicas
     most = replicas if config.blocks == AUTO else min(int(config.blocks), replicas)
     measured = speeds.known.keys() >= set(clients)
-    groups = _groups_by_speed(clients, fleet, speeds, costs, config) if config.groups == "speed" else ()
+    round_s = seconds_of_round(clients, fleet, speeds, config)
+    groups = groups_by_speed(round_s)
     return Plan(
         clients=clients,
         chunks=chunks,
@@ -231,8 +232,9 @@ def make_plan(
         gives_up_stalled=config.deadline_s == AUTO,  # a chosen deadline is how long the user wants to wait
         gives_up_late=config.upload_deadline_s == AUTO,
         counts_late=config.late_updates == "count",
-        fewest=FEWEST if config.late_updates == "count" and (groups or config.chosen_rule != PLAIN) else 1,
+        fewest=_fewest(len(clients), config),
         groups=groups,
+        round_s=round_s,
         pool=_pool(config, clients, chunks, placement),
         chosen_from=chosen_from,
     )
@@ -430,12 +432,22 @@ def _dealt(clients: int, chunks: int, config: RunConfig) -> tuple[Placement, str
     return adopt(held, chunks), f"{config.placement}, {overlap} of {clients} shares each"
 
 
-def _groups_by_speed(
-    clients: Sequence[str], fleet: Fleet, speeds: Speeds, costs: _Costs, config: RunConfig
-) -> Groups:
-    model_bytes = codec_of(config.download_codec, fleet.buffers).expected(fleet.size)
-    work_s = [costs.steps * step + up for step, up in zip(costs.step_s, costs.upload_s, strict=True)]
-    return groups_of(clients, speeds, work_s, model_bytes)
+def _fewest(clients: int, config: RunConfig) -> int:
+    """Return how many clients a sum has at least, where there are as many."""
+    if config.groups == "speed":
+        return fewest_of(clients)
+    return FEWEST if config.late_updates == "count" and config.chosen_rule != PLAIN else 1
+
+
+def seconds_of_round(
+    clients: Sequence[str], fleet: Fleet, speeds: Speeds, config: RunConfig
+) -> tuple[float, ...]:
+    """Return how long each client takes for a round of local work, or nothing without groups by speed."""
+    if config.groups == "off":
+        return ()
+    down, up = (codec_of(codec, fleet.buffers) for codec in (config.download_codec, config.codec))
+    work = RoundWork(down.expected(fleet.size), config.round_steps, up.expected(fleet.size))
+    return work.seconds(clients, speeds)
 
 
 def _typical_step_s(clients: Sequence[str], speeds: Speeds) -> float:

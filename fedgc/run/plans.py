@@ -9,14 +9,14 @@ from fedgc.history import PastRound, RoundRow
 from fedgc.messages import SUMMED
 from fedgc.round.limits import model_limit_s, upload_deadline_s, upload_s
 from fedgc.round.machine import Assignment, Round
-from fedgc.round.plan import Fleet, Plan, make_plan
+from fedgc.round.plan import Fleet, Plan, make_plan, seconds_of_round
 from fedgc.round.replication import ReplicationTarget
 from fedgc.round.scheduler import WorkSummary
 from fedgc.run.choice import Choice
 from fedgc.run.longer_limits import LongerLimits
 from fedgc.run.outputs import Chose, basis_of, kind_of
 from fedgc.run.planner import Planner, PlanRequest
-from fedgc.run.speeds import MeasuredSpeeds, learn_replication
+from fedgc.run.speeds import MeasuredSpeeds, is_other, learn_replication
 
 THIS_RUN: Final = "this run"  # if the run has no name
 
@@ -68,9 +68,14 @@ class Plans:
             return self._planner.plan(PlanRequest(number, left, fleet, self._speeds.speeds(), plan, anew))
         # Rounds of a sample have plans of their own, by the newest speeds
         stays = carried or self._config.clients_per_round
-        if plan is None or anew or (not stays and self._speeds.differ(plan)):
+        if plan is None or anew or (not stays and self._differ(plan, fleet)):
             return make_plan(fleet, self._speeds.speeds(), self._config, steps=self._config.round_steps)
         return plan
+
+    def _differ(self, plan: Plan, fleet: Fleet) -> bool:
+        """Whether clients are so much faster or slower than planned that a new plan is worth it."""
+        round_s = seconds_of_round(plan.clients, fleet, self._speeds.speeds(), self._config)
+        return self._speeds.differ(plan) or is_other(round_s, plan.round_s)
 
     def chose(self, number: int, plan: Plan, fleet: Fleet) -> Chose:
         """Return what a plan was made from, and why."""

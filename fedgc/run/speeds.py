@@ -65,11 +65,8 @@ class MeasuredSpeeds:
     def differ(self, plan: Plan) -> bool:
         """Whether clients are so much faster or slower than planned that a new plan is worth it."""
         guesses = self.step_s()
-        for client, planned in zip(plan.clients, plan.step_s, strict=True):
-            ratio = guesses.get(client, planned) / planned
-            if not 1 / REPLAN_RATIO <= ratio <= REPLAN_RATIO:
-                return True
-        return not plan.measured and guesses.keys() >= set(plan.clients)
+        now = [guesses.get(each, planned) for each, planned in zip(plan.clients, plan.step_s, strict=True)]
+        return is_other(now, plan.step_s) or (not plan.measured and guesses.keys() >= set(plan.clients))
 
     def sent(self, client: str, size_bytes: int, seconds: float) -> None:
         """Record an upload of this client."""
@@ -124,6 +121,18 @@ class MeasuredSpeeds:
                 rounds=before.rounds + len(self._logs[client]),
             )
         return Speeds(known)
+
+
+def is_other(now_s: Sequence[float], planned_s: Sequence[float]) -> bool:
+    """Whether any time is much longer or shorter than planned.
+
+    >>> is_other([1.0, 2.0], [1.0, 1.5]), is_other([1.0, 2.0], [1.0, 1.2]), is_other([0.5], [1.0])
+    (False, True, True)
+    """
+    return any(
+        max(now, planned) > REPLAN_RATIO * min(now, planned)
+        for now, planned in zip(now_s, planned_s, strict=True)
+    )
 
 
 def shrunk(logs: Mapping[str, Sequence[float]]) -> dict[str, float]:

@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 
 from fedgc.errors import BadSetting
-from fedgc.round.groups import groups_by_speed
+from fedgc.round.groups import fewest_of, groups_by_speed
 from fedgc.round.local.weights import FEWEST
 from fedgc.round.plan import QUORUM
 from fedgc.sim.clock.conditions import Float
@@ -124,7 +124,7 @@ def choose_rounds(clients: LocalClients, steps: int) -> LocalChoice:
     shortest = next(each for each in late if each.update_s <= most_s)
     seconds_w = clients.down_s_w + steps * clients.step_s_w + clients.up_s_w
     groups = tuple(map(len, groups_by_speed(seconds_w.tolist()))) or (count,)
-    of_group = max(math.ceil(QUORUM * groups[0]), min(FEWEST, count))
+    of_group = max(math.ceil(QUORUM * groups[0]), min(fewest_of(count), count))
     grouped = replace(_late_rounds(clients, steps, of_group), quorum=QUORUM)
     return LocalChoice(quickest, tried[-1], shortest, grouped, groups)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from fedgc.cli import plan_local
 from fedgc.cli.commands import app
 from fedgc.cli.plan_local import explain_local
 from fedgc.config import RunConfig
@@ -222,12 +223,20 @@ def test_local_work_is_planned_by_its_quorum(path: Path) -> None:
     assert "chosen timing.quorum = 0.6666: rounds of 8 s" in shown(
         "--set", "work=local", "--set", "local-steps=16"
     )
-    assert plan["groups"] == {"clients": [2, 1], "round_s": 32.0, "update_s": plan["groups"]["update_s"]}
-    assert "in groups of 2, 1 clients: rounds of 32 s" in shown(
-        "--set", "work=local", "--set", "local-steps=16"
-    )
+    assert plan["groups"] is None, "three clients make no groups"
     with pytest.raises(Unusable, match="saw --add or --client-gain with local work"):
         asked("--set", "work=local", "--add", "1")
+
+
+def test_plan_tells_groups_and_how_to_train_without_them() -> None:
+    speeds = [Speed(f"c{at}", each) for at, each in enumerate((0.1, 0.1, 0.1, 1.0, 1.0, 9.0))]
+    config = RunConfig(late_updates="count", groups="speed", local_steps=10)
+    found = explain_local("the test", speeds, config, 0)
+    assert found.choice.groups == (3, 2, 1)
+    facts = plan_local.facts(found)
+    assert "timing.quorum = 0.75 of any one group" in facts["aggregation.groups = speed"]
+    assert "in groups of 3, 2, 1 clients: rounds of 1 s" in facts["aggregation.groups = speed"]
+    assert "aggregation.groups = off: rounds of" in facts["chosen"]
 
 
 def test_fragments_shorten_planned_transfers() -> None:

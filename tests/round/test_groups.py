@@ -1,13 +1,16 @@
 """Test which clients form a group, and that a round ends with a quorum of any one group."""
 
+from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgc.history import Speed, Speeds
 from fedgc.round.groups import APART, groups_by_speed
 from fedgc.round.local.quorum import is_quorum, quorum_of
+from fedgc.round.local.weights import FEWEST
 from fedgc.round.plan import Chunk, Fleet, Plan, make_plan
 from tests.config_of import config_of
 
@@ -35,19 +38,24 @@ def test_clients_of_about_same_speed_form_group():
 
 def test_links_count_as_steps_do():
     """A model of 4,000 bytes takes 40 s down or up, as long as 16 steps of 2.5 s."""
-    slow = {"down": Speed("down", 0.01, down_bytes_s=100.0), "up": Speed("up", 0.01, up_bytes_s=100.0)}
-    plan = planned(Speed("quick", 0.01), *slow.values(), Speed("steps", 2.5))
+    quick = Speed("quick", 0.01, up_bytes_s=1e6, down_bytes_s=1e6)
+    slow = [replace(quick, down_bytes_s=100.0), replace(quick, up_bytes_s=100.0), replace(quick, step_s=2.5)]
+    plan = planned(quick, *(replace(each, client=f"slow {at}") for at, each in enumerate(slow)))
     assert plan.groups == ({0}, {1, 2, 3})
+    assert plan.round_s == pytest.approx((0.168, 40.164, 40.164, 40.008))
 
 
-def test_client_without_history_counts_as_median_one():
+def test_what_is_unknown_of_client_counts_as_median():
     assert planned(*speeds(1.0, 1.0, 9.0), unknown=1).groups == ({0, 1, 3}, {2})
+    linked = [Speed(f"client {w}", 0.01, up_bytes_s=100.0, down_bytes_s=100.0) for w in range(4)]
+    assert planned(*linked, unknown=1).groups == ()
+    assert planned(*linked[:3], Speed("slow", 0.01, up_bytes_s=10.0), unknown=1).groups == ({0, 1, 2, 4}, {3})
 
 
 def test_clients_without_history_or_setting_form_no_groups():
-    assert planned(unknown=3).groups == ()
-    plan = planned(*speeds(1.0, 9.0), groups="off")
-    assert (plan.groups, plan.reason) == ((), planned(*speeds(1.0, 1.0)).reason)
+    assert planned(unknown=4).groups == ()
+    plan = planned(*speeds(1.0, 1.0, 9.0, 9.0), groups="off")
+    assert (plan.groups, plan.reason) == ((), planned(*speeds(1.0, 1.0, 1.0, 1.0)).reason)
 
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=12))
@@ -55,6 +63,7 @@ def test_groups_are_apart_and_hold_each_client_once(seconds: list[float]):
     groups = groups_by_speed(seconds)
     found = [sorted(seconds[w] for w in group) for group in groups]
     assert sorted(w for group in groups for w in group) == (list(range(len(seconds))) if groups else [])
+    assert not groups or len(seconds) > FEWEST
     assert all(group[-1] < APART * group[0] for group in found)
     assert all(below[0] * APART <= above[0] for below, above in pairwise(found))
 
@@ -83,3 +92,6 @@ def test_small_group_makes_no_model_alone():
     assert not is_quorum(plan, able, {0})
     assert is_quorum(plan, able, {0, 1, 2})
     assert quorum_of(plan, able) == plan.fewest == 3
+    three_of_twenty = planned(*speeds(*[1.0] * 3, *[9.0] * 17))
+    assert not is_quorum(three_of_twenty, set(range(20)), set(range(6)))
+    assert is_quorum(three_of_twenty, set(range(20)), set(range(7)))

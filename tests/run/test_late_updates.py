@@ -359,6 +359,21 @@ def test_round_ends_with_updates_of_any_group():
     assert fleet.rows[2] == {"a": 5, "b": 5, "c": 0, LATE: 5}
 
 
+def test_groups_are_made_anew_when_link_is_measured():
+    """All clients train alike, and the uplink of one turns out to be slow in its first round."""
+    alike = Speeds({name: Speed(name, 0.1, up_bytes_s=400.0, down_bytes_s=400.0) for name in CLIENTS})
+    fleet = Late(groups="speed", quorum=0.5, speeds=alike)
+    assert "groups" not in fleet.of(Chose)[0].reason
+    for _ in range(3):
+        fleet.work(*(each for each in CLIENTS if each not in fleet.sending))
+        fleet.send(*(each for each in QUICK if each in fleet.sending))
+        fleet.say(Tick(fleet.now + 1.0))
+        if LATE in fleet.sending:
+            reveal = fleet.sending.pop(LATE)
+            fleet.say(Codeword(fleet.now, LATE, reveal.round, reveal.attempt, seconds=60.0, size_bytes=400))
+    assert fleet.of(Chose)[-1].reason.endswith("groups by speed, of 3, 1 clients")
+
+
 def test_bounded_mean_has_three_updates_where_there_are_three_clients():
     fleet = Late(quorum=0.25)
     fleet.work(*CLIENTS)
