@@ -45,7 +45,7 @@ def test_links_count_as_steps_do():
     assert plan.round_s == pytest.approx((0.168, 40.164, 40.164, 40.008))
 
 
-def test_what_is_unknown_of_client_counts_as_median():
+def test_unknown_times_of_client_count_as_median():
     assert planned(*speeds(1.0, 1.0, 9.0), unknown=1).groups == ({0, 1, 3}, {2})
     linked = [Speed(f"client {w}", 0.01, up_bytes_s=100.0, down_bytes_s=100.0) for w in range(4)]
     assert planned(*linked, unknown=1).groups == ()
