@@ -58,12 +58,14 @@ class _KeptStack:
         self.stack, self._members, self.lead = stack, members, lead
         self._at = {each.work.client: at for at, each in enumerate(members)}
         self._steps: list[tuple[ClientRows, Sequence[float]]] = []  # with the steps of the lead
+        self._passed = 0
 
     def add(self, led: Sequence[float]) -> None:
-        """Keep the present step, if the stack is small enough for that."""
+        """Keep the present step, if the stack was small enough from its first step on."""
         rows, steps = self.stack.rows, self._members[0].last - self._members[0].first
-        if steps > 1 and rows.nbytes * steps <= KEPT_BYTES:
+        if steps > 1 and self._passed == len(self._steps) and rows.nbytes * steps <= KEPT_BYTES:
             self._steps.append((rows.part(torch.clone), led))
+        self._passed += 1
 
     @property
     def is_kept(self) -> bool:

@@ -13,7 +13,7 @@ from fedgc.messages import Reveal, Work
 from fedgc.sim.clock import working
 from fedgc.sim.fleet import Fleet
 from fedgc.sim.training import Job, train
-from fedgc.training import CommonModel, Vector
+from fedgc.training import CommonModel, Vector, stacked
 from fedgc.training.model_stack import ModelStack
 from tests.six_chunks import TASK
 
@@ -129,6 +129,29 @@ def test_clients_of_different_common_models_are_in_one_stack(monkeypatch, tmp_pa
     for one, other in zip(plain, stacked, strict=True):
         assert other == pytest.approx(one, abs=1e-6)
         assert np.abs(one).max() > 0.01
+
+
+def update_of_stopped_client(job: Job, folder: Path) -> Vector:
+    """The update of a client that has two steps to go, and is stopped after one; another one does six."""
+    fleet, (number, name) = Fleet(job, folder, 0), next(iter(enumerate(TASK.sizes())))
+    fleet.load(0, CommonModel(TASK, job.config).first())
+    for client in ("client 0", "client 1"):
+        fleet.begin(Work(client, 1, 0, 6, (number,), ((number, name),), 0, 1.0, kind="local"))
+    fleet.reached("client 1", 4)
+    fleet.sent(Reveal("client 1", 1, 0, "local", None))
+    fleet.forecast = lambda _: [("client 1", 6)]
+    fleet.reached("client 0", 6)
+    fleet.reached("client 1", 5)
+    return fleet.sent(Reveal("client 1", 1, 0, "local", None))
+
+
+@pytest.mark.parametrize("limit", [2**power for power in range(6, 12)])
+def test_stack_is_kept_from_first_step_on_or_not(monkeypatch, tmp_path, limit):
+    """It gets smaller as clients end their steps, and may be small enough to be kept only then."""
+    monkeypatch.setattr(stacked, "KEPT_BYTES", limit)
+    job = Job(TASK, config(shared_momentum="off", local_steps=6), storm(8))
+    plain, found = (update_of_stopped_client(replace(job, stack=each), tmp_path) for each in (1, 3))
+    assert found == pytest.approx(plain, abs=1e-6)
 
 
 def test_coded_work_takes_no_engines():
