@@ -113,20 +113,20 @@ def facts(of: LocalExplanation) -> Mapping[str, str]:
     off = f", {GROUPS} = off" if of.in_groups else ""
     waits = f"{_settings(choice.rounds)}{off}: {_words(choice.rounds)}"
     counts = of.obstacle or f"{_settings(choice.late)}, {LATE} = count{off}: {_words(choice.late)}"
-    facts = {
+    found = {
         "chosen": counts if is_late else waits,
         "waiting for all": _words(choice.waiting),
         f"{LATE} = {'wait' if is_late else 'count'}": waits if is_late else counts,
     }
     if of.has_groups:
         sizes = ", ".join(map(str, choice.groups))
-        facts[f"{GROUPS} = speed"] = (
+        found[f"{GROUPS} = speed"] = (
             f"{_settings(choice.grouped)} of any one group, {LATE} = count, in groups of {sizes} clients: "
             f"{_words(choice.grouped)}"
         )
     if lacks:
-        facts["links"] = f"unknown for {lacks} of {of.clients} clients, whose transfers count as no time"
-    return facts
+        found["links"] = f"unknown for {lacks} of {of.clients} clients, whose transfers count as no time"
+    return found
 
 
 def _settings(rounds: LocalRounds) -> str:

@@ -9,8 +9,8 @@ A quorum with which some client never does a step is not chosen. If late updates
 (`fedgc.run.late_updates`), a round ends with the updates of a quorum, at least of `FEWEST` clients and half
 of all. The others train for as long as their model and update travel, up to the whole steps, and their
 updates are of older models: they give `STALE` of what new ones give. With groups by speed
-(`fedgc.round.groups`), it ends with the updates of a quorum of the quickest group. The constants were fitted
-to scenes of `python -m benchmarks groups`, which measures the choice.
+(`fedgc.round.groups`), it ends with the updates of a quorum of the quickest group, and of a third of all
+clients. The constants were fitted to scenes of `python -m benchmarks groups`, which measures the choice.
 
 Shape letters: w clients.
 """
