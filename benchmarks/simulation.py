@@ -17,7 +17,9 @@ Figures:
     clients_per_s_over_pfl      over those of pfl-research
     memory_10000_over_100       peak memory of all processes with 10,000 clients over that with 100, with one
                                 step of each client and a narrower network (the states of all clients of a
-                                round are on the disk); without mapped files, which the system can take back
+                                round are on the disk); without mapped files, which the system can take back.
+                                The few clients train in ten times as many rounds, until the memory of the
+                                processes grows no more
     stack_cpu                   fedgc's clients a second with all clients of a round as one batch of models,
                                 over those of one process for each core
     stack_cpu_narrow            the same with the narrower network
@@ -47,6 +49,7 @@ from fedgc.errors import EdgeFailed
 ROOT: Final = Path(__file__).parents[1]
 CORES: Final = os.cpu_count() or 1
 NARROW: Final = 4
+FEW_ROUNDS: Final = 20
 ON_GPU: Final = 4  # processes that share one
 LOOK_S: Final = 0.05
 LIMIT_S: Final = 1200.0
@@ -107,7 +110,7 @@ def bench_simulation(size: Size, pythons: Mapping[str, str]) -> Report:
     pfl = _timed(Program("pfl", _words(size.clients, size.rounds), pythons["pfl"]), size, rows)
     few, many = (
         _timed(_own(alone, CORES, samples=BATCH, width=NARROW), alone, rows)
-        for alone in (Size(size.clients, 2, 0), Size(size.many, 2, 0))
+        for alone in (Size(size.clients, FEW_ROUNDS, 0), Size(size.many, 2, 0))
     )
     figures = {
         **_stacks(size, "cpu", rows),
