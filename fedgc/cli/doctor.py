@@ -32,8 +32,8 @@ from fedgc.deploy.local_federation import NAME as LOCAL
 from fedgc.deploy.superlink import KEEP_INSTALLED, Connection, connection, installs, server_time
 from fedgc.errors import EdgeFailed, FedgcError, Unusable, words_of
 from fedgc.messages import WIRE_VERSION
+from fedgc.processes.state_folder import state_folder
 from fedgc.store.database import Store
-from fedgc.store.engine import default_path
 
 OLDEST_PYTHON: Final = (3, 11)
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
@@ -181,7 +181,7 @@ def port(bind: str) -> Finding:
 
 def disk() -> Finding:
     """There is disk space for the store, checkpoints and client caches."""
-    folder = default_path(os.environ).parent
+    folder = state_folder(os.environ)
     there_already = next(each for each in (folder, *folder.parents) if each.exists())
     free = shutil.disk_usage(there_already).free
     saw = f"{free / 1e9:.1f} GB free in {folder}"

@@ -11,12 +11,12 @@ from typing import Final
 from fedgc.errors import BadSetting, Unusable
 from fedgc.policy import read_statement
 from fedgc.policy.policy import DIGEST
+from fedgc.processes.state_folder import state_folder
 from fedgc.secagg import Descriptor, Federation, Privacy, Quantizer, TaskPin, guarantees, limits
 from fedgc.secagg.federation import least_threshold, member_list
 from fedgc.secagg.graph import Graph, graph_for
 from fedgc.secagg.shamir import POINTS
 from fedgc.store.descriptor import read_descriptor, write_descriptor
-from fedgc.store.engine import default_path
 from fedgc.store.vault import PASSPHRASE_IN, Vault, secret_of
 
 SHARE_LOST: Final = 20  # one member in so many is lost in an exchange, by default
@@ -32,7 +32,7 @@ class Opener:
 
     def open(self, *, may_make: bool) -> Vault:
         """Open the vault; create a missing one only if allowed."""
-        path = self.path or default_path(os.environ).parent / "vault.db"
+        path = self.path or state_folder(os.environ) / "vault.db"
         if not may_make and not path.exists():
             raise Unusable(f"vault {path}: saw none, needed the one that `fedgc keys new` makes")
         return Vault.open(path, self._secret(is_new=not path.exists()))

@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from fedgc.cli.clients import NONE, ClientSettings
 from fedgc.errors import EdgeFailed, Unusable
+from fedgc.processes.state_folder import state_folder
 from fedgc.store import owned
-from fedgc.store.engine import default_path, runs_folder
+from fedgc.store.engine import runs_folder
 
 FILE: Final = "place.json"
 LOCK: Final = "lock"
@@ -75,7 +76,7 @@ def keys_of(run: str) -> Path:
 
 def keys_of_queue(store: str) -> Path:
     """Return the folder of the keys of the clients that are started here for the queue of a store."""
-    return default_path(os.environ).parent / "queues" / hashlib.sha256(store.encode()).hexdigest()[:16]
+    return state_folder(os.environ) / "queues" / hashlib.sha256(store.encode()).hexdigest()[:16]
 
 
 def claimed(run: str, waits: Callable[[str], bool] = lambda _: False) -> AbstractContextManager[None]:

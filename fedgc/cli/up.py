@@ -26,8 +26,8 @@ from fedgc.cli.signals import like_ctrl_c
 from fedgc.deploy.local_federation import LocalFederation, Node, exposure
 from fedgc.deploy.superlink import tail
 from fedgc.errors import EdgeFailed, Unusable
+from fedgc.processes.state_folder import state_folder
 from fedgc.store import owned
-from fedgc.store.engine import default_path
 
 NAME: Final = "up"  # its name for `fedgc run --superlink`
 START_S: Final = 90.0
@@ -49,7 +49,7 @@ class RunningFederation:
 
 
 def _folder() -> Path:
-    return default_path(os.environ).parent / NAME
+    return state_folder(os.environ) / NAME
 
 
 def running_federation() -> RunningFederation | None:

@@ -17,7 +17,8 @@ from fedgc.datastore.chunk_store import ChunkStore
 from fedgc.datastore.keys import client_key, unwrapped
 from fedgc.datastore.manifest import Chunk, Manifest
 from fedgc.errors import BadSetting, EdgeFailed, FedgcError, NotAdmitted, Refused
-from fedgc.links.identity import Identity, open_key, state_folder
+from fedgc.links.identity import Identity, open_key
+from fedgc.processes.state_folder import state_folder
 
 STORE, SITE, QUOTA, FOLDER = "data-store", "data-site", "data-quota-mb", "data-cache"
 QUOTA_MB: Final = 10_000

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from fedgc.config import RunConfig
-from fedgc.links.identity import state_folder
+from fedgc.processes.state_folder import state_folder
 from fedgc.training import AccountFile, CacheFiles
 
 STALE_S: Final = 7 * 24 * 3600.0

@@ -17,9 +17,10 @@ from fedgc.flower.json_lines import Lines
 from fedgc.flower.sinks import Sinks, opened
 from fedgc.flower.store_sink import Past, StoreSink
 from fedgc.links.log import LOG
+from fedgc.processes.state_folder import state_folder
 from fedgc.store import owned
 from fedgc.store.database import Store
-from fedgc.store.engine import address, default_path
+from fedgc.store.engine import address
 from fedgc.store.liveness import this_process
 from fedgc.store.writer import Keeper
 
@@ -56,7 +57,7 @@ def _aside(run: str, flower_run: int) -> Iterator[Path]:
     It is named after the run and the store, so that the process that resumes the run finds it. While another
     process of the run has it, as one that is ending, this one has a file of its own.
     """
-    folder = default_path(os.environ).parent
+    folder = state_folder(os.environ)
     name = hashlib.sha256(f"{run} {address(None, os.environ)}".encode()).hexdigest()[:16]
     with ExitStack() as stack:
         try:

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fedgc.errors import EdgeFailed, NotAdmitted
+from fedgc.processes.state_folder import state_folder
 
 DIGITS: Final = 16  # hexadecimal digits of a client's identity
 PLACES: Final = 64  # default key files of one user on one host
@@ -96,16 +97,6 @@ def open_key(path: Path, *, makes: bool = False) -> Identity:
         except OSError as error:
             raise EdgeFailed(f"key {path}: {error.strerror}, needed a place in which to make it") from error
     return Identity(_read(path), path)
-
-
-def state_folder(environment: Mapping[str, str]) -> Path:
-    """Return fedgc's folder in the user's state directory.
-
-    >>> state_folder({"HOME": "/home/ada"}).as_posix()
-    '/home/ada/.local/state/fedgc'
-    """
-    state = environment.get("XDG_STATE_HOME") or str(Path(environment.get("HOME", "~")) / ".local" / "state")
-    return Path(state).expanduser() / "fedgc"
 
 
 @contextmanager

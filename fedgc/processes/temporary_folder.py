@@ -12,11 +12,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-LONGEST_PLACE: Final = 80  # bytes; a path of a socket has at most 103 on macOS
+LONGEST_PLACE: Final = 74  # bytes; a path of a socket has at most 103 on macOS
 
 
 def place_of_sockets() -> str:
-    """Return the folder for temporary folders of sockets, with a path that leaves room for 23 bytes."""
+    """Return the folder for temporary folders of sockets, with a path that leaves room for 29 bytes."""
     usual = tempfile.gettempdir()
     return usual if len(os.fsencode(usual)) <= LONGEST_PLACE else "/tmp"  # noqa: S108  mkdtemp makes it safe
 

@@ -25,6 +25,7 @@ from sqlalchemy.pool import NullPool, StaticPool
 
 from fedgc.errors import BadMessage, EdgeFailed, FedgcError, Unusable, text_of
 from fedgc.guards import guarded
+from fedgc.processes.state_folder import state_folder
 from fedgc.store import owned
 
 ENVIRONMENT: Final = "FEDGC_DB"
@@ -74,12 +75,8 @@ def default_path(environment: Mapping[str, str]) -> Path:
 
     >>> default_path({"HOME": "/home/ada"}).as_posix()
     '/home/ada/.local/state/fedgc/fedgc.db'
-    >>> default_path({"HOME": "/home/ada", "XDG_STATE_HOME": "/state"}).as_posix()
-    '/state/fedgc/fedgc.db'
     """
-    home = Path(environment["HOME"]) if "HOME" in environment else Path.home()
-    state = environment.get("XDG_STATE_HOME") or home / ".local" / "state"
-    return Path(state) / "fedgc" / "fedgc.db"
+    return state_folder(environment) / "fedgc.db"
 
 
 def runs_folder(checkpoint_dir: str, environment: Mapping[str, str]) -> Path:
@@ -88,7 +85,7 @@ def runs_folder(checkpoint_dir: str, environment: Mapping[str, str]) -> Path:
     >>> runs_folder("/models", {}).as_posix(), runs_folder("", {"XDG_STATE_HOME": "/state"}).as_posix()
     ('/models', '/state/fedgc/runs')
     """
-    return Path(checkpoint_dir) if checkpoint_dir else default_path(environment).parent / "runs"
+    return Path(checkpoint_dir) if checkpoint_dir else state_folder(environment) / "runs"
 
 
 def address(url: str | None, environment: Mapping[str, str]) -> URL:

@@ -75,6 +75,11 @@ def test_default_needs_no_home_in_environment():
     assert default_path({}) == Path.home() / ".local" / "state" / "fedgc" / "fedgc.db"
 
 
+def test_relative_state_folder_is_refused():
+    with pytest.raises(Unusable, match="XDG_STATE_HOME: saw state, needed an absolute path"):
+        address(None, {"XDG_STATE_HOME": "state"})
+
+
 def test_environment_names_store_and_its_folder_is_made(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDGC_DB", str(tmp_path / "new" / "folder" / "f.db"))
     Store.open().close()

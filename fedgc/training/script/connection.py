@@ -1,10 +1,10 @@
 """The process of a training script, and its connection over a local socket. Both may end, and come again."""
 
+import os
 import secrets
 import shutil
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, EdgeFailed, FedgcError
-from fedgc.processes.temporary_folder import place_of_sockets
+from fedgc.processes.temporary_folder import fresh_folder, place_of_sockets
 from fedgc.training.loop.environment import ScriptEnvironment
 from fedgc.training.loop.protocol import LineSocket
 from fedgc.training.loop.shared_vectors import SharedVectors
@@ -51,7 +51,7 @@ class ScriptConnection:
 
     def __init__(self, facts: ScriptFacts) -> None:
         self._facts = facts
-        self._folder = Path(tempfile.mkdtemp(prefix="fedgc-", dir=place_of_sockets()))
+        self._folder, self._lock = fresh_folder("fedgc-script-", Path(place_of_sockets()))
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(self._folder / "client"))
         self._listener.listen()
@@ -132,6 +132,8 @@ class ScriptConnection:
         self.disconnect()
         self._listener.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
 
     # ---- the connection
 
