@@ -27,7 +27,7 @@ def short(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     return folder
 
 
-def test_folder_of_killed_client_goes_with_the_next(short: Path, tmp_path: Path):
+def test_folder_left_by_killed_client_is_removed(short: Path, tmp_path: Path):
     subprocess.run([sys.executable, "-c", KILLED], check=False, timeout=60)
     (left,) = short.iterdir()
     facts = ScriptFacts(RunConfig(script="train.py"), "north", {}, tmp_path / "state")
