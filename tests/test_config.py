@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -12,12 +13,25 @@ from hypothesis import strategies as st
 from fedgc.aggregators import MIXED_RANKS
 from fedgc.config import AUTO, BASIC, KEYS, NAME, RunConfig
 from fedgc.config.names import FIELDS
+from fedgc.config.run_config import SHAPING
 from fedgc.errors import BadSetting
 from fedgc.plugins import available
 
 HINTS = {name: hint for name, hint in get_type_hints(RunConfig).items() if name in KEYS}
 NAMES = sorted(HINTS)
 DEFAULTS = RunConfig()
+# A server that gives these per client changes no update of local work
+NOT_SHAPING = {
+    "run", "resume", "server_optimizer", "server_learning_rate", "server_momentum", "code", "replicas",
+    "blocks", "min_clients", "start_timeout_s", "deadline_s", "upload_deadline_s", "late_s", "quorum",
+    "patience", "wire", "error_limit", "clients_per_round", "groups", "rollback", "check_outliers",
+    "gate", "gate_options", "gate_period", "gate_budget", "gate_budget_unit", "lockstep", "max_gap",
+    "min_gap", "device", "threads", "memory_mb", "link", "connect_s", "bind", "advertise", "authority",
+    "lease_s", "grace_s", "codec", "download_codec", "receivers", "upload_slots", "piece_kb",
+    "lines_per_s", "bytes_per_s", "federation", "best", "best_is", "best_patience", "validate_only",
+    "site_gateway", "evaluate_every", "checkpoint_dir", "keep_checkpoints", "log_file", "sinks",
+    "keep_rounds",
+}  # fmt: skip
 
 
 def members(name: str) -> tuple[Any, ...]:
@@ -460,8 +474,17 @@ def test_settings_that_shape_update_are_distinguished():
         RunConfig(schedule="cosine"),
         RunConfig(schedule="cosine", rounds=7),
     ]  # its rates end with the run
+    records = {"privacy_unit": "record", "privacy_noise": 2.0, "shared_momentum": "off", "gate": "every"}
+    ones += [RunConfig(**{**records, **more}) for more in ({}, {"privacy_clip": 1e-30}, {"rounds": 7})]
+    masked = {"secrecy": "masked", "federation": "all.fed", "gate": "every"}
+    ones += [RunConfig(**masked), RunConfig(**masked, rounds=7)]
     assert len({each.shape for each in ones}) == len(ones)
     assert RunConfig(rounds=99, run="another", federation="elsewhere").shape == ones[0].shape
+
+
+def test_each_setting_shapes_updates_or_is_known_not_to():
+    named = {each.name for each in fields(RunConfig)} - {"task_settings", "local_steps", "rounds"}
+    assert named == set(SHAPING) - {"round_steps"} | NOT_SHAPING
 
 
 @pytest.mark.parametrize(

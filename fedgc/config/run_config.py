@@ -27,8 +27,11 @@ from fedgc.gates import Gate, GateSettings, Measure, default_gate, gate_named, m
 SCRIPT_LEASE_S: Final = 7 * 24 * 3600.0
 HINTS: Final[Mapping[str, Any]] = get_type_hints(Settings)
 SHAPING: Final = (
-    "task", "script", "work", "round_steps", "batch_size", "learning_rate", "warmup_steps", "schedule",
-    "shared_momentum", "seed", "precision",
+    "task", "script", "client_app", "work", "round_steps", "batch_size", "learning_rate", "warmup_steps",
+    "schedule", "shared_momentum", "seed", "precision", "chunks", "partition", "placement", "inject_clients",
+    "inject_share", "fragments", "fragment_mixing", "aggregator", "aggregator_options", "largest_share",
+    "samples", "late_updates", "secrecy", "privacy_unit", "privacy_epsilon", "privacy_noise",
+    "privacy_delta", "privacy_clip", "privacy_clip_quantile",
 )  # fmt: skip
 
 
@@ -229,11 +232,15 @@ class RunConfig(Settings):
 
     @property
     def shape(self) -> bytes:
-        """The hash of all settings that affect an update: equal for all members of a masked exchange."""
+        """The hash of all settings that affect an update: equal for all members of a masked exchange.
+
+        Steps that a client keeps for the run go on only under the same hash.
+        """
         shaping = {name: getattr(self, name) for name in SHAPING} | {
             "task_settings": dict(self.task_settings)
         }
-        if self.schedule != "constant":  # the schedule ends with the run
+        # The schedule ends with the run, noise is spread over it, and a task may read how long it is
+        if self.schedule != "constant" or self.protects_records or self.secrecy == "masked":
             shaping["rounds"] = self.rounds
         return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).digest()
 

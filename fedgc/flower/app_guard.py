@@ -19,11 +19,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fedgc.errors import NotAllowed
+from fedgc.errors import NotAllowed, Unusable
 from fedgc.processes.temporary_folder import fresh_folder
 
 if TYPE_CHECKING:
-    from fedgc.policy import SentApp
+    from fedgc.policy import Policy, SentApp
     from fedgc.secagg import Federation
 
 POLICY, DESCRIPTOR = "policy", "federation"  # keys of the node config
@@ -101,17 +101,21 @@ def must_be_allowed(bundle: bytes, node: Mapping[str, object], run: str) -> "Sen
     if not node.get(POLICY) and federation is None:
         return None
     from fedgc.flower.pinned_task import must_be_app
-    from fedgc.policy import SentApp
+    from fedgc.policy import AuditLog, Entry, SentApp, read_policy
     from fedgc.policy.digests import files_in_bundle
+    from fedgc.policy.hours import zone_of
 
-    sent = SentApp.of(files_in_bundle(bundle))
-    name = str(node.get("name", ""))
+    policy = read_policy(Path(str(node[POLICY]))) if node.get(POLICY) else None
     try:
-        if node.get(POLICY):
-            _must_be_in_policy(Path(str(node[POLICY])), sent, name, run)
+        sent = SentApp.of(files_in_bundle(bundle))
+        if policy is not None:
+            _must_be_in_policy(policy, sent)
         if federation is not None:
             must_be_app(federation, sent)
-    except NotAllowed as refused:
+    except (NotAllowed, Unusable) as refused:
+        if policy is not None:
+            log = AuditLog(policy.log_file, zone_of(policy.zone), time.time)
+            log.append(Entry("refused", str(node.get("name", "")), run, rule=str(refused)))
         raise NotAllowed(f"{_client(node)}: {refused}") from None
     _checked.append(sent)
     return sent
@@ -121,14 +125,10 @@ def _client(node: Mapping[str, object]) -> str:
     return f"client {node.get('name') or 'without a name'}"
 
 
-def _must_be_in_policy(file: Path, sent: "SentApp", name: str, run: str) -> None:
-    from fedgc.policy import AuditLog, Entry, check_app, read_policy
-    from fedgc.policy.hours import zone_of
+def _must_be_in_policy(policy: "Policy", sent: "SentApp") -> None:
+    from fedgc.policy import check_app
 
-    policy = read_policy(file)
     for refusal in check_app(policy, sent.digest, sent.signers):
-        log = AuditLog(policy.log_file, zone_of(policy.zone), time.time)
-        log.append(Entry("refused", name, run, rule=refusal.text))
         raise NotAllowed(refusal.text)
 
 

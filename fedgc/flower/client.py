@@ -23,7 +23,7 @@ from flwr.clientapp import ClientApp
 from fedgc.codecs.model_change import ChangeForm
 from fedgc.config import RunConfig
 from fedgc.config.fields import Value
-from fedgc.errors import BadSetting, FedgcError, NotAllowed
+from fedgc.errors import BadSetting, FedgcError, NotAllowed, printable
 from fedgc.flower.app_guard import checked_app
 from fedgc.flower.cache_folders import default_root, open_account, open_cache, spilled
 from fedgc.flower.client_loop import LEFT, ClientLoop, Wait
@@ -178,7 +178,7 @@ def _serve(client: _Client, invitation: Invitation) -> RecordDict:
         if not (link.reached or is_script or ended == LEFT):
             asked = packet.introduction(invitation.run, invitation.token)
             content = _answer(client, loop.engine, cache, asked)
-    LOG.info("session of %s ended: %s", client.who.client, ended)
+    LOG.info("session of %s ended: %s", client.who.client, printable(ended))
     if loop.refused is not None:
         raise loop.refused
     if spent and ended == LEFT:
@@ -287,9 +287,10 @@ def _admitted(
 ) -> SitePolicy:
     """Return the site's policy for a run; raise NotAllowed unless it and the descriptor allow the run."""
     policy = site_policy(config, node, client, run, site.federation if site else None)
-    policy.admit(ends_exchange=content is not None and packet.read_packet(content, client).ends_exchange)
     if site is not None:
-        must_be_pinned(site.federation, checked_app(), config, policy.request, client)
+        with policy.logs_refusal():
+            must_be_pinned(site.federation, checked_app(), config, policy.request, client)
+    policy.admit(ends_exchange=content is not None and packet.read_packet(content, client).ends_exchange)
     return policy
 
 

@@ -8,7 +8,8 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -88,6 +89,16 @@ class SitePolicy:
             return
         self._allow(check(self._policy, self._request, self._log.totals(), self._wall()), 0)
         self._append(self._entry("joined"))
+
+    @contextmanager
+    def logs_refusal(self) -> Iterator[None]:
+        """Enter a refusal by other rules than the policy's own into the log: those of the descriptor."""
+        try:
+            yield
+        except NotAllowed as refused:
+            if self._policy is not None:
+                self._append(replace(self._entry("refused"), rule=str(refused)))
+            raise
 
     @property
     def request(self) -> Request:

@@ -3,7 +3,9 @@
 import hashlib
 import io
 import json
+import lzma
 import shlex
+import struct
 import tomllib
 import zipfile
 import zlib
@@ -46,6 +48,14 @@ def app_digest(files: Mapping[str, bytes]) -> str:
     return DIGEST + hashed.hexdigest()
 
 
+# zipfile raises NotImplementedError for a compression that it lacks, RuntimeError for a password, ValueError
+# for an offset or a name that cannot be, and what its decompressors raise
+NOT_READ: Final = (
+    zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, ValueError, EOFError, struct.error,
+    zlib.error, lzma.LZMAError,
+)  # fmt: skip
+
+
 def files_in_bundle(content: bytes) -> dict[str, bytes]:
     """Return the files of an app as Flower sends it, a zip; no two can be written to one path."""
     try:
@@ -61,8 +71,7 @@ def files_in_bundle(content: bytes) -> dict[str, bytes]:
             if size_bytes > LARGEST_APP_BYTES:
                 raise Unusable(f"app: saw {size_bytes} bytes of files, needed at most {LARGEST_APP_BYTES}")
             return {each.filename: bundle.read(each) for each in files}
-    # zipfile raises NotImplementedError for a compression that it lacks, RuntimeError for a password
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, zlib.error) as error:
+    except NOT_READ as error:
         raise Unusable(f"app: saw {len(content)} bytes that are no bundle of Flower ({error})") from error
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +20,7 @@ from fedgc.secagg import Descriptor, Federation, Identity, Quantizer, TaskPin
 from fedgc.secagg.federation import member_list
 from fedgc.store.descriptor import write_descriptor
 from fedgc.store.vault import Vault
-from tests.flower.test_site_policy import RUN, bundle_of, context_of
+from tests.flower.test_site_policy import RUN, bundle_of, context_of, logged
 
 FILES = {"client/app.py": b"app = 1", "pyproject.toml": b"[project]\nversion = '1'"}
 SETTINGS = {"secrecy": "masked", "federation": "server.fed", "rounds": 3}
@@ -124,6 +125,22 @@ def test_other_version_of_fedgc_is_refused(site: Site, monkeypatch: pytest.Monke
     monkeypatch.setattr("fedgc.flower.pinned_task.version", lambda _: "9.9")
     with pytest.raises(NotAllowed, match=r"version of fedgc: saw 9\.9, needed"):
         site.join()
+
+
+def test_refusals_by_descriptor_are_in_audit_log(site: Site, tmp_path: Path):
+    (tmp_path / "site.toml").write_text('[secrecy]\nleast = "masked"\n')
+    site.node["policy"] = str(tmp_path / "site.toml")
+    for files in ({**FILES, "more.py": b""}, FILES):
+        with pytest.raises(NotAllowed) if "more.py" in files else nullcontext():
+            site.send(site.signed, files)
+    with pytest.raises(NotAllowed, match="client north: app: saw 3 bytes that are no bundle"):
+        app_guard.must_be_allowed(b"abc", site.node, RUN)
+    with pytest.raises(NotAllowed):
+        site.join(rounds=4)
+    said = [(each["what"], str(each["rule"])) for each in logged(tmp_path / "site.toml")]
+    assert [what for what, _ in said] == ["refused"] * 3
+    for (_, rule), words in zip(said, ("app: saw sha256", "no bundle", "rounds: saw 4"), strict=True):
+        assert words in rule
 
 
 def test_descriptor_without_task_checks_no_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -347,6 +347,18 @@ def test_bundle_with_second_path_of_file_is_refused(name: str):
         files_in_bundle(content.getvalue())
 
 
+def test_bundle_with_impossible_offsets_or_names_is_refused():
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as bundle:
+        bundle.writestr("\u00e4.py", b"app = 1")
+    whole = content.getvalue()
+    at = whole.index(b"PK\x05\x06") + 16  # the offset of the list of files
+    beyond = whole[:at] + (10**6).to_bytes(4, "little") + whole[at + 4 :]
+    for changed in (beyond, whole.replace("\u00e4".encode(), b"\xff\xff")):
+        with pytest.raises(Unusable, match="no bundle of Flower"):
+            files_in_bundle(changed)
+
+
 def test_bundle_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(digests, "LARGEST_APP_BYTES", 1000)
     content = io.BytesIO()

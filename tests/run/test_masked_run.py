@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from fedgc.errors import Refused
 from fedgc.messages import (
     Add,
     Advert,
@@ -34,7 +35,7 @@ from fedgc.messages import (
 )
 from fedgc.round.machine import State
 from fedgc.run.machine import Chose
-from fedgc.secagg import Client, packets
+from fedgc.secagg import Client, SetUp, packets
 from fedgc.secagg.canonical import unpack
 from fedgc.secagg.client import LONGEST_LEAP
 from tests.masked_fleet import SIZE, STEPS, Fleet
@@ -478,6 +479,20 @@ def test_impossible_key_set_up_ends_run_with_reason(fleet, monkeypatch):
     assert "no keys after 3 set-ups" in one.finished.reason
     assert "set the clocks" in one.finished.reason
     assert one.count(Work) == 0
+
+
+def test_reason_of_failed_set_up_is_short(fleet, monkeypatch):
+    one = fleet(3)
+
+    def refuse(*_):
+        raise Refused(f"deal: saw {[2**64 - 1] * 70_000}, needed each holder once")
+
+    monkeypatch.setattr(SetUp, "receive", refuse)
+    one.join()
+    one.drive()
+    assert "no keys after 3 set-ups" in one.finished.reason
+    assert "deal: saw [1844" in one.finished.reason
+    assert len(one.finished.reason) < 1000
 
 
 def test_stop_ends_masked_run_at_any_point(fleet):

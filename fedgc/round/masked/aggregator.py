@@ -17,7 +17,7 @@ Index w is a client, as in the plan.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from fedgc.errors import BadMessage, NotRecoverable, Refused
+from fedgc.errors import BadMessage, NotRecoverable, Refused, printable
 from fedgc.messages import Add, Command, Joined, Reveal, Ring, Survivors, Uncover, Unmask
 from fedgc.round.aggregator import JUST_WAIT, Aggregator, Result, Wait
 from fedgc.round.masked.key_agreement import MaskedExchange
@@ -210,5 +210,5 @@ class MaskedAggregator(Aggregator):
         try:
             self._exchange = step(member)
         except (Refused, NotRecoverable) as error:
-            return str(error)
+            return printable(error)
         return ""

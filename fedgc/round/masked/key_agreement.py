@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from fedgc.errors import NotAdmitted, NotRecoverable, Refused
+from fedgc.errors import NotAdmitted, NotRecoverable, Refused, printable
 from fedgc.messages import (
     LONGEST_REASON,
     Add,
@@ -166,7 +166,7 @@ class KeyAgreement:
         try:
             self._check_enrolled(event)
         except NotAdmitted as error:
-            return _refused(event.client, self._round, str(error))
+            return _refused(event.client, self._round, printable(error))
         self._enrolled[event.client], self._number[event.client] = event.epoch, event.member
         if self.phase is Phase.OPENING and self._setup is not None:
             self._waiting.add(event.client)
@@ -245,8 +245,11 @@ class KeyAgreement:
         try:
             self._setup = self._taken(self._setup, event)
         except Refused as error:
-            self.reason = str(error)
-            return (*_refused(event.client, event.round, str(error)), *self._without(event.client, event.now))
+            self.reason = printable(error)
+            return (
+                *_refused(event.client, event.round, self.reason),
+                *self._without(event.client, event.now),
+            )
         self._waiting.discard(event.client)
         return self._go_on(event.now)
 

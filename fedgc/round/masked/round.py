@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
-from fedgc.errors import NotRecoverable
+from fedgc.errors import NotRecoverable, printable
 from fedgc.gates import Decision, Reports
 from fedgc.messages import Command, Event, Failed, Joined, Lost, Shares, Signed, Tick
 from fedgc.round.aggregator import Aggregator
@@ -66,7 +66,7 @@ class MaskedRound(Round):
         try:
             commands = self._masked.agree()
         except NotRecoverable as error:
-            return self._abort(str(error), now)
+            return self._abort(printable(error), now)
         self._enter(State.AGREEING)
         self._ends_at = now + self.plan.upload_deadline_s
         return self._can_still(now) or list(commands)
@@ -106,7 +106,7 @@ class MaskedRound(Round):
         try:
             masks = masked.uncover()
         except NotRecoverable as error:
-            return self._abort(str(error), event.now)
+            return self._abort(printable(error), event.now)
         return [masks, *super()._complete(masked, event.now)]
 
     def _back(self, event: Joined) -> Sequence[Command]:

@@ -293,6 +293,8 @@ def test_caches_are_separate_and_stale_ones_are_removed(tmp_path: Path) -> None:
     assert touch("autumn@1", config, "a")
     assert touch("spring@1", RunConfig(learning_rate=0.2, work="coded"), "a")
     assert touch("spring@1", RunConfig(warmup_steps=10**9, work="coded"), "a"), "its steps went nowhere"
+    private = {"privacy_unit": "record", "privacy_noise": 2.0, "shared_momentum": "off", "gate": "every"}
+    assert touch("spring@1", RunConfig(**private), "a"), "steps without noise do not count as private ones"
     assert touch("spring@1", config, "b")
     with spilled(tmp_path, "b") as in_use:
         in_use.mkdir(parents=True)
