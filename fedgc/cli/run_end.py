@@ -14,6 +14,8 @@ from fedgc.cli.follow import Follower, Seen, fault_in, print_tables, why_incompl
 from fedgc.cli.view import numbered
 from fedgc.deploy.superlink import Superlink
 from fedgc.errors import EdgeFailed
+from fedgc.run.machine import SPENT
+from fedgc.secagg.client import UNMASKED
 from fedgc.store.database import Store
 from fedgc.store.later_starts import later_starts
 from fedgc.store.liveness import state_of
@@ -87,8 +89,15 @@ class Over:
         return f"{about} {self.reason}"
 
     @property
+    def is_final(self) -> bool:
+        """Whether no resume can go on: sites mask no model for two sums."""
+        return any(words in (self.reason or "") for words in (SPENT, UNMASKED))
+
+    @property
     def resumable(self) -> bool:
         """Whether this start has made a model to go on from."""
+        if self.is_final:
+            return False
         made = self.seen.last > self.before.last and self.seen.has_model
         return (made or any(each.models for each in self.later)) and not self.complete
 

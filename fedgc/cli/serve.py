@@ -269,7 +269,7 @@ class _Server:
             over = self._start(config)
             if over.stopped or over.reason is None:
                 return over
-            if over.complete:
+            if over.complete or over.is_final:
                 raise EdgeFailed(over.failure)
             self._restart()
             if self._by_user(over):

@@ -73,7 +73,10 @@ __all__ = ["CHECK_BYTES", "Append", "Apply", "Chose", "Finished", "Output", "Run
 
 NOT_OF_ROUNDS: Final = frozenset({Enrolled, Advert, Deal, Published, Fetched})
 OF_RUNS: Final = frozenset({Joined, Leaving, Lost, Failed, Codeword, Loaded, Fetched})
-SPENT: Final = "its sum was asked for and made no new model; no site masks one model for two sums"
+SPENT: Final = (
+    "its sum was asked for and made no new model; no site masks one model for two sums: begin a run with "
+    "another seed"
+)
 
 
 class Run:

@@ -44,6 +44,7 @@ from fedgc.secagg.rules import PAIR_BYTES, Known
 from fedgc.secagg.shamir import split
 from fedgc.secagg.state import State, Turn, changes, restore
 
+UNMASKED: Final = "of which this site helped to unmask a sum"
 LONGEST_LEAP: Final = 2**20  # epochs skipped at once, so that a server cannot exhaust the counter
 
 
@@ -301,9 +302,9 @@ class Client:
     def _check_unspent(self, model: bytes) -> None:
         if model in self.state.spent:
             raise BadMessage(
-                f"begin: saw the model {model.hex()[:16]}, of which this site helped to unmask a sum "
-                "before, and two sums of one model tell single updates; needed another: go on from the "
-                "newest model, or begin with another seed"
+                f"begin: saw the model {model.hex()[:16]}, {UNMASKED} before, and two sums of "
+                "one model tell single updates; needed another: go on from the newest model, or begin with "
+                "another seed"
             )
 
     def _check_signatures(self, turn: Turn, signatures: Sequence[tuple[int, bytes]], name: bytes) -> None:
