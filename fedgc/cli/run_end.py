@@ -16,6 +16,7 @@ from fedgc.deploy.superlink import Superlink
 from fedgc.errors import EdgeFailed
 from fedgc.run.machine import SPENT
 from fedgc.secagg.client import UNMASKED
+from fedgc.secagg.rules import NO_BUDGET
 from fedgc.store.database import Store
 from fedgc.store.later_starts import later_starts
 from fedgc.store.liveness import state_of
@@ -90,8 +91,8 @@ class Over:
 
     @property
     def is_final(self) -> bool:
-        """Whether no resume can go on: sites mask no model for two sums."""
-        return any(words in (self.reason or "") for words in (SPENT, UNMASKED))
+        """Whether no resume can go on: sites mask no model for two sums, and nothing beyond their budget."""
+        return any(words in (self.reason or "") for words in (SPENT, UNMASKED, NO_BUDGET))
 
     @property
     def resumable(self) -> bool:

@@ -32,7 +32,8 @@ class PrivacyAccount:
             BadSetting: The model has buffers, or the run had no privacy, or had some, before it was resumed.
         """
         self._private, self._pinned = private, federation.privacy if federation else None
-        self._releases = resumed.version if resumed is not None else 0
+        self._sums = resumed.version if resumed is not None else 0
+        self._without_sum = 0  # exchanges of this start whose updates came, and whose sum did not
         self._after: dict[int, Mapping[str, float]] = {}  # by round
         if private is not None and model.size > model.parameters:
             raise BadSetting(
@@ -45,10 +46,12 @@ class PrivacyAccount:
     def released(self, row: RoundRow) -> Mapping[str, float]:
         """Return the figures after a round; empty if it has revealed nothing."""
         if row.outcome not in SUMMED:
+            # A site counts each update that it has masked: it cannot know that the sum never came
+            self._without_sum += any(each.upload_s > 0 for each in row.clients)
             return NOTHING
-        self._releases = row.version + 1
+        self._sums = row.version + 1
         if self._pinned is not None:
-            self._after[row.round] = {"epsilon": self._pinned.spent(self._releases)}
+            self._after[row.round] = {"epsilon": self._pinned.spent(self._exchanges)}
         elif self._private is not None:
             self._after[row.round] = self._private.figures
         return self.after(row.round)
@@ -58,10 +61,14 @@ class PrivacyAccount:
         return self._after.get(round_, NOTHING)
 
     @property
+    def _exchanges(self) -> int:
+        return self._sums + self._without_sum
+
+    @property
     def ending(self) -> Ending | None:
         """Why the run is to end, if its budget or all exchanges of its descriptor are spent."""
         reason = self._private.ending if self._private is not None else ""
-        if self._pinned is not None and self._releases >= self._pinned.exchanges:
+        if self._pinned is not None and self._exchanges >= self._pinned.exchanges:
             most = self._pinned.exchanges
             reason = f"all {most} exchanges that the descriptor allows are done (--releases)"
         return Ending(reason, complete=True) if reason else None

@@ -20,6 +20,7 @@ from fedgc.secagg.keys import KEY_BYTES, TAG_BYTES, agree, check_public, derive,
 from fedgc.secagg.keystream import Strand
 from fedgc.secagg.packets import SHARE_BYTES, Advert, Begin, Head, Roster, keys_digest
 
+NO_BUDGET: Final = "the agreed epsilon is spent"
 CLOCK_S: Final = 600  # maximum difference of two members' clocks, and lifetime of an advert
 PAIR_BYTES: Final = 2 * SHARE_BYTES  # mask key and self seed, or a share of both
 
@@ -132,8 +133,7 @@ def check_noise(federation: Federation, released: int, numbers: int) -> None:
     privacy = federation.privacy
     if privacy is not None and released >= privacy.exchanges:
         raise BadMessage(
-            f"privacy: saw {released} exchanges done, needed fewer than {privacy.exchanges}: "
-            "the agreed epsilon is spent"
+            f"privacy: saw {released} exchanges done, needed fewer than {privacy.exchanges}: {NO_BUDGET}"
         )
     try:
         federation.check_noise(numbers)

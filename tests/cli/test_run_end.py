@@ -6,6 +6,7 @@ from fedgc.cli.follow import Seen
 from fedgc.cli.run_end import Over
 from fedgc.run.machine import SPENT
 from fedgc.secagg.client import UNMASKED
+from fedgc.secagg.rules import NO_BUDGET
 
 
 class Made(Seen):
@@ -27,6 +28,7 @@ class Before(Made):
         ("the task failed", True),
         (f"round 3: {SPENT}", False),
         (f"north: begin: saw the model 0a1b, {UNMASKED} before", False),
+        (f"privacy: saw 4 exchanges done, needed fewer than 4: {NO_BUDGET}", False),
     ],
 )
 def test_run_whose_model_is_spent_is_not_resumable(reason: str, goes_on: bool):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedgc.flower.privacy_account import PrivacyAccount
-from fedgc.history import RoundRow
+from fedgc.history import ClientRow, RoundRow
 from fedgc.secagg import Federation, Privacy, Quantizer
 from fedgc.secagg.federation import member_list
 from fedgc.store.checkpoint import Checkpoint
@@ -44,6 +44,16 @@ def test_run_is_complete_after_last_exchange_of_descriptor(pinned: Federation) -
     assert (privacy.ending.complete, privacy.ending.reason) == (
         True, "all 2 exchanges that the descriptor allows are done (--releases)",
     )  # fmt: skip
+
+
+def test_masked_updates_without_sum_count_as_exchange(pinned: Federation) -> None:
+    privacy = account(pinned)
+    privacy.released(row(1, 0, "aborted"))
+    uploaded = replace(row(2, 0, "aborted"), clients=(ClientRow("a", upload_s=0.5), ClientRow("b")))
+    assert privacy.released(uploaded) == {}
+    assert privacy.ending is None
+    assert privacy.released(row(3, 0))["epsilon"] == pinned.privacy.spent(RELEASES)
+    assert privacy.ending is not None
 
 
 def test_resumed_run_has_exchanges_of_its_checkpoint_done(pinned: Federation) -> None:

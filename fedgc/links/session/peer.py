@@ -177,6 +177,10 @@ class Peer:
         self._offers[stream] = offer
         return True
 
+    def awaits(self, stream: StreamId) -> bool:
+        """Whether a codeword was asked for."""
+        return stream in self._expected
+
     def grant(self, stream: StreamId) -> bool:
         """Let an offered codeword flow from its first missing byte; return False if it is not wanted.
 

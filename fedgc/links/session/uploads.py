@@ -90,7 +90,7 @@ class Uploads:
                 self._reactions.emit(Offered(self._clock(), peer.client, number, attempt))
                 self._expect(peer, offer.stream)
         except BadVector as error:
-            if offer.stream in self._asked.get(peer.client, ()):  # another offer of it was valid
+            if peer.awaits(offer.stream):  # a bad offer in place of the codeword: nobody waits for it
                 self.give_up(peer, offer.stream, error)
             else:
                 peer.drop(offer.stream)

@@ -175,6 +175,7 @@ def test_long_codeword_of_wrong_size_is_refused_before_first_byte(make_link) -> 
     refusal = link.command(session)
     assert isinstance(refusal, Refuse)
     assert "needed 200000" in refusal.reason
+    assert link.event(Failed).reason == refusal.reason, "the round waits for it no longer"
     assert link.listener.amounts(client, 1).up_bytes == 0
 
 
