@@ -14,7 +14,7 @@ from fedgc.cli.follow import Follower, Seen, fault_in, print_tables, why_incompl
 from fedgc.cli.view import numbered
 from fedgc.deploy.superlink import Superlink
 from fedgc.errors import EdgeFailed
-from fedgc.run.machine import SPENT
+from fedgc.run.rows import SPENT
 from fedgc.secagg.client import UNMASKED
 from fedgc.secagg.rules import NO_BUDGET
 from fedgc.store.database import Store

@@ -26,6 +26,7 @@ from fedgc.flower.left_out import LeftOut
 from fedgc.flower.live import LiveState
 from fedgc.flower.outliers import Outliers
 from fedgc.flower.privacy_account import PrivacyAccount
+from fedgc.flower.refused_sites import RefusedSites
 from fedgc.flower.rollback import Rollback
 from fedgc.flower.round_line import line_of, with_traffic
 from fedgc.flower.site import NewModel, SiteState
@@ -136,7 +137,10 @@ class Driver:
         self.guard: Final = EventGuard(log, lambda: self._run.number)
         self._skipped = self._over = 0  # rounds
         self.events: Final[queue.SimpleQueue[LinkEvent]] = events or queue.SimpleQueue()
-        self._announcements = Initialization(job.model.layout)
+        self._announcements, self._refused = (
+            Initialization(job.model.layout),
+            RefusedSites(self._warn_once, is_masked=job.federation is not None),
+        )
         self._claims: Mapping[str, AlikeData | SampleShares] = {
             "alike": AlikeData(),
             "shares": SampleShares(job.config, self._pins),
@@ -333,11 +337,13 @@ class Driver:
             case Chose():
                 self._job.sink.chose(output.round, output.basis, output.reason)
             case Finished():
-                refusal = self._announcements.last_refusal if output.lacks_clients else ""
+                refused = self._announcements.last_refusal or self._refused.last
+                refusal = refused if output.lacks_clients else ""
                 ended = output if self._job.resume else self._left_out.ended(output)
                 self.finished = replace(ended, reason=self._by_name(caused(refusal, ended.reason), link))
             case Refuse(client, round_, reason):
                 self._job.sink.audited("refused", client, f"round {round_}: {reason}")
+                self._refused.told(output, link.name(client) or client)
                 link.send(output)
             case _:
                 self._send(output, link)

@@ -65,7 +65,7 @@ from fedgc.run.late_updates import TOO_LATE, Answer, LateUpdates
 from fedgc.run.outputs import Append, Apply, Chose, Finished, Output, RunState
 from fedgc.run.parts import RunParts
 from fedgc.run.plans import Plans
-from fedgc.run.rows import ALL_LEFT, NOTHING, awaited_in, caused, have_left, row_of, with_coverage
+from fedgc.run.rows import ALL_LEFT, NOTHING, SPENT, awaited_in, caused, have_left, row_of, with_coverage
 from fedgc.run.site_steps import SiteSteps
 from fedgc.run.speeds import MeasuredSpeeds
 
@@ -73,10 +73,6 @@ __all__ = ["CHECK_BYTES", "Append", "Apply", "Chose", "Finished", "Output", "Run
 
 NOT_OF_ROUNDS: Final = frozenset({Enrolled, Advert, Deal, Published, Fetched})
 OF_RUNS: Final = frozenset({Joined, Leaving, Lost, Failed, Codeword, Loaded, Fetched})
-SPENT: Final = (
-    "its sum was asked for and made no new model; no site masks one model for two sums: begin a run with "
-    "another seed"
-)
 
 
 class Run:

@@ -12,6 +12,10 @@ from fedgc.round.machine import Round
 from fedgc.round.scheduler import WorkSummary
 from fedgc.run.chunk_table import Holdings
 
+SPENT: Final = (
+    "its sum was asked for and made no new model; no site masks one model for two sums: begin a run with "
+    "another seed"
+)
 ALL_LEFT: Final = "all clients have left"
 NAMED: Final = 3  # clients in a remark
 NOTHING: Final = ("empty", "aborted")  # outcomes without any finished work

@@ -4,7 +4,7 @@ import pytest
 
 from fedgc.cli.follow import Seen
 from fedgc.cli.run_end import Over
-from fedgc.run.machine import SPENT
+from fedgc.run.rows import SPENT
 from fedgc.secagg.client import UNMASKED
 from fedgc.secagg.rules import NO_BUDGET
 
