@@ -6,13 +6,13 @@ needs a database.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
 from fedgc.errors import BadMessage
-from fedgc.messages import Outcome
+from fedgc.messages import SUMMED, Outcome
 from fedgc.values import value
 
 BY_SITE: Final = "policy"  # kind of an audit entry: the policy of a client's site refuses the run
@@ -117,6 +117,13 @@ class RoundRow:
     def is_left_out(self) -> bool:
         """Whether there was an exchange, and the server has left out its update."""
         return _IN_REASON in self.reason
+
+    def without(self, clients: Collection[str]) -> "RoundRow":
+        """Return the row of a round in which the steps of these clients do not count."""
+        if not clients or self.outcome not in SUMMED:
+            return self
+        rows = (replace(each, counted=0) if each.client in clients else each for each in self.clients)
+        return replace(self, clients=tuple(rows))
 
     def without_update(self, why: str) -> "RoundRow":
         """Return the row of an exchange whose update the server has left out: nothing counts."""

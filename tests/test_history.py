@@ -1,6 +1,7 @@
 """Test history rows: discarded work is counted, speeds are finite and have a default."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -66,3 +67,11 @@ def test_client_without_history_has_default_speed(known, default):
 def test_new_history_is_empty():
     assert not Speeds().known
     assert Speeds().step_s("a", 2.5) == 2.5
+
+
+def test_steps_of_client_whose_update_does_not_count_are_not_counted():
+    synced = row((ClientRow("a", finished=4, counted=4), ClientRow("b", finished=2, counted=2)))
+    assert [each.counted for each in synced.without({"b"}).clients] == [4, 0]
+    assert synced.without(()) is synced
+    skipped = replace(synced, outcome="skipped")
+    assert skipped.without({"b"}) is skipped

@@ -37,6 +37,7 @@ LEAST_HELD: Final = 3
 OUTLIER: Final = 0.2  # less of an update than this counts
 CHECKED: Final = 2 / 3  # less of an update than this is within the bound: its client may be checked
 WIDER: Final = 4.0  # times the bound, for an outlier that makes models better
+NARROW: Final = 0.5  # of what is left of the way: so far beside it, an update is still part of the way
 
 
 class BoundedMean(AggregationRule):
@@ -76,9 +77,9 @@ class BoundedMean(AggregationRule):
         """Hold the update, or add it to the sum if enough others have been measured."""
         if self.buffers:
             self._apart = self._apart or BoundedMean(factor=self._factor)
-            if not self._benefits.harms(client):
-                self._apart.add(client, weight, update[-self.buffers :])
-            update = update[: -self.buffers]
+            buffers, update = update[-self.buffers :], update[: -self.buffers]
+            if self._counts(client, update):
+                self._apart.add(client, weight, buffers)
         distance = self._distance(update)
         if not math.isfinite(distance):  # the last mean was not, so that the server has left it out
             self._center = None
@@ -226,7 +227,7 @@ class BoundedMean(AggregationRule):
 
     def _judged(self, update: Update, part: float) -> tuple[float, bool]:
         """Return the part of an update, and whether it counts, by what checks of its client have shown."""
-        client, counts = update.client, not self._benefits.harms(update.client)
+        client, counts = update.client, self._counts(update.client, update.vector)
         if (part < CHECKED or not counts) and update.vector.nbytes <= MOST_BYTES:
             inside = part  # the bound
             if self._benefits.helps(client):
@@ -235,6 +236,26 @@ class BoundedMean(AggregationRule):
             if self._candidate is None or candidate.order < self._candidate.order:
                 self._candidate = candidate
         return part, counts
+
+    def _counts(self, client: str, update: Vector) -> bool:
+        return not self._benefits.harms(client) or self._is_part_of_way(update)
+
+    def _is_part_of_way(self, update: Vector) -> bool:
+        """Whether an update goes a part of the way of the last mean, as that of a client with few steps does.
+
+        It is far from the mean because it is short. Models may be better without it, as it shortens the mean.
+        """
+        center = self._center
+        if center is None:
+            return False
+        whole = squared_length(lambda part, _: center[part], center.size)
+        both = squared_length(lambda part, room: np.add(update[part], center[part], out=room), update.size)
+        own = squared_length(lambda part, _: update[part], update.size)
+        along = (both - own - whole) / 2  # the dot product
+        if not 0 < along < whole:
+            return False
+        beside, left = own - along**2 / whole, whole * (1 - along / whole) ** 2
+        return beside <= NARROW**2 * left
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -447,7 +447,7 @@ class Driver:
         refused = self.guard.settle()
         clients = tuple(with_traffic(client, link, refused[client.client]) for client in row.clients)
         reason, left_out = (self._by_name(text, link) for text in (row.reason, row.left_out))
-        row = replace(row, clients=clients, reason=reason, left_out=left_out)
+        row = replace(row, clients=clients, reason=reason, left_out=left_out).without(self._sum.without)
         kept = self._left_out.row(row)
         self._log.log(INFO, "%s", line_of(kept))
         self._over += 1

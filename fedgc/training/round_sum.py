@@ -121,6 +121,11 @@ class RoundSum:
         return self._outliers
 
     @property
+    def without(self) -> frozenset[str]:
+        """The clients whose updates did not count in the last mean at all."""
+        return frozenset(client for client, part in self._outliers.items() if not part)
+
+    @property
     def check(self) -> OutlierCheck | None:
         """An outlier of the last mean whose influence is to be evaluated, if any."""
         if not (self._checks and self._rules):

@@ -84,6 +84,22 @@ def test_harmful_outlier_is_left_out_and_checked_on() -> None:
     np.testing.assert_allclose(mean(rule, 10), by_hand(center, 10, WIDER), rtol=1e-5, atol=1e-5)
 
 
+def test_part_of_the_common_way_counts_though_models_are_better_without() -> None:
+    rule, center = after_checks(-0.1)
+    rng, names = np.random.default_rng(7), range(3)
+    short = (0.25 * center + 0.05 * rng.normal(size=SIZE)).astype(np.float32)
+    for w in names:
+        rule.add(f"client {w}", WEIGHTS[w], updates(9)[w])
+    rule.add(FAR, WEIGHTS[3], short)
+    assert rule.result() is not None
+    assert rule.outliers.get(FAR, 1.0) > 0
+    for w in names:
+        rule.add(f"client {w}", WEIGHTS[w], updates(10)[w])
+    rule.add(FAR, WEIGHTS[3], -short)
+    assert rule.result() is not None
+    assert rule.outliers == {FAR: 0.0}
+
+
 def test_check_covers_parameters_alone() -> None:
     plain, buffered = checking(), checking()
     buffered.buffers = 2
