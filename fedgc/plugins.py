@@ -14,6 +14,7 @@ from typing import Any
 from fedgc.errors import BadSetting, name_of, nearest, words_of
 
 OWN = "fedgc"
+TRUTHS = {"true": True, "false": False}  # an option that is one or the other
 
 
 def returned(value: object) -> str:
@@ -85,6 +86,8 @@ def options(make: Callable[..., object], text: str, setting: str, owner: str) ->
     >>> def make(*, trim: float = 0.1): ...
     >>> options(make, "trim=0.25", "aggregation.options", "aggregator trimmed-mean")
     {'trim': 0.25}
+    >>> options(lambda *, check=True: None, "check=false", "aggregation.options", "aggregator own")
+    {'check': False}
     """
     known = _options_of(make)
     given: dict[str, Any] = {}
@@ -97,8 +100,8 @@ def options(make: Callable[..., object], text: str, setting: str, owner: str) ->
             raise BadSetting(f"setting {setting}: saw {option!r}, {needed}{nearest(option, known)}")
         kind = type(known[option])
         try:
-            given[option] = kind(value)
-        except ValueError as error:
+            given[option] = TRUTHS[value.lower()] if kind is bool else kind(value)
+        except (ValueError, KeyError) as error:
             raise BadSetting(f"setting {setting}: saw {option}={value!r}, needed {name_of(kind)}") from error
     return given
 

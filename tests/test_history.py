@@ -69,7 +69,7 @@ def test_new_history_is_empty():
     assert Speeds().step_s("a", 2.5) == 2.5
 
 
-def test_steps_of_client_whose_update_does_not_count_are_not_counted():
+def test_steps_of_client_without_counted_update_are_not_counted():
     synced = row((ClientRow("a", finished=4, counted=4), ClientRow("b", finished=2, counted=2)))
     assert [each.counted for each in synced.without({"b"}).clients] == [4, 0]
     assert synced.without(()) is synced

@@ -127,7 +127,7 @@ class Training:
             rounds=config.rounds,
             seed=config.seed,
             model_mb=4 * size / MEGABYTE,
-            upload_slots=self.request.upload_slots or config.slots_for(4 * size) or 0,
+            upload_slots=self.request.upload_slots or config.slots_for(config.update_bytes(size)) or 0,
         )
         most = self.processes or (1 if self.stack > 1 else available_cores())
         processes = min(most, clients) if config.work == "local" else 1

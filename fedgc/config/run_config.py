@@ -187,6 +187,14 @@ class RunConfig(Settings):
         bounds = self.work == "local" and self.secrecy == "open" and self.client_app == "fedgc"
         return BOUNDED if bounds and not self.is_private else PLAIN
 
+    def update_bytes(self, numbers: int) -> float:
+        """Return the bytes of an update of so many numbers: that of local work by its codec.
+
+        >>> RunConfig(codec="int8").update_bytes(50_000) < RunConfig().update_bytes(50_000) / 3
+        True
+        """
+        return make_codec(self.codec if self.work == "local" else "float32").expected(numbers)
+
     def slots_for(self, size_bytes: float) -> int | None:
         """Return how many vectors of this size (0: unknown) are uploaded at the same time; None: all.
 

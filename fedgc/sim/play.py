@@ -50,7 +50,7 @@ def play(
     local = config.work == "local"
     if local:  # who trains on what takes no time: each client has a chunk of its own
         config = replace(config, placement="private", inject_clients=0.0)
-    line = line or Line(slots=config.slots_for(FLOAT_BYTES * clients.numbers))
+    line = line or Line(slots=config.slots_for(config.update_bytes(clients.numbers)))
     size_bytes, wire = FLOAT_BYTES * clients.numbers, config.download_codec
     terms = Terms(config.round_steps, size_bytes, line, config.grace_s, download_codec=wire)
     held = [Held("data", 1)] if local else [Held(f"chunk {c}", 1, SHARED) for c in range(clients.chunks)]

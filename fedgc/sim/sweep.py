@@ -246,7 +246,7 @@ def _past(recorded: _Recorded, config: RunConfig) -> tuple[TimedClients, Line]:
     past = recorded.clients
     model = past.model(config.round_steps, config.chunks)
     arrives_s = tuple(past.arrives_s_w.tolist())
-    line = Line(slots=config.slots_for(FLOAT_BYTES * recorded.numbers))
+    line = Line(slots=config.slots_for(config.update_bytes(recorded.numbers)))
     return TimedClients(past.names, model, recorded.numbers, config.chunks, arrives_s), line
 
 
@@ -260,7 +260,7 @@ def _modelled(
     )
     names = tuple(f"client {w}" for w in range(rounds[0].clients))
     clients = TimedClients(names, model, int(sweep.model_mb * MEGABYTE / FLOAT_BYTES), config.chunks)
-    return clients, replace(request.line, slots=config.slots_for(FLOAT_BYTES * clients.numbers))
+    return clients, replace(request.line, slots=config.slots_for(config.update_bytes(clients.numbers)))
 
 
 def scaled(rounds: Scenario, scenario: SweepScenario, config: RunConfig) -> Scenario:

@@ -409,7 +409,7 @@ class _Training:
             if output.row.outcome in SUMMED:
                 self._sum.clear()
             why, self._left_out = self._left_out, ""
-            row = output.row.without_update(why) if why else output.row.without(self._sum.without)
+            row = output.row.without_update(why) if why else output.row
             up, down = self._clock.uploads.sent, self._clock.downloads.sent
             self._append(Point(self._clock.now, row, up, down, self._metrics))
             for client, pause_s in self._exclusion.after(output, self._clock.now):

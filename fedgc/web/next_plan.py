@@ -18,7 +18,6 @@ from fedgc.store.database import Store
 from fedgc.store.reading import HOURS
 from fedgc.store.views import Run
 from fedgc.tuner import ClientHistory, Question, clients_wanted, recall
-from fedgc.tuner.history import FLOAT_BYTES
 from fedgc.tuner.wanted import CLIENT_GAIN, check_gain
 from fedgc.tuner.week import Windows
 
@@ -49,7 +48,7 @@ def question_of(clients: Sequence[str], chunks: int, numbers: int, config: RunCo
         )
     table = tuple(Chunk(number, f"chunk {number}", 1) for number in range(chunks))
     fleet = Fleet(dict.fromkeys(clients, frozenset(range(chunks))), table, numbers)
-    line = Line(slots=config.slots_for(FLOAT_BYTES * numbers))
+    line = Line(slots=config.slots_for(config.update_bytes(numbers)))
     return Question(fleet, config, config.round_steps, line, rounds_left=config.rounds)
 
 
