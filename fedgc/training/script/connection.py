@@ -132,8 +132,9 @@ class ScriptConnection:
         self.disconnect()
         self._listener.close()
         shutil.rmtree(self._folder, ignore_errors=True)
-        if self._lock is not None:
-            os.close(self._lock)
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
 
     # ---- the connection
 

@@ -35,4 +35,5 @@ def test_folder_left_by_killed_client_is_removed(short: Path, tmp_path: Path):
     (own,) = short.iterdir()
     assert own != left
     connection.close(0.0)
+    connection.close(0.0)
     assert not list(short.iterdir())
