@@ -118,7 +118,7 @@ class RoundRow:
         """Whether there was an exchange, and the server has left out its update."""
         return _IN_REASON in self.reason
 
-    def without(self, clients: Collection[str]) -> "RoundRow":
+    def without_steps_of(self, clients: Collection[str]) -> "RoundRow":
         """Return the row of a round in which the steps of these clients do not count."""
         if not clients or self.outcome not in SUMMED:
             return self

@@ -71,7 +71,7 @@ def test_new_history_is_empty():
 
 def test_steps_of_client_without_counted_update_are_not_counted():
     synced = row((ClientRow("a", finished=4, counted=4), ClientRow("b", finished=2, counted=2)))
-    assert [each.counted for each in synced.without({"b"}).clients] == [4, 0]
-    assert synced.without(()) is synced
+    assert [each.counted for each in synced.without_steps_of({"b"}).clients] == [4, 0]
+    assert synced.without_steps_of(()) is synced
     skipped = replace(synced, outcome="skipped")
-    assert skipped.without({"b"}) is skipped
+    assert skipped.without_steps_of({"b"}) is skipped

@@ -37,7 +37,7 @@ LEAST_HELD: Final = 3
 OUTLIER: Final = 0.2  # less of an update than this counts
 CHECKED: Final = 2 / 3  # less of an update than this is within the bound: its client may be checked
 WIDER: Final = 4.0  # times the bound, for an outlier that makes models better
-NARROW: Final = 0.5  # of what is left of the way: so far beside it, an update is still part of the way
+NARROW: Final = 0.5  # how far a shortened mean may be from one, over what it lacks of the mean
 
 
 class BoundedMean(AggregationRule):
@@ -238,10 +238,10 @@ class BoundedMean(AggregationRule):
         return part, counts
 
     def _counts(self, client: str, update: Vector) -> bool:
-        return not self._benefits.harms(client) or self._is_part_of_way(update)
+        return not self._benefits.harms(client) or self._is_shortened_mean(update)
 
-    def _is_part_of_way(self, update: Vector) -> bool:
-        """Whether an update goes a part of the way of the last mean, as that of a client with few steps does.
+    def _is_shortened_mean(self, update: Vector) -> bool:
+        """Whether an update is about the last mean, but shorter, as that of a client with few local steps.
 
         It is far from the mean because it is short. Models may be better without it, as it shortens the mean.
         """
@@ -254,8 +254,8 @@ class BoundedMean(AggregationRule):
         along = (both - own - whole) / 2  # the dot product
         if not 0 < along < whole:
             return False
-        beside, left = own - along**2 / whole, whole * (1 - along / whole) ** 2
-        return beside <= NARROW**2 * left
+        across, lacking = own - along**2 / whole, whole * (1 - along / whole) ** 2  # both squared
+        return across <= NARROW**2 * lacking
 
 
 @dataclass(frozen=True, slots=True, eq=False)

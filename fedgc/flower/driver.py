@@ -26,7 +26,7 @@ from fedgc.flower.left_out import LeftOut
 from fedgc.flower.live import LiveState
 from fedgc.flower.outliers import Outliers
 from fedgc.flower.privacy_account import PrivacyAccount
-from fedgc.flower.refused_sites import RefusedSites
+from fedgc.flower.refused_clients import RefusedClients
 from fedgc.flower.rollback import Rollback
 from fedgc.flower.round_line import line_of, with_traffic
 from fedgc.flower.site import NewModel, SiteState
@@ -129,6 +129,10 @@ class Driver:
         self._checkpoints, self._warn_once = CheckpointWriter(job, self._background, log), WarnOnce(log)
         self._shown, self._trimmed, self._live = 0.0, self._started, LiveState(job.config, self._started)
         self._left_out, self._outliers = LeftOut(log), Outliers(job, self._live.names, self._warn_once)
+        self._refused, self._announcements = (
+            RefusedClients(job, self._warn_once),
+            Initialization(job.model.layout),
+        )
         self._sum = RoundSum(
             job.config, self.common.size, parameters=self.common.parameters, checks=self._outliers.checks
         )
@@ -137,10 +141,6 @@ class Driver:
         self.guard: Final = EventGuard(log, lambda: self._run.number)
         self._skipped = self._over = 0  # rounds
         self.events: Final[queue.SimpleQueue[LinkEvent]] = events or queue.SimpleQueue()
-        self._announcements, self._refused = (
-            Initialization(job.model.layout),
-            RefusedSites(self._warn_once, is_masked=job.federation is not None),
-        )
         self._claims: Mapping[str, AlikeData | SampleShares] = {
             "alike": AlikeData(),
             "shares": SampleShares(job.config, self._pins),
@@ -302,9 +302,7 @@ class Driver:
             for command in self._announcements.handle(event):
                 if isinstance(command, Refuse):  # the first vector is here already
                     self._do(command, link)
-                    self._warn_once(
-                        f"model of {event.client}", self._run.number, f"{name} is refused: {command.reason}"
-                    )
+                    self._refused.warn(command, self._run.number, name)
             return
         if event.problem:
             self._warn_once(f"validation of {event.client}", self._run.number, f"{name}: {event.problem}")
@@ -341,9 +339,8 @@ class Driver:
                 refusal = refused if output.lacks_clients else ""
                 ended = output if self._job.resume else self._left_out.ended(output)
                 self.finished = replace(ended, reason=self._by_name(caused(refusal, ended.reason), link))
-            case Refuse(client, round_, reason):
-                self._job.sink.audited("refused", client, f"round {round_}: {reason}")
-                self._refused.told(output, link.name(client) or client)
+            case Refuse(client):
+                self._refused.refused(output, self._run.number, link.name(client) or client)
                 link.send(output)
             case _:
                 self._send(output, link)
@@ -447,7 +444,9 @@ class Driver:
         refused = self.guard.settle()
         clients = tuple(with_traffic(client, link, refused[client.client]) for client in row.clients)
         reason, left_out = (self._by_name(text, link) for text in (row.reason, row.left_out))
-        row = replace(row, clients=clients, reason=reason, left_out=left_out).without(self._sum.without)
+        row = replace(row, clients=clients, reason=reason, left_out=left_out).without_steps_of(
+            self._sum.uncounted
+        )
         kept = self._left_out.row(row)
         self._log.log(INFO, "%s", line_of(kept))
         self._over += 1

@@ -121,7 +121,7 @@ class RoundSum:
         return self._outliers
 
     @property
-    def without(self) -> frozenset[str]:
+    def uncounted(self) -> frozenset[str]:
         """The clients whose updates did not count in the last mean at all."""
         return frozenset(client for client, part in self._outliers.items() if not part)
 

@@ -84,7 +84,7 @@ def test_harmful_outlier_is_left_out_and_checked_on() -> None:
     np.testing.assert_allclose(mean(rule, 10), by_hand(center, 10, WIDER), rtol=1e-5, atol=1e-5)
 
 
-def test_part_of_common_way_counts_though_models_are_better() -> None:
+def test_shortened_mean_counts_though_models_are_better_without() -> None:
     rule, center = after_checks(-0.1)
     rng, names = np.random.default_rng(7), range(3)
     short = (0.25 * center + 0.05 * rng.normal(size=SIZE)).astype(np.float32)
