@@ -120,7 +120,7 @@ class Clients:
         each_loss = torch.func.vmap(lambda parts, batch: _loss(parts, self._shape, batch))
         for _ in range(steps):
             # torch has no types for `backward` of what vmap returns
-            each_loss(self._parts, self._batches()).sum().backward()  # type: ignore[no-untyped-call]
+            each_loss(self._parts, self._batches()).sum().backward()
             self._optimizer.step()
             self._optimizer.zero_grad()
             self._schedule.step()

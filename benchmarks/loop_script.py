@@ -72,7 +72,7 @@ def data_parallel(given: argparse.Namespace) -> None:
     while fed.step():
         rows = torch.arange(step % STEPS * BATCH, (step % STEPS + 1) * BATCH)[rank::ranks]
         # torch has no types for `backward`
-        nn.functional.mse_loss(model(inputs[rows]), targets[rows]).backward()  # type: ignore[no-untyped-call]
+        nn.functional.mse_loss(model(inputs[rows]), targets[rows]).backward()
         optimizer.step()
         optimizer.zero_grad()
         step += 1

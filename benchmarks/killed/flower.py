@@ -28,13 +28,13 @@ def train(message: Message, context: Context) -> Message:
     who = f"{slot.name}-{slot.read_text()}"
     counts, model = Counts(slot.parent / who), network()
     # the content of a message may be of any kind
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
+    model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     for _ in zip(range(EVERY), paced(), strict=False):
         counts.begin()
         optimizer.zero_grad()
         # torch has no types for `backward`
-        loss(model).backward()  # type: ignore[no-untyped-call]
+        loss(model).backward()
         optimizer.step()
     content = RecordDict()
     content["arrays"] = ArrayRecord(model.state_dict())

@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 
 # torch has it in a compiled module, whose types do not export it
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # untyped re-export
 from torchft.coordination import LighthouseServer
 from torchft.local_sgd import LocalSGD
 from torchft.manager import Manager
@@ -86,7 +86,7 @@ def replica(number: int, lighthouse_at: str, path: Path) -> None:
             pending, committed = pending + 1, manager.current_step()
             optimizer.zero_grad()
             # torch has no types for `backward`
-            loss(model).backward()  # type: ignore[no-untyped-call]
+            loss(model).backward()
             optimizer.step()  # and exchange, after each `EVERY` steps
             if manager.current_step() > committed:
                 counts.count(pending)

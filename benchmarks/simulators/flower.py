@@ -28,7 +28,7 @@ def train(message: Message, context: Context) -> Message:
     """Train one local epoch on the data of this client."""
     model = network()
     # the content of a message may be of any kind
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
+    model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     data = samples(int(context.node_config["partition-id"]))
     loader = DataLoader(TensorDataset(*data), BATCH, shuffle=True)
     optimizer, total = torch.optim.SGD(model.parameters(), lr=RATE), 0.0
@@ -37,7 +37,7 @@ def train(message: Message, context: Context) -> Message:
         optimizer.zero_grad()
         value = loss(model, tuple(batch))
         # torch has no types for `backward`
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         optimizer.step()
         total += value.item()
     metrics = MetricRecord({"train_loss": total / len(loader), "num-examples": len(data[1])})

@@ -64,7 +64,7 @@ def _seed_torch(start: int) -> None:
     # torch.manual_seed does the same, but formats a stack trace each time if CUDA is not in use.
     torch.default_generator.manual_seed(start)
     # torch.cuda.is_initialized has no types.
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(start)
     elif torch.backends.mps.is_available():
         torch.mps.manual_seed(start)

@@ -262,7 +262,7 @@ class Trainer:
 
     def _backward(self, module: nn.Module, batch: Any) -> float:  # noqa: ANN401  the task's own
         loss = self._loss(module, batch)
-        loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
+        loss.backward()
         return loss.item()  # waits for an asynchronous device, so that the step's time is measured
 
     def _loss(self, module: nn.Module, batch: Any) -> Tensor:  # noqa: ANN401  the same: a user's batch
