@@ -13,7 +13,7 @@ from rich.text import Text
 from fedgc.cli.history import must_be_over
 from fedgc.cli.view import megabytes, terminal
 from fedgc.config import RunConfig, known
-from fedgc.errors import BadVector, Unusable, nearest
+from fedgc.errors import Unusable, nearest
 from fedgc.messages import SUMMED
 from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Saved
@@ -89,6 +89,11 @@ def _write(path: Path, run: Run, saved: Saved, about: Mapping[str, Any]) -> None
     config = _config(run)
     loaded = checkpoint.load(saved.path.parent, saved.version)
     vector = averaged(config, loaded.optimizer, loaded.model)
+    if config.client_app == "stock":
+        from fedgc.flower.stock_layout import Layout
+
+        models.write_model(path, Layout.read(loaded.layout).arrays(vector), about)
+        return
     if loaded.layout:  # of a training script, whose model has no code here
         from fedgc.messages import Layout as Announced
         from fedgc.training import AnnouncedModel
@@ -97,17 +102,7 @@ def _write(path: Path, run: Run, saved: Saved, about: Mapping[str, Any]) -> None
         return
     sys.path.insert(0, str(Path.cwd()))  # for tasks in the user's folder, as in the run itself
     task = named(config.task, config)
-    if config.client_app == "stock":
-        from fedgc.flower.stock_layout import Layout
-
-        first = {name: tensor.cpu().numpy() for name, tensor in models.first_state(task, config).items()}
-        try:
-            arrays = Layout.of(first).arrays(vector)
-        except BadVector as error:  # the app's own code has made the model
-            raise Unusable(f"run {run.run}, task {config.task}: {error}") from error
-        models.write_model(path, arrays, about)
-    else:
-        models.write_model(path, models.state_of(task, config, vector), about)
+    models.write_model(path, models.state_of(task, config, vector), about)
 
 
 def _write_adapter(path: Path, run: Run, saved: Saved, about: Mapping[str, Any]) -> None:

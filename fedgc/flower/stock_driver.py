@@ -97,6 +97,7 @@ class StockDriver:
         self._grid, self._job, self._clock, self._log = grid, job, clock, log
         first = {name: array.numpy() for name, array in job.arrays.items()}
         self._layout = Layout.of(first)
+        self._text = self._layout.text()
         self._optimizer = ServerOptimizer(job.config, self._layout.parameters)
         self._model = self._layout.vector(first)
         state = self._restored(job.resume) if job.resume else None
@@ -368,6 +369,7 @@ class StockDriver:
             self._model,
             self._optimizer.state(),
             state,
+            self._text,
             shapes=self._layout.shapes,
         )
         try:

@@ -5,8 +5,13 @@ weighted mean, rounded to their type.
 
 A number that no client changes keeps all digits of the first model, also those that float32 does not hold.
 What float32 cannot hold at all (the -inf of a mask, a double of 1e300) must not be changed.
+
+A checkpoint holds the layout as text, so a model can be exported without the app's code.
 """
 
+import base64
+import io
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
@@ -14,10 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from fedgc.errors import BadVector
+from fedgc.errors import BadVector, EdgeFailed
+from fedgc.guards import guarded
 
 Vector = np.ndarray[tuple[int], np.dtype[np.float32]]
 AnyArray = np.ndarray[Any, np.dtype[Any]]
+Part = tuple[str, tuple[int, ...], np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +32,7 @@ class Layout:
     """Names, shapes and types in the vector's order; `names` is in the order of the messages."""
 
     names: tuple[str, ...]
-    parts: tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
+    parts: tuple[Part, ...]
     first: Mapping[str, AnyArray] = field(default_factory=dict)  # those that float32 does not hold exactly
 
     @classmethod
@@ -46,7 +53,39 @@ class Layout:
                 raise BadVector(f"array {name!r}: saw {array.dtype}, needed real numbers")
         parts = [(name, array.shape, array.dtype) for name, array in arrays.items()]
         inexact = {name: array for name, array in arrays.items() if not _is_held(array)}
-        return cls(tuple(arrays), tuple(sorted(parts, key=lambda part: part[2].kind != "f")), inexact)
+        return cls(tuple(arrays), _in_order(parts), inexact)
+
+    def text(self) -> str:
+        """Return the layout as text, without the digits of a double that float32 rounds.
+
+        >>> layout = Layout.of({"n": np.array([1 << 40]), "mask": np.array([0, -np.inf], np.float32)})
+        >>> Layout.read(layout.text()).arrays(np.zeros(3, np.float32))["mask"].tolist()
+        [0.0, -inf]
+        """
+        kept = {name: array for name, array in self.first.items() if not _is_rounded(array)}
+        file = io.BytesIO()
+        np.savez_compressed(
+            file, allow_pickle=False, **{str(self.names.index(name)): each for name, each in kept.items()}
+        )
+        shapes = {name: [dtype.str, *shape] for name, shape, dtype in self.parts}
+        parts = [[name, *shapes[name]] for name in self.names]
+        return json.dumps({"arrays": parts, "first": base64.b64encode(file.getvalue()).decode()})
+
+    @classmethod
+    def read(cls, text: str) -> "Layout":
+        """Return the layout of a text, or raise EdgeFailed."""
+        if not text:
+            raise EdgeFailed(
+                "layout: saw a checkpoint of an earlier fedgc, needed one with the names of its arrays"
+            )
+        with guarded("a layout", "of stock clients", EdgeFailed):
+            fields = json.loads(text)
+            with np.load(io.BytesIO(base64.b64decode(fields["first"])), allow_pickle=False) as file:
+                first = {fields["arrays"][int(number)][0]: file[number] for number in file.files}
+            parts = [
+                (str(name), tuple(map(int, shape)), np.dtype(kind)) for name, kind, *shape in fields["arrays"]
+            ]
+            return cls(tuple(name for name, _, _ in parts), _in_order(parts), first)
 
     @property
     def parameters(self) -> int:
@@ -105,6 +144,16 @@ class Layout:
                 found[name] = np.where(np.isinf(held) | (held == part), first, found[name])
             start = end
         return {name: found[name] for name in self.names}
+
+
+def _in_order(parts: list[Part]) -> tuple[Part, ...]:
+    """Return the parts in the vector's order: floating-point arrays first."""
+    return tuple(sorted(parts, key=lambda part: part[2].kind != "f"))
+
+
+def _is_rounded(array: AnyArray) -> bool:
+    """Whether float32 holds these numbers to its precision."""
+    return array.dtype.kind == "f" and bool(np.isfinite(_single(array)).all())
 
 
 def _single(array: AnyArray) -> AnyArray:

@@ -45,7 +45,8 @@ INLINE_BYTES: Final = 64 * 2**20  # a larger model is in shards
 class Checkpoint:
     """The run after `round`: the model of `version`, its optimizer, and the run's state as JSON text.
 
-    `layout` names the tensors of the model (`messages.Layout` as text) if no task does. `site` holds the
+    `layout` names the tensors of the model if no task does: `messages.Layout` as text, or
+    `flower.stock_layout.Layout` in a run with stock clients. `site` holds the
     granted steps (`run.site_steps` as text), if the run is that of a site. `privacy` says what is
     spent (`training.private_mean` as text), with client-level privacy. `shapes` are the names and shapes
     of the tensors, in the model's order; earlier versions of fedgc wrote none.

@@ -35,12 +35,6 @@ def state_of(task: Task, config: RunConfig, vector: Vector) -> State:
     return state
 
 
-def first_state(task: Task, config: RunConfig) -> State:
-    """Return the `state_dict` of the initial model of a run."""
-    common = CommonModel(task, config)
-    return state_of(task, config, common.first())
-
-
 def arrays_of(state: Mapping[str, object]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Return a `state_dict` as arrays, and the names of entries that cannot be arrays.
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from fedgc.cli.commands import app
 from fedgc.config import RunConfig
-from fedgc.errors import Unusable
+from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower.stock_layout import Layout
 from fedgc.messages import Layout as Tensors
 from fedgc.messages import TensorSpec
@@ -33,12 +33,13 @@ def fedgc(*words: str) -> str:
     return CliRunner().invoke(app, ["model", *words], catch_exceptions=False, env={"COLUMNS": "200"}).stdout
 
 
-def told(folder: Path, config: RunConfig, models) -> None:
+def told(folder: Path, config: RunConfig, models, layout: str = "") -> None:
     """A run "r" with a version, a round and an accuracy for each of these vectors."""
     with Store.open() as store:
         store.write(Begun(1000.0, "r", config.table()))
         for version, model in enumerate(models, start=1):
-            checkpoint.save(folder / "runs" / "r", Checkpoint(version, version, model, b"", "{}"), keep=9)
+            made = Checkpoint(version, version, model, b"", "{}", layout)
+            checkpoint.save(folder / "runs" / "r", made, keep=9)
             tell(store, version)
             store.write(Evaluated(1000.0, "r", version, {"accuracy": version / 10}))
         store.write(Ended(1010.0, "r", "completed"))
@@ -97,21 +98,26 @@ def test_earlier_version_is_written_as_state_dict(models):
     assert (read["about"]["version"], read["about"]["metrics"]) == (1, {"accuracy": 0.1})
 
 
-def test_model_of_stock_clients_is_exported_in_own_layout(apart: Path):
-    config = RunConfig(
-        task="digits", client_app="stock", work="coded"
-    )  # its normalisation has buffers of several kinds
-    state = {name: each.numpy() for name, each in named("digits", config).model().state_dict().items()}
-    changed = {name: (each + 1).astype(each.dtype) for name, each in state.items()}
-    told(apart / "fedgc", config, [Layout.of(state).vector(changed)])
+def test_model_of_stock_app_is_exported_without_its_code(apart: Path):
+    state = {
+        "mask": np.array([0, -np.inf], np.float32),
+        "weight": np.arange(6.0).reshape(2, 3),
+        "steps": np.array((1 << 40) + 1),
+        "bias": np.ones(2, np.float16),
+    }
+    changed = {**state, "weight": state["weight"] + 0.5, "bias": state["bias"] / 3}
+    layout = Layout.of(state)
+    told(apart / "fedgc", RunConfig(client_app="stock"), [layout.vector(changed)], layout.text())
     fedgc("export", "stock.safetensors")
-    read = load_file("stock.safetensors")
-    assert all(np.array_equal(read[name].numpy(), each) for name, each in changed.items())
+    read = {name: each.numpy() for name, each in load_file("stock.safetensors").items()}
+    assert read.keys() == changed.keys()
+    assert all(np.array_equal(read[name], each) for name, each in changed.items())
+    assert all(read[name].dtype == each.dtype for name, each in changed.items())
 
 
-def test_model_of_stock_app_is_not_taken_for_one_of_task(apart: Path):
+def test_checkpoint_of_stock_app_without_names_is_named(apart: Path):
     told(apart / "fedgc", RunConfig(client_app="stock"), [np.zeros(3, np.float32)])
-    with pytest.raises(Unusable, match="run r, task digits: model: saw 3 numbers, needed"):
+    with pytest.raises(EdgeFailed, match="needed one with the names of its arrays"):
         fedgc("export", "stock.safetensors")
 
 

@@ -333,6 +333,17 @@ def test_resumed_run_equals_uninterrupted_run() -> None:
         np.testing.assert_allclose(ours, theirs)
 
 
+def test_checkpoint_holds_names_and_types_of_arrays() -> None:
+    driver, _, _, _, saved = run(adds(1.0), rounds=1)
+    read = Layout.read(saved[-1].layout).arrays(saved[-1].model)
+    for (name, ours), theirs in zip(read.items(), driver.result.arrays.items(), strict=True):
+        assert (name, ours.dtype, ours.tolist()) == (
+            theirs[0],
+            theirs[1].numpy().dtype,
+            theirs[1].numpy().tolist(),
+        )
+
+
 def test_checkpoint_of_other_run_kind_or_model_is_refused() -> None:
     _, _, _, _, saved = run(adds(1.0), rounds=1)
     made = saved[-1]
