@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fedgc.config import RunConfig, known
 from fedgc.errors import BadSetting
-from fedgc.history import BestModel, ClientRow, Score
+from fedgc.history import LEFT_OUT, BestModel, ClientRow, Score
 from fedgc.messages import SUMMED
 from fedgc.run.client_faults import LOST
 from fedgc.store.views import Round, Run
@@ -107,9 +107,10 @@ def round_line(each: Round) -> str:
     counted = "" if row.outcome == "skipped" else f"{each.counted} of {each.finished} {what}, "
     if not (row.blocks or row.replicas):
         counted = f"{row.covered} of {numbered(row.chunks, 'stock client')} answered, "
+    why = f"  ({row.reason})" if LEFT_OUT in row.reason else ""
     return (
         f"round {row.round}: {row.outcome}{missing} in {row.working_s + row.collecting_s:.2f} s, {counted}"
-        f"up {megabytes(each.up_bytes)}, down {megabytes(each.down_bytes)}{measured}"
+        f"up {megabytes(each.up_bytes)}, down {megabytes(each.down_bytes)}{measured}{why}"
     )
 
 

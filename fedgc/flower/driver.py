@@ -6,7 +6,6 @@ optimizer and the sink. Evaluations and checkpoints run in a background thread, 
 
 import queue
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -58,7 +57,6 @@ from fedgc.messages import (
     Work,
 )
 from fedgc.processes.available import release_memory
-from fedgc.round.masked.key_agreement import KeyAgreement
 from fedgc.run.alike import AlikeData
 from fedgc.run.client_faults import BACK, ClientFaults
 from fedgc.run.fruitless_waits import FruitlessWaits
@@ -68,8 +66,7 @@ from fedgc.run.rows import caused
 from fedgc.run.sample_pins import SamplePins
 from fedgc.run.sample_shares import SampleShares
 from fedgc.run.site_steps import SiteSteps
-from fedgc.secagg import Federation, RingSum, Terms
-from fedgc.secagg.keys import KEY_BYTES
+from fedgc.secagg import RingSum
 from fedgc.secagg.keystream import Strand
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.training.next_model import NextModel
@@ -85,7 +82,6 @@ LONGEST_WAIT_S: Final = 0.25
 TRIM_S: Final = 5.0  # between two times that freed memory is given back to the system, after a round
 FIELDS_0_2: Final = 8  # of `RunState` in a checkpoint of fedgc 0.2; it names no clients
 GATEWAY_S: Final = 0.02  # between looks at the line of a gateway
-KEYS_S: Final = 60.0  # timeout of each half of key agreement: one packet and its answer, over any link
 
 
 class Driver:
@@ -107,7 +103,6 @@ class Driver:
         self.model: Vector = self.common.first() if job.first is None else job.first
         state = self._restored(job.resume) if job.resume else None
         self._site_steps = SiteSteps.read(job.resume.site if job.resume else "") if job.gateway else None
-        key_agreement = self._key_agreement(job.federation) if job.federation else None
         self._run = Run(
             job.config,
             now=clock(),
@@ -116,7 +111,7 @@ class Driver:
             resume=state,
             parts=RunParts(
                 Tuner(job.config, job.speeds.recent),
-                key_agreement,
+                job.key_agreement(),
                 self._pins,
                 self._site_steps,
                 job.fleet,
@@ -157,14 +152,11 @@ class Driver:
         model = self.common
         return NextModel(self._job.config, model.parameters, model.size, model.layout.variances)
 
-    def _key_agreement(self, federation: Federation) -> KeyAgreement:
-        terms = Terms(self.common.size, self._job.config.shape, bytes(KEY_BYTES))
-        return KeyAgreement(federation, terms, KEYS_S, time.time, self._job.name)
-
     def _new_validation(self, job: Job) -> Validation:
         pin = self._checkpoints.write_best if job.pin is not None else None
         made = Validation(job.config, job.sink, self._log, pin, job.best, self._rollback.evaluated)
         made.begin(self._run.version, job.resume.round if job.resume else 0, self._first_checkpoint())
+        self._rollback.begin(job.resume.figures if job.resume else "")
         return made
 
     def _restored(self, checkpoint: Checkpoint) -> RunState:
@@ -212,12 +204,24 @@ class Driver:
             self._validate_last(link)
         self._evaluations.collect(wait=True)
         self._validation.finish()
+        self._return_at_end()
         self._background.close()
         self._shown = 0.0
         self._show(link)
         if hint := self._job.config.skips_message(self._skipped, self._over):
             self._log.log(INFO, "%s", hint)
         return self.finished
+
+    def _return_at_end(self) -> None:
+        """Return to the best model if the last one has collapsed: no exchange follows that could do so."""
+        back = self._rollback.take()
+        if back is None:
+            return
+        self._optimizer.restore(back.optimizer)
+        self.model = back.model
+        if self._job.save:
+            self._checkpoints.due = self._checkpoint(back.round, self._run.version + 1)
+            self._checkpoints.write_due()
 
     def _hear_gateway(self, link: Link) -> None:
         """Carry out what the consortium of a site asks for through its gateway."""
@@ -427,13 +431,16 @@ class Driver:
         return self._job.resume or self._checkpoint(0, self._run.version)
 
     def _checkpoint(self, round_: int, version: int) -> Checkpoint:
-        state = typed.dumps(typed.write(self._run.state())).decode()
+        state = typed.dumps(typed.write(replace(self._run.state(), version=version))).decode()
         layout = self.common.layout
         text = layout.text() if self._job.config.script else ""
         site = self._site_steps.text() if self._site_steps else ""
         optimizer = self._optimizer.state()
         privacy = self._privacy.text()
-        return Checkpoint(round_, version, self.model, optimizer, state, text, site, privacy, layout.shapes)
+        figures = self._rollback.figures
+        return Checkpoint(
+            round_, version, self.model, optimizer, state, text, site, privacy, layout.shapes, figures
+        )
 
     def _append(self, append: Append, link: Link) -> None:
         row = append.row

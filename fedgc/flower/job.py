@@ -1,7 +1,9 @@
 """The inputs of a run's driver."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from fedgc.config import RunConfig
 from fedgc.flower.sink import Sink
@@ -10,9 +12,13 @@ from fedgc.flower.validation import Pin
 from fedgc.history import BestModel, Speeds
 from fedgc.large_vectors import Scratch
 from fedgc.links.pieces import Vector
-from fedgc.secagg import Federation
+from fedgc.round.masked.key_agreement import KeyAgreement
+from fedgc.secagg import Federation, Terms
+from fedgc.secagg.keys import KEY_BYTES
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.training import AnnouncedModel, CommonModel
+
+KEYS_S: Final = 60.0  # timeout of each half of key agreement: one packet and its answer, over any link
 
 ServerModel = CommonModel | AnnouncedModel
 Save = Callable[[Checkpoint], None]
@@ -42,3 +48,10 @@ class Job:
     def __post_init__(self) -> None:
         if self.resume is not None:
             self.resume.must_fit(self.model.layout.shapes)
+
+    def key_agreement(self) -> KeyAgreement | None:
+        """Return a new agreement on keys, if the run is masked."""
+        if self.federation is None:
+            return None
+        terms = Terms(self.model.size, self.config.shape, bytes(KEY_BYTES))
+        return KeyAgreement(self.federation, terms, KEYS_S, time.time, self.name)

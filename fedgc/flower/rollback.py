@@ -67,12 +67,20 @@ class Rollback:
         self._sink, self._log, self._scratch = sink, log, scratch or Scratch()
         self.begin()
 
-    def begin(self) -> None:
-        """Know no model: a run begins, or that of a site goes on from a new model of its consortium."""
-        self._watch = CollapseWatch(self._config.best, self._config.best_is)
+    def begin(self, figures: str = "") -> None:
+        """Know no model: a run begins or resumes, or that of a site goes on from its consortium's new model.
+
+        `figures` are those of the checkpoint that it resumes from.
+        """
+        self._watch = CollapseWatch(self._config.best, self._config.best_is).restored(figures)
         self._kept: dict[int, _Kept] = {}  # by version
         self._sources: dict[int, tuple[str, ...]] = {}  # clients whose updates made a version
         self._due: _Kept | None = None
+
+    @property
+    def figures(self) -> str:
+        """What a checkpoint keeps of the figures so far."""
+        return self._watch.text() if self._is_on else ""
 
     def made(self, checkpoint: Checkpoint) -> None:
         """Keep a new model that will be evaluated."""
@@ -101,15 +109,18 @@ class Rollback:
             if len(self._sources) > MOST_SOURCES:
                 del self._sources[next(iter(self._sources))]
 
-    def evaluated(self, version: int, figures: Mapping[str, float]) -> None:
-        """Take in the figures of a version; go back at the next exchange if it has collapsed."""
+    def evaluated(self, version: int, figures: Mapping[str, float], source: str) -> None:
+        """Take in the figures of a version; go back at the next exchange if it has collapsed.
+
+        `source` says whose figures they are.
+        """
         if version not in self._kept:
             return
         back = self._watch.enter(version, figures)
         best, round_ = self._watch.best, self._kept[version].checkpoint.round
         if back is not None and back in self._kept and self._due is None:
             self._due = self._kept[back]
-            self._report(self._due.checkpoint, version, round_)
+            self._report(self._due.checkpoint, version, round_, source)
         older = [each for each in self._kept if each <= version and each != best]
         for each in older:
             del self._kept[each]
@@ -129,11 +140,11 @@ class Rollback:
         due, self._due = self._due, None
         return None if due is None else due.whole()
 
-    def _report(self, back: Checkpoint, version: int, round_: int) -> None:
+    def _report(self, back: Checkpoint, version: int, round_: int, source: str) -> None:
         watch = self._watch
         made = {client for each, who in self._sources.items() if each <= version for client in who}
         named = sorted({self._names.get(client) or client for client in made})
-        figures = f"{watch.figure} {watch.value:.4g} after {watch.best_value:.4g}"
+        figures = f"{watch.figure} {watch.value:.4g} after {watch.best_value:.4g} ({source})"
         what = (
             f"round {round_}: {figures}: the run goes back to the model of round {back.round}; "
             f"updates since then came from {', '.join(named) or 'no client'}"

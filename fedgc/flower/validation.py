@@ -23,7 +23,9 @@ LEAST_WAIT_S: Final = 10.0  # for the figures of the last model
 TIMES_LONGEST: Final = 5.0  # the longest time from work to figures: how long the last ones are waited for
 
 Pin = Callable[[Checkpoint], None]
-Judge = Callable[[int, Mapping[str, float]], None]
+Judge = Callable[[int, Mapping[str, float], str], None]
+MEDIANS: Final = "medians of the clients"
+ON_SERVER: Final = "on the server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,10 @@ class Validation:
     ) -> None:
         """`pin` keeps the checkpoint of the best model; `best` is the one before a resume.
 
-        `judge` gets the figures of each version: the server's own or, without them, the medians of the
-        clients, which no minority of them can choose.
+        `judge` gets the figures of each version and whose they are: the server's own or, without them, the
+        medians of the clients, which no minority of them can choose.
         """
-        self._judge = judge or (lambda _version, _figures: None)
+        self._judge = judge or (lambda _version, _figures, _source: None)
         self._sink, self._log, self._pin = sink, log, pin
         carries = config.late_updates == "count"
         self._figures = ClientFigures(carries=carries, largest_share=config.largest_share)
@@ -134,7 +136,7 @@ class Validation:
         model = self._models[version]
         if not (self._on_server or model.judged):
             model.judged = True
-            self._judge(version, self._figures.median(version))
+            self._judge(version, self._figures.median(version), MEDIANS)
 
     def is_evaluated(self, version: int, round_: int) -> bool:
         """Whether the server or a client evaluates the model of this round."""
@@ -185,7 +187,7 @@ class Validation:
             self._sink.evaluated(round_, self.metrics[round_])
         for version in [each for each, model in self._models.items() if model.round == round_]:
             if figures is not None:
-                self._judge(version, figures)
+                self._judge(version, figures, ON_SERVER)
             self._models[version].on_server = (figures or {}).get(self._search.figure)
             if self._judged and not self._scorers:
                 self._enter(version)

@@ -1,10 +1,12 @@
 """Notices a model that has lost most of what the run had gained, and names the model to go back to."""
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
+from fedgc.errors import Unusable
 from fedgc.run.figure_names import direction_of, is_lowest
 
 LOST: Final = 0.5  # share of the gain
@@ -33,6 +35,36 @@ class CollapseWatch:
         self.value = self.best_value = math.nan  # of the last model and of the best one
         self._courses: dict[str, _Course] = {}  # by figure
         self._models = self._returns = 0
+
+    def text(self) -> str:
+        """Return what a checkpoint keeps: the first value of each figure, and how many models have figures.
+
+        >>> watch = CollapseWatch()
+        >>> watch.enter(1, {"accuracy": 0.1})
+        >>> watch.text()
+        '[1, {"accuracy": 0.1}]'
+        """
+        first = {name: self._upwards(name, each.first) for name, each in self._courses.items()}
+        return json.dumps([self._models, {name: each for name, each in first.items() if math.isfinite(each)}])
+
+    def restored(self, text: str) -> Self:
+        """Return the watch of a run that goes on: it knows the first figures, and no model to go back to.
+
+        >>> watch = CollapseWatch().restored('[5, {"accuracy": 0.1}]')
+        >>> [watch.enter(version, {"accuracy": each}) for version, each in enumerate((0.9, 0.8, 0.3))]
+        [None, None, 0]
+        """
+        if not text:
+            return self
+        try:
+            models, first = json.loads(text)
+            self._models = int(models)
+            self._courses = {
+                str(name): _Course(self._upwards(name, float(each))) for name, each in first.items()
+            }
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise Unusable(f"checkpoint: saw {text[:40]!r} of figures, needed a count and numbers") from error
+        return self
 
     def enter(self, version: int, figures: Mapping[str, float]) -> int | None:
         """Enter a model's figures; return the version to go back to if it has collapsed."""

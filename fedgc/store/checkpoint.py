@@ -49,7 +49,8 @@ class Checkpoint:
     `flower.stock_layout.Layout` in a run with stock clients. `site` holds the
     granted steps (`run.site_steps` as text), if the run is that of a site. `privacy` says what is
     spent (`training.private_mean` as text), with client-level privacy. `shapes` are the names and shapes
-    of the tensors, in the model's order; earlier versions of fedgc wrote none.
+    of the tensors, in the model's order. `figures` are those of the run's first models (`run.collapse` as
+    text). Earlier versions of fedgc wrote neither.
     """
 
     round: int
@@ -61,6 +62,7 @@ class Checkpoint:
     site: str = ""
     privacy: str = ""
     shapes: Shapes = ()
+    figures: str = ""
 
     def __post_init__(self) -> None:
         if self.round < 0 or self.version < 0:
@@ -349,6 +351,7 @@ def _write(path: Path, checkpoint: Checkpoint) -> None:
             "site": checkpoint.site,
             "privacy": checkpoint.privacy,
             "shapes": checkpoint.shapes,
+            "figures": checkpoint.figures,
             "shards": shards.fields_of(files),
         }
         _write_file(temporary, header, [model.data] if inline else [], checkpoint.optimizer)
@@ -430,7 +433,7 @@ def _read_whole(path: Path) -> Checkpoint:
     return Checkpoint(
         int(header["round"]), int(header["version"]), model.astype(np.float32, copy=False), optimizer,
         str(header["state"]), str(header.get("layout", "")), str(header.get("site", "")),
-        str(header.get("privacy", "")), _shapes(header),
+        str(header.get("privacy", "")), _shapes(header), str(header.get("figures", "")),
     )  # fmt: skip
 
 

@@ -51,6 +51,13 @@ def test_round_line_counts_round_contents():
     assert "counted" not in view.round_line(round_of(1, "skipped"))
 
 
+def test_round_line_says_why_update_is_left_out():
+    row = round_of(1, "synced", counted=4).row.without_update("the run goes back to the model of round 4")
+    line = view.round_line(Round(row, 2, 35, 0, 0, 0, 10))
+    assert "0 of 35 local steps counted" in line
+    assert line.endswith("  (the mean update is left out: the run goes back to the model of round 4)")
+
+
 def test_work_is_counted_in_steps_without_blocks():
     assert view.unit_of([round_of(1, "skipped")]) == "chunks"
     assert view.unit_of([round_of(1, "synced", blocks=1)]) == "chunks"

@@ -226,7 +226,10 @@ def test_run_returns_to_best_model_after_collapse(tmp_path: Path, rollback: str)
     audit = [what for kind, _, what in sink.audit if kind == "rollback"]
     assert len(again) == len(audit) == (rollback == "auto")
     if audit:
-        assert f": accuracy 0.2 after 0.9: the run goes back to the model of round {best};" in audit[0]
+        assert (
+            f": accuracy 0.2 after 0.9 (on the server): the run goes back to the model of round {best};"
+            in audit[0]
+        )
         assert all(client in audit[0] for client in counted(sink.rows[best]))
 
 

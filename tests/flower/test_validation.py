@@ -44,7 +44,7 @@ class Run:
             self.sink,
             log,
             self.pinned.append,
-            judge=lambda version, figures: self.judged.update({version: figures.get("accuracy")}),
+            judge=lambda version, figures, _: self.judged.update({version: figures.get("accuracy")}),
         )
         self.validation.begin(0, 0, checkpoint(0))
 
@@ -272,7 +272,10 @@ def test_figure_of_few_clients_is_not_judged() -> None:
     """A client could else choose by a name of its own which figure the run goes back for."""
     judged: list[dict[str, float]] = []
     validation = Validation(
-        config_of({}), Sink(), logging.getLogger("test"), judge=lambda _, found: judged.append(dict(found))
+        config_of({}),
+        Sink(),
+        logging.getLogger("test"),
+        judge=lambda _, found, _source: judged.append(dict(found)),
     )
     validation.begin(0, 0, checkpoint(0))
     clients = ("a", "b", "c", "d")
