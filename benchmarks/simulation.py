@@ -113,7 +113,7 @@ def bench_simulation(size: Size, pythons: Mapping[str, str]) -> Report:
         for alone in (Size(size.clients, FEW_ROUNDS, 0), Size(size.many, 2, 0))
     )
     figures = {
-        **_stacks(size, "cpu", rows),
+        **_stacks(size, "cpu", rows, own),
         "clients_per_s_over_flower": _ratio(min(filter(None, flower), key=_round_s, default=None), own),
         "clients_per_s_over_pfl": _ratio(pfl, own),
         "memory_10000_over_100": many.peak_bytes / few.peak_bytes if many and few else None,
@@ -127,12 +127,21 @@ def bench_stack(size: Size, device: str) -> Report:
     return Report(_stacks(size, device, rows), rows, machine(), [0])
 
 
-def _stacks(size: Size, device: str, rows: list[Mapping[str, Value]]) -> dict[str, float | None]:
-    """Train all clients of a round as one batch of models, and one by one in processes; return the ratios."""
+def _stacks(
+    size: Size, device: str, rows: list[Mapping[str, Value]], own: Ran | None = None
+) -> dict[str, float | None]:
+    """Train all clients of a round as one batch of models, and one by one in processes; return the ratios.
+
+    `own` is what the processes took for the wide network, if that was measured before.
+    """
     figures = {}
     for name, width in (("", WIDTH), ("_narrow", NARROW)):
         counts = (CORES,) if device == "cpu" else (1, ON_GPU)
-        processes = [_timed(_own(size, count, width=width, device=device), size, rows) for count in counts]
+        processes = (
+            [own]
+            if own is not None and width == WIDTH
+            else [_timed(_own(size, count, width=width, device=device), size, rows) for count in counts]
+        )
         stack = _timed(_own(size, 1, width=width, stack=size.clients, device=device), size, rows)
         figures[f"stack_{device}{name}"] = _ratio(
             min(filter(None, processes), key=_round_s, default=None), stack

@@ -91,10 +91,11 @@ def options(make: Callable[..., object], text: str, setting: str, owner: str) ->
     """
     known = _options_of(make)
     given: dict[str, Any] = {}
+    example = next((f", such as {option}={default}" for option, default in known.items()), "")
     for word in filter(None, map(str.strip, text.split(","))):
         option, equals, value = (part.strip() for part in word.partition("="))
         if not equals or option in given:
-            raise BadSetting(f"setting {setting}: saw {word!r}, needed name=value, each name once")
+            raise BadSetting(f"setting {setting}: saw {word!r}, needed name=value, each name once{example}")
         if option not in known:
             needed = f"needed {', '.join(known) or 'none'}, the options of {owner}"
             raise BadSetting(f"setting {setting}: saw {option!r}, {needed}{nearest(option, known)}")

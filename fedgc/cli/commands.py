@@ -43,7 +43,7 @@ from fedgc.errors import Unusable
 
 app = typer.Typer(
     name="fedgc",
-    help="Federated and edge training on Flower in which no finished work is thrown away.",
+    help="Federated and edge training on Flower that counts partial work.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 success; 1 another program, the network or the disk failed, or a check did; "

@@ -38,7 +38,7 @@ def trained(within: Path, goal: Goal, sweep: Sweep, at: int, scenario: SweepScen
     if not marks and (others or job.task.evaluate is None):
         seen = f"figures {', '.join(others)}" if others else "no evaluation"
         raise Unusable(f"--sweep: saw {seen} of task {goal.task}, needed the figure {goal.figure}")
-    reached = next((mark for mark in marks if mark[2] >= goal.target), None)
+    reached = next((mark for mark in marks if goal.is_reached(mark[2])), None)
     exchanges = fmean(row.outcome in SUMMED for row in rows) if rows else 0.0
     return Trial(
         at,

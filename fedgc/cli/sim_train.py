@@ -23,11 +23,13 @@ from fedgc.cli.view import megabytes, terminal
 from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import Setting
 from fedgc.errors import BadSetting, BadTask, EdgeFailed, Unusable
+from fedgc.history import BestModel
 from fedgc.messages import SUMMED
 from fedgc.processes.available import available_cores
 from fedgc.sim import Request
 from fedgc.sim.checkpoint import Checkpoint
 from fedgc.sim.checkpoint_file import reading
+from fedgc.sim.early_stop import EarlyStop
 from fedgc.sim.masks import Masks, unmasked
 from fedgc.sim.simulate import MEGABYTE
 from fedgc.sim.sweep_file import must_be_simulated
@@ -181,7 +183,7 @@ def run_training(training: Training, wanted: Wanted, checkpoint: Checkpoint | No
     drawable(wanted.html)
     sys.path.insert(0, str(Path.cwd()))  # for tasks in the user's folder, as in the run itself
     job, model_mb = training.job()
-    rounds, begun = list[RoundShown](), time.monotonic()
+    rounds, begun, stop = list[RoundShown](), time.monotonic(), EarlyStop(job.config)
 
     chunk_steps = job.config.round_steps if job.config.work == "coded" else 1
 
@@ -192,9 +194,14 @@ def run_training(training: Training, wanted: Wanted, checkpoint: Checkpoint | No
     bar = Progress(console=console, transient=True, disable=not console.is_terminal)
     with after_ctrl_c(lambda: _goes_on(checkpoint)), like_ctrl_c(), bar:
         shown = bar.add_task("rounds", total=job.config.rounds)
-        trained = train(job, heard, lambda done: bar.update(shown, completed=done), checkpoint=checkpoint)
+        trained = train(
+            job, heard, lambda done: bar.update(shown, completed=done), until=stop, checkpoint=checkpoint
+        )
     wall_s = time.monotonic() - begun
-    summary = _summary(training, job, rounds, trained) | {"wall_s": round(wall_s, 3)}
+    if job.config.best and stop.best is None and not trained.ended:
+        seen = ", ".join(sorted({name for each in rounds for name in each.metrics})) or "none"
+        raise EdgeFailed(f"setting validate.best: needed the figure {job.config.best}, saw figures {seen}")
+    summary = _summary(training, job, rounds, trained, stop) | {"wall_s": round(wall_s, 3)}
     if wanted.html is not None:
         keep(wanted.html, _page(summary, rounds).encode())
     if wanted.as_json:
@@ -232,7 +239,7 @@ def _shown(point: Point, model_mb: float, chunk_steps: int) -> RoundShown:
 
 
 def _summary(
-    training: Training, job: Job, rounds: Sequence[RoundShown], trained: Trained
+    training: Training, job: Job, rounds: Sequence[RoundShown], trained: Trained, stop: EarlyStop
 ) -> dict[str, object]:
     last = rounds[-1]
     return {
@@ -244,7 +251,8 @@ def _summary(
         "steps": sum(each.steps for each in rounds),
         "metrics": next((_finite(each.metrics) for each in reversed(rounds) if each.metrics), {}),
         "model": hashlib.sha256(trained.model.tobytes()).hexdigest()[:16],
-        "ended": trained.ended or trained.spent,
+        "best": None if stop.best is None else asdict(stop.best),
+        "ended": trained.ended or trained.spent or stop.why,
     }
 
 
@@ -280,10 +288,11 @@ def _title(summary: Mapping[str, object]) -> str:
     return f"{summary['task']} on {summary['clients']} simulated clients, data {summary['partition']}"
 
 
-def _caption(summary: Mapping[str, object]) -> str:
+def _caption(summary: Mapping[str, Any]) -> str:
     done = f"{summary['steps']} local steps in {summary['wall_s']:.1f} s on this machine"
     ended = f"; ended early: {summary['ended']}" if summary["ended"] else ""
-    return f"{done}, model {summary['model']}{ended}"
+    best = f"; best model: {BestModel(**summary['best'])}" if summary["best"] and not ended else ""
+    return f"{done}, model {summary['model']}{best}{ended}"
 
 
 def _page(summary: Mapping[str, object], rounds: Sequence[RoundShown]) -> str:

@@ -15,7 +15,7 @@ from fedgc.config import RunConfig, known
 from fedgc.errors import BadSetting
 from fedgc.history import LEFT_OUT, BestModel, ClientRow, Score
 from fedgc.messages import SUMMED
-from fedgc.run.client_faults import LOST
+from fedgc.run.client_notes import LOST
 from fedgc.store.views import Round, Run
 
 PIPE_WIDTH: Final = 120
@@ -183,7 +183,9 @@ def _progress(present: Mapping[str, Any], scored: Mapping[str, str]) -> Renderab
     for each in present.get("clients", ()):
         finished, held = int(each["finished"]), int(each.get("held", 0))
         what = "steps" if present.get("unit") == "clients" else "chunks"
-        work = f"{finished} of {held} {what}" if held else "no work now"
+        trains = what == "steps" and not finished  # clients report their steps when they have done them
+        done = f"trains for {held}" if trains else f"{finished} of {held}"
+        work = f"{done} {what}" if held else "no work now"
         state = f"{work}, {each.get('link') or 'no link'}" if each["present"] else "gone"
         name = Text(each["name"] or each["client"], style="" if each["present"] else "red")
         progress = ProgressBar(total=max(1, held), completed=finished, width=BAR_WIDTH)

@@ -44,6 +44,7 @@ from fedgc.messages import (
     Failed,
     Fetched,
     Joined,
+    Leaving,
     LinkEvent,
     Lost,
     ModelEvent,
@@ -58,7 +59,7 @@ from fedgc.messages import (
 )
 from fedgc.processes.available import release_memory
 from fedgc.run.alike import AlikeData
-from fedgc.run.client_faults import BACK, ClientFaults
+from fedgc.run.client_notes import BACK, ClientNotes
 from fedgc.run.fruitless_waits import FruitlessWaits
 from fedgc.run.initialization import Initialization
 from fedgc.run.machine import Append, Apply, Chose, Finished, Output, Run, RunParts, RunState
@@ -73,7 +74,7 @@ from fedgc.training.next_model import NextModel
 from fedgc.training.round_sum import RoundSum
 from fedgc.tuner import Tuner
 
-OF_CLIENTS: Final = frozenset({Joined, Lost, Closing, Fetched})  # of its data and hours, not of a round
+OfClient = Joined | Leaving | Lost | Closing | Fetched  # of a client, not of a round
 PRESENT_S: Final = 0.25  # between two live summaries,
 PRESENT_EACH_S: Final = 0.002  # and this for each client: a summary names all of them
 # Rounds that add nothing, or end the run: late updates stay in the sum
@@ -132,7 +133,7 @@ class Driver:
             job.config, self.common.size, parameters=self.common.parameters, checks=self._outliers.checks
         )
         self._privacy = PrivacyAccount(self._sum.private, job.federation, self.common, job.resume)
-        self._faults, self._waits, self._hours = ClientFaults(), FruitlessWaits(), AnnouncedHours(job.sink)
+        self._notes, self._waits, self._hours = ClientNotes(), FruitlessWaits(), AnnouncedHours(job.sink)
         self.guard: Final = EventGuard(log, lambda: self._run.number)
         self._skipped = self._over = 0  # rounds
         self.events: Final[queue.SimpleQueue[LinkEvent]] = events or queue.SimpleQueue()
@@ -250,7 +251,7 @@ class Driver:
         if isinstance(event, ModelEvent):
             self._hear_of_model(event, link)
         elif not self._is_refused(event):
-            if type(event) in OF_CLIENTS:
+            if isinstance(event, OfClient):
                 self._hear_of_client(event, link)
             self._run.goes_back = self._rollback.is_due
             outputs = self._run.handle(event)
@@ -259,8 +260,11 @@ class Driver:
             return outputs
         return ()
 
-    def _hear_of_client(self, event: Event, link: Link) -> None:
-        """Take in what a client says of its data and hours, and warn of what it claims."""
+    def _hear_of_client(self, event: OfClient, link: Link) -> None:
+        """Take in what a client says of itself, its data and hours, and warn of what it claims."""
+        if words := self._notes.heard(event, begun=self.begun):
+            name = link.name(event.client) or event.client
+            self._log.log(INFO, "round %d: %s: %s", self._run.number, name, words)
         if warning := self._pins.handle(event, link.name):
             self._warn_once(warning, self._run.number, warning)
         for about, claims in self._claims.items():
@@ -463,7 +467,7 @@ class Driver:
         if self._over == 1 and (warning := self._pins.unused(link.clients())):
             self._warn_once("pins", row.round, warning)
         for client in row.clients:
-            if words := self._faults.told(client):
+            if words := self._notes.told(client):
                 name = link.name(client.client) or client.client
                 self._log.log(INFO if words == BACK else WARNING, "round %d: %s: %s", row.round, name, words)
         for excluded, why in self._waits.excluded(row, append.awaited).items():

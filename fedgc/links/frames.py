@@ -63,6 +63,14 @@ class StreamId:
         if not (0 <= self.number < 2**63 and 0 <= self.attempt < 2**31):
             raise BadMessage(f"{self!r}: needed a number and an attempt of 0 or more")
 
+    def __str__(self) -> str:
+        """Return the name in words.
+
+        >>> print(StreamId("model", 3), StreamId("codeword", 4), sep=", ")
+        model 3, the upload of round 4
+        """
+        return f"model {self.number}" if self.source == "model" else f"the upload of round {self.number}"
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:

@@ -9,7 +9,7 @@ in a plan (0 .. chunks-1) counts the chunks that some present client can load, a
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass, field
 from itertools import chain
 from statistics import median
@@ -222,7 +222,7 @@ def make_plan(
         error_limit=config.error_limit,
         late_s=late_s(config),
         short_numbers=short,
-        reason=f"{len(chunks)} chunks on {len(clients)} clients, {how}{told_of(groups)}",
+        reason=f"{_counted(chunks, 'chunk')} on {_counted(clients, 'client')}, {how}{told_of(groups)}",
         work=config.work,
         quorum=QUORUM if config.quorum == AUTO else float(config.quorum),
         patience=config.patience,
@@ -458,3 +458,7 @@ def _typical_step_s(clients: Sequence[str], speeds: Speeds) -> float:
 def _uplinks_s(clients: Sequence[str], speeds: Speeds, size_bytes: int) -> tuple[float, ...]:
     uplinks = (speeds.known[client].up_bytes_s if client in speeds.known else None for client in clients)
     return upload_s(uplinks, size_bytes)
+
+
+def _counted(each: Sized, word: str) -> str:
+    return f"{len(each)} {word}{'' if len(each) == 1 else 's'}"

@@ -4,6 +4,8 @@ import json
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from fedgc.codecs import codec_of
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, ExtensionFailed
@@ -43,8 +45,11 @@ class RunGate:
         with guarded(where, error=ExtensionFailed):
             answer: object = self._gate.step(self._state, priced)
         match answer:
-            case (state, Decision() as decision):
-                self._next = state
+            case (state, Decision(sync=bool() | np.bool_(), reason=str(), left_out=tuple()) as decision):
+                self._next, decision = state, replace(decision, sync=bool(decision.sync))
+            case (_, Decision(sync, reason, left_out)):
+                seen = f"a Decision of {returned((sync, reason, left_out))}"
+                raise ExtensionFailed(f"{where}: step returned {seen}, needed one of (bool, str, tuple)")
             case _:
                 raise ExtensionFailed(f"{where}: step returned {returned(answer)}, needed (state, Decision)")
         return Decision(sync=True, reason=reports.forced) if reports.forced else decision

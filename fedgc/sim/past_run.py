@@ -29,7 +29,7 @@ from fedgc.config import RunConfig, known
 from fedgc.errors import Unusable
 from fedgc.history import ClientRow, RoundRow
 from fedgc.round.departures import LEFT
-from fedgc.run.client_faults import LOST
+from fedgc.run.client_notes import LOST
 from fedgc.sim.clock import NEVER, ArrayClientModel, Conditions, Failure, working
 from fedgc.sim.clock.conditions import Float
 from fedgc.sim.play import FLOAT_BYTES, seconds_of

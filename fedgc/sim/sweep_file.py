@@ -35,6 +35,7 @@ from fedgc.config.fields import Value
 from fedgc.config.names import dashed, flat
 from fedgc.config.training_settings import LOCAL_STEPS
 from fedgc.errors import BadSetting, nearest
+from fedgc.run.figure_names import direction_of
 from fedgc.sim.simulate import Request
 
 MOST_RUNS: Final = 2000
@@ -79,6 +80,14 @@ class Goal:
     figure: str
     target: float
     stack: int = 1  # clients that are trained as one batch of models
+
+    def is_reached(self, value: float) -> bool:
+        """Whether a model with this value has reached the target.
+
+        >>> Goal("digits", "loss", 0.5).is_reached(0.4), Goal("digits", "accuracy", 0.5).is_reached(0.4)
+        (True, False)
+        """
+        return value <= self.target if direction_of(self.figure) == "lowest" else value >= self.target
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,9 +216,12 @@ def _awaited(known: _Known) -> Iterator[Awaited]:
 
 def _waits(known: _Known, awaited: Sequence[Awaited], since: float | None, until: float | None) -> str:
     live = known.run.present
+    number, rounds = _whole(live, "round"), _whole(live, "rounds")
+    if known.last is not None and known.last.row.round == number:
+        return f"round {number} of {rounds} is over" + ("; the next one begins" if number < rounds else "")
     unit = "steps" if live.get("unit") == "clients" else "chunks"
     phase = str(live.get("phase"))
-    head = f"round {live.get('round')} of {live.get('rounds')}, {phase}"
+    head = f"round {number} of {rounds}, {phase}"
     needed = _whole(live, "needed")
     if needed:
         head += f": {needed} more client{'s' if needed != 1 else ''} must come"
@@ -235,7 +238,9 @@ def _progress_of(each: Awaited, unit: str, phase: str, now: float) -> str:
         seen = f", last seen {span(now - each.last_seen)} ago" if each.last_seen is not None else ""
         return f"{each.name} (not connected{seen})"
     if phase == "working" and each.held:
-        return f"{each.name} ({each.finished} of {each.held} {unit})"
+        trains = unit == "steps" and not each.finished  # clients report their steps when they are done
+        done = f"trains for {each.held}" if trains else f"{each.finished} of {each.held}"
+        return f"{each.name} ({done} {unit})"
     return each.name
 
 

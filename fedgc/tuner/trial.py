@@ -176,8 +176,22 @@ def uncoded_s(question: Question, speeds: Speeds, futures: Futures) -> Float:
     work_bw = futures.step_bw * share_w * question.steps
     again_bw = futures.dies_bw * work_bw + question.config.grace_s
     lost_bw = np.where(np.isfinite(futures.dies_bw), again_bw, 0.0)
-    slowest: Float = (work_bw + lost_bw + upload_s(question, speeds)).max(axis=1)
-    return slowest
+    return _queued_s(work_bw + lost_bw, upload_s(question, speeds), question.line.slots or len(pace_w))
+
+
+def _queued_s(ready_bw: Float, upload_s_w: Float, slots: int) -> Float:
+    """Return when all uploads are there: each takes the slot that is free first, in the order of the work.
+
+    >>> _queued_s(np.array([[1.0, 2.0, 9.0]]), np.array([5.0, 5.0, 1.0]), 1).tolist()
+    [12.0]
+    """
+    rows = np.arange(len(ready_bw))
+    free_bs = np.zeros((len(ready_bw), min(slots, len(upload_s_w))))
+    for w_b in np.argsort(ready_bw, axis=1, kind="stable").T:
+        slot_b = free_bs.argmin(axis=1)
+        free_bs[rows, slot_b] = np.maximum(free_bs[rows, slot_b], ready_bw[rows, w_b]) + upload_s_w[w_b]
+    last_b: Float = free_bs.max(axis=1)
+    return last_b
 
 
 def replayed_s(question: Question, plan: Plan, futures: Futures, up_s_w: Float) -> Float:

@@ -272,6 +272,47 @@ def test_simulation_that_ends_early_fails_and_says_why():
     assert str(said.exception).startswith("its simulation ended after 1 of 3 rounds: ")
 
 
+SCORED = (
+    "import numpy as np, torch, fedgc\n\n\n"
+    "scores = iter((0.3, 0.5, 0.5, 0.4, 0.9, 0.9, 0.9))\n\n\n"
+    "def task(config):\n"
+    "    data = (np.ones((40, 2), np.float32), np.ones((40, 1), np.float32))\n"
+    "    loss = lambda model, batch: torch.nn.functional.mse_loss(model(batch[0]), batch[1])\n"
+    "    model = lambda: torch.nn.Linear(2, 1)\n"
+    "    evaluate = lambda model: {'accuracy': next(scores)}\n"
+    "    return fedgc.over(data, config, model=model, loss=loss, evaluate=evaluate)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "patience", "rounds", "says"),
+    [
+        (
+            "stopped",
+            2,
+            4,
+            "ended early: accuracy has not improved for 2 evaluations; best is version 2, round 2",
+        ),
+        ("patient", 3, 6, "best model: version 5, round 5, accuracy 0.9"),
+    ],
+)
+def test_simulation_stops_early_as_run_does(tmp_path, name: str, patience: int, rounds: int, says: str):
+    (tmp_path / f"{name}.py").write_text(SCORED)
+    best = ("--set", "validate.best=accuracy", "--set", f"validate.patience={patience}")
+    words = ("--train", f"{name}:task", "--rounds", "6", "--set", "gate.name=every", *LITTLE, *best)
+    assert says in " ".join(sim(*words).stdout.split())
+    (tmp_path / f"{name}_2.py").write_text(SCORED)
+    found = json.loads(sim(*words[:1], f"{name}_2:task", *words[2:], "--json").stdout)["training"]
+    assert len(found["rounds"]) == rounds
+    assert found["best"]["round"] == (2 if patience == 2 else 5)
+
+
+def test_simulation_without_figure_of_best_model_fails():
+    best = ("--set", "validate.best=f1", "--set", "validate.best-is=highest")
+    said = sim("--train", "digits", "--rounds", "2", *LITTLE, *best)
+    assert str(said.exception) == "setting validate.best: needed the figure f1, saw figures accuracy, loss"
+
+
 def test_too_many_clients_for_data_are_named():
     said = str(sim("--train", "digits", "--clients", "3000").exception)
     assert said.startswith(

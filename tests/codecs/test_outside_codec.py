@@ -68,7 +68,10 @@ class Broken(Codec):
         return decoded.get(self.how, vector)
 
     def largest(self, size):
-        return 2 * size if self.how in ("small", "varies") else 4 * size
+        odd = {"none": None, "float": 4.0 * size, "zero": 0}
+        if self.how == "fails":
+            raise ValueError("boom")
+        return odd.get(self.how, 2 * size if self.how in ("small", "varies") else 4 * size)
 
 
 class Half(Codec):
@@ -151,6 +154,20 @@ def test_numbers_missing_before_buffers_are_refused():
     data = np.zeros(4 * 12, np.uint8)
     with pytest.raises(BadVector, match="how=short cannot read it: decode returned 4 numbers, needed 10"):
         Form(12, "broken how=short", exact=2).unpacked(data, STREAM)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("none", "codec broken: largest(1048576) returned None, needed a whole number of bytes"),
+        ("float", "codec broken: largest(1048576) returned a float, needed a whole number of bytes"),
+        ("zero", "codec broken: largest(1048576) returned 0, needed a whole number of bytes"),
+        ("fails", "codec broken: saw ValueError: boom"),
+    ],
+)
+def test_codec_of_no_size_is_refused_before_run(how, says):
+    with pytest.raises(BadSetting, match=f"^{re.escape(says)}$"):
+        config(codec=f"broken how={how}")
 
 
 BROKEN = [

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from fedgc.codes import code_named
 from fedgc.config import RunConfig
-from fedgc.errors import BadSetting
+from fedgc.errors import BadSetting, ExtensionFailed
 from fedgc.sim.clock import MODELS
 from fedgc.sim.training import Job, train
 from tests.outside_package import install
@@ -56,6 +57,12 @@ def test_outside_code_is_used(outside):
     import ward_codes  # the package exists within this test
 
     assert set(ward_codes.MADE) == {2}
+
+
+def test_failing_code_is_named(outside, monkeypatch):
+    monkeypatch.setattr(code_named("uniform"), "_frame", lambda *_: {}["column"])
+    with pytest.raises(ExtensionFailed, match=r"^code.name uniform, 2 blocks: saw KeyError: 'column'$"):
+        model(code="uniform")
 
 
 @pytest.mark.parametrize(

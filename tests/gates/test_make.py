@@ -37,7 +37,7 @@ def test_gate_ignores_settings_of_other_gates():
     ("options", "says"),
     [
         ("delta", "setting gate.options: saw 'delta', needed name=value"),
-        ("delta=1,delta=2", "setting gate.options: saw 'delta=2', needed name=value, each name once"),
+        ("delta=1,delta=2", "saw 'delta=2', needed name=value, each name once, such as delta="),
         ("delt=1", "setting gate.options: saw 'delt', needed delta, window, .*; did you mean delta"),
         ("window=0.5", "setting gate.options: saw window='0.5', needed a whole number"),
         ("delta=-1", "gate relative-change: saw delta -1.0"),

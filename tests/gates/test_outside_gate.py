@@ -5,6 +5,7 @@ import pytest
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, ExtensionFailed
+from fedgc.gates import Decision
 from fedgc.gates.make import gate_named
 from fedgc.sim.clock import MODELS
 from fedgc.sim.training import Job, train
@@ -90,6 +91,28 @@ def test_failing_gate_is_named(outside, monkeypatch):
     monkeypatch.setattr(gate, "step", lambda *_: {}["loss"])
     with pytest.raises(ExtensionFailed, match=r"^gate.name warm, round 1: saw KeyError: 'loss'$"):
         train(Job(TASK, config(), scenario))
+
+
+@pytest.mark.parametrize(
+    ("decision", "seen"),
+    [
+        (Decision("yes", "warm"), r"a Decision of \(str, str, tuple\)"),
+        (Decision(True, None), r"a Decision of \(bool, NoneType, tuple\)"),
+    ],
+)
+def test_decision_of_wrong_types_is_named(outside, monkeypatch, decision, seen):
+    scenario, gate = MODELS["homogeneous"](3, 8, np.random.default_rng(0)), type(config().new_gate())
+    monkeypatch.setattr(gate, "step", lambda *_: (0, decision))
+    says = rf"^gate.name warm, round 1: step returned {seen}, needed one of \(bool, str, tuple\)$"
+    with pytest.raises(ExtensionFailed, match=says):
+        train(Job(TASK, config(), scenario))
+
+
+def test_decision_of_numpy_is_taken(outside, monkeypatch):
+    scenario, gate = MODELS["homogeneous"](3, 2, np.random.default_rng(0)), type(config().new_gate())
+    monkeypatch.setattr(gate, "step", lambda *_: (0, Decision(np.float32(2) > 1, "warm")))
+    trained = train(Job(TASK, config(rounds=2), scenario))
+    assert [point.row.outcome for point in trained.points] == ["synced", "synced"]
 
 
 @pytest.mark.parametrize(

@@ -281,6 +281,10 @@ def test_gap_stays_within_hard_limit():
             {"codec": "int3"},
             "setting links.codec: saw 'int3', needed one of bf16, float32, int4, int8, top-k",
         ),
+        (
+            {"codec": "top-k:share=0.1"},
+            "setting links.codec: saw 'top-k:share=0.1', needed a codec, then a space and its options",
+        ),
         ({"quorum": 0.0}, "setting timing.quorum: saw 0.0, needed above 0"),
     ],
 )

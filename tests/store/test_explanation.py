@@ -74,6 +74,18 @@ def test_working_round_names_awaited_clients_with_progress_and_limit(store: Stor
     assert (found.since, found.until) == (NOW - 12, NOW + 40)
 
 
+def test_client_that_has_not_reported_its_steps_trains(store: Store):
+    store.write(Present(NOW, "ward", live(client("aa"), client("bb", awaited=True, finished=0))))
+    assert told(store).lines[0].startswith("round 3 of 9, working; awaited: south (trains for 8 steps), for")
+
+
+@pytest.mark.parametrize(("round_", "follows"), [(3, "; the next one begins"), (9, "")])
+def test_round_that_is_stored_is_over(store: Store, round_: int, follows: str):
+    store.write(Appended(NOW, "ward", row(round_, "synced")))
+    store.write(Present(NOW, "ward", live(client("aa", awaited=True), round=round_)))
+    assert told(store).lines[0] == f"round {round_} of 9 is over{follows}"
+
+
 def test_missing_data_names_its_client_and_remedy(store: Store):
     store.write(
         Present(NOW, "ward", live(client("aa", awaited=True), client("bb"), client("cc", present=False)))

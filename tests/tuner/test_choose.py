@@ -387,6 +387,16 @@ def test_advice_without_history_is_given() -> None:
     assert advice.uncoded_s > 0
 
 
+@pytest.mark.parametrize(("slots", "rounds_s"), [(1, 3.0), (2, 2.0), (3, 1.0)])
+def test_uncoded_uploads_queue_for_slots(slots: int, rounds_s: float) -> None:
+    asked = question(3, 1)
+    asked = replace(asked, line=replace(asked.line, slots=slots))
+    up_bytes_s = FLOAT_BYTES * asked.fleet.size / 7.0
+    speeds = Speeds({each: Speed(each, 1.0, up_bytes_s=up_bytes_s) for each in asked.clients})
+    futures = Futures(np.ones((1, 3)), np.full((1, 3), np.inf))
+    assert uncoded_s(asked, speeds, futures).tolist() == pytest.approx([asked.steps + rounds_s * 7.0])
+
+
 def test_uncoded_round_with_death_waits_and_repeats_work() -> None:
     asked = question(2, 2, grace_s=7.0)
     speeds = Speeds({"client 0": Speed("client 0", 1.0), "client 1": Speed("client 1", 3.0)})

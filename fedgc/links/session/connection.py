@@ -38,6 +38,7 @@ _RECORD_BYTES: Final = 2**14  # of the longest TLS record
 _READ_BYTES: Final = 2**16  # of one read
 _TURN_BYTES: Final = 2**17  # that are read before other connections have their turn
 _WRITE_BYTES: Final = 2**17  # that are encrypted before they are written
+_LIMITED_S: Final = 0.1  # between two writes, where the rate is limited
 _ANSWER_BYTES: Final = 2**12  # that TLS may answer to one read by itself, as to key updates
 
 
@@ -105,6 +106,7 @@ class Connection:
         self.longest = longest
         self._socket = plain
         self._bytes_s = bytes_s
+        self._write_bytes = _WRITE_BYTES if bytes_s == math.inf else max(1, int(_LIMITED_S * bytes_s))
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(
             self._incoming, self._outgoing, server_side=not name, server_hostname=name or None
@@ -174,7 +176,7 @@ class Connection:
         self.blocked = False
         while self._encrypted or self._outgoing.pending:
             if not self._encrypted:
-                self._encrypted = memoryview(self._outgoing.read())
+                self._encrypted = memoryview(self._outgoing.read(self._write_bytes))
                 if self._bytes_s < math.inf:
                     earliest = max(time.monotonic(), self.rests_until)
                     self.rests_until = earliest + len(self._encrypted) / self._bytes_s
@@ -212,6 +214,11 @@ class Connection:
         yield from self._messages(early)
         for data in self._decrypted():
             yield from self._messages(data)
+
+    @property
+    def arriving(self) -> int:
+        """How many bytes have come of the message that is arriving."""
+        return len(self._long) - len(self._room) if self._long else len(self._message)
 
     def _decrypted(self) -> Iterator[bytes]:
         """Yield what has come, in the order in which it came."""

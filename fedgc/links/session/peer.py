@@ -43,6 +43,11 @@ def idle() -> None:
     """Do nothing: the client has no connection."""
 
 
+def nothing() -> int:
+    """Return 0: nothing is arriving."""
+    return 0
+
+
 def form_asked(numbers: int, buffers: int, command: Reveal | Repair | Initialize) -> Form:
     """Return the form of the codeword that this command asks for, of so many numbers; the last are buffers.
 
@@ -74,6 +79,7 @@ class Peer:
         self.ticket: Final = ticket
         self.flow: Final = flow
         self.wake: Callable[[], None] = idle  # tells its connection that there is something to send
+        self.arriving: Callable[[], int] = nothing  # bytes that have come of the frame that is arriving
         self.stream: object = None  # the stream that carries the session now, if any
         self.readmitted_at = -math.inf  # when a stream followed a broken one
         self.over = ""  # why its session was ended

@@ -20,7 +20,7 @@ from fedgc.links import frames as wire
 from fedgc.links.frames import Challenge, Denied
 from fedgc.links.session.connection import NOT_FOUND, UPGRADED, Connection, is_request
 from fedgc.links.session.options import QUIET, ping_s
-from fedgc.links.session.peer import Peer, idle
+from fedgc.links.session.peer import Peer, idle, nothing
 from fedgc.links.session.sessions import SessionTable, Surroundings
 from fedgc.messages import WIRE_VERSION
 
@@ -170,7 +170,7 @@ class _Stream:
         self._streams.admitted(self)
         self._connection.longest = wire.FRAME_LIMIT
         self._connection.send(wire.encode(welcome))
-        peer.wake = self._wake
+        peer.wake, peer.arriving = self._wake, self._arriving
         with guarded("a session", peer.client):
             self._sessions.uploads.resume(peer)
         self._timer.cancel()
@@ -242,6 +242,9 @@ class _Stream:
         peer.flow.ping()
         self._wake()
         self._timer = self._loop.call_later(ping_s(self._streams.grace_s), self._watch)
+
+    def _arriving(self) -> int:
+        return self._connection.arriving
 
     # ---- what goes
 
@@ -316,5 +319,5 @@ class _Stream:
         self._streams.ended(self)
         if self._peer is not None:
             if self._peer.wake == self._wake:
-                self._peer.wake = idle
+                self._peer.wake, self._peer.arriving = idle, nothing
             self._sessions.left(self._peer, self._carries, self._loop.call_later)

@@ -23,11 +23,15 @@ Stub = tuple[str, StreamId]
 
 @dataclass(slots=True)
 class _Upload:
-    """A codeword under way: when it last grew, and its size at the last check of its rate."""
+    """A codeword under way: when it last grew, to which size, and its size at the last check of its rate.
+
+    A size counts the part of a piece that has come: a piece may take longer than `links.grace-s`.
+    """
 
     moved: float
     looked: float
     size: int
+    newest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,7 @@ class Uploads:
         stream, now = incoming.offer.stream, self._clock()
         stub = (peer.client, stream)
         if upload := self._uploads.get(stub):
-            upload.moved = now
+            upload.moved, upload.newest = now, incoming.received
         if not incoming.whole:
             return
         self._ready[stub], norm = peer.finished(stream)
@@ -157,15 +161,19 @@ class Uploads:
             sends = stub in self._slots.sending or (peer is not None and peer.is_short(stub[1]))
             if peer is None or peer.stream is None or incoming is None or not sends:
                 self._uploads.pop(stub, None)
-            elif now - upload.moved > limit_s:
+                continue
+            size = incoming.received + peer.arriving()
+            if size != upload.newest:
+                upload.newest, upload.moved = size, now
+            if now - upload.moved > limit_s:
                 self._stalled(peer, stub[1], now - upload.moved)
             elif now - upload.looked >= limit_s:
-                trickles = incoming.received - upload.size < SLOWEST_BYTES_S * (now - upload.looked)
-                upload.looked, upload.size = now, incoming.received
+                trickles = size - upload.size < SLOWEST_BYTES_S * (now - upload.looked)
+                upload.looked, upload.size = now, size
                 self._grant(self._slots.turn(stub) if trickles else [])
 
     def _stalled(self, peer: Peer, stream: StreamId, seconds: float) -> None:
-        error = BadVector(f"{stream}: nothing came for {seconds:.1f} s")
+        error = BadVector(f"{stream}: saw no bytes for {seconds:.1f} s, needed some within links.grace-s")
         try:
             self.give_up(peer, stream, error)
         except BadMessage as overflow:
@@ -188,9 +196,9 @@ class Uploads:
 
     def _begin(self, peer: Peer, stream: StreamId) -> None:
         """Note that the bytes of a codeword may come from now on."""
-        now = self._clock()
+        now, received = self._clock(), peer.flow.incoming[stream].received
         self._begun.setdefault(peer.client, {}).setdefault(stream, now)
-        self._uploads[peer.client, stream] = _Upload(now, now, peer.flow.incoming[stream].received)
+        self._uploads[peer.client, stream] = _Upload(now, now, received, received)
 
     def _ask(self, peer: Peer, stream: StreamId, *, first: bool = False) -> None:
         if stream.number != self._newest:

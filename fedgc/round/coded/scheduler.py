@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from fedgc.codecs import EPSILON, Wire, shapes
 from fedgc.codes import Solution, amplification_limit, code_named
+from fedgc.errors import ExtensionFailed
 from fedgc.gates import Reports
+from fedgc.guards import guarded
 from fedgc.messages import Command, Failed, Joined, Progress, Report, Skip
 from fedgc.round.aggregator import JUST_WAIT, Wait
 from fedgc.round.coded.aggregator import CodedAggregator
@@ -182,15 +184,16 @@ class CodedScheduler(Scheduler):
         all_full = int(done_wc.sum(axis=0).min()) >= most_blocks  # then there is nothing to compensate
         likeness = 0.0 if all_full else self._reports.agreement.likeness()
         for wire, blocks in shapes(most_blocks, short=plan.short_numbers):
-            code = kind.make(plan.placement, blocks, self._roster.assignment.seed)
             limit = amplification_limit(plan.error_limit, EPSILON[wire])
-            solution = code.solve(
-                code.prune(done_wc, cost=self._roster.upload_s, limit=limit),
-                correlation=likeness,
-                weights=self._weights(done_wc),
-                samples=[chunk.samples for chunk in plan.chunks],
-                shares=self._shares if min(self._shares) < 1.0 else None,
-            )
+            with guarded(f"code.name {plan.code}, {blocks} blocks", error=ExtensionFailed):
+                code = kind.make(plan.placement, blocks, self._roster.assignment.seed)
+                solution = code.solve(
+                    code.prune(done_wc, cost=self._roster.upload_s, limit=limit),
+                    correlation=likeness,
+                    weights=self._weights(done_wc),
+                    samples=[chunk.samples for chunk in plan.chunks],
+                    shares=self._shares if min(self._shares) < 1.0 else None,
+                )
             if solution.amplification <= limit:
                 break
         return solution, wire

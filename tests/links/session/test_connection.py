@@ -193,6 +193,18 @@ def test_few_key_updates_are_answered(both) -> None:
     assert other.tls.read(100) == framed(b"heard")
 
 
+@pytest.mark.parametrize(("size", "first"), [(100, 60), (100_000, 20_000), (100_000, 10)])
+def test_bytes_of_arriving_message_are_known(both, size: int, first: int) -> None:
+    connection, other = both
+    assert connection.arriving == 0
+    data = framed(b"x" * size)
+    other.plain.sendall(other.records(data[: 4 + first]))
+    eventually(lambda: list(connection.receive()) or connection.arriving == first)
+    other.plain.sendall(other.records(data[4 + first :]))
+    eventually(lambda: [len(each) for each in connection.receive()] == [size])
+    assert connection.arriving == 0
+
+
 @pytest.mark.parametrize("size", [0, LIMIT + 1])
 def test_refused_length_is_told_before_message_comes(both, size: int) -> None:
     connection, other = both
@@ -226,10 +238,12 @@ def test_nothing_is_written_after_finish(both) -> None:
 
 def test_limited_rate_spreads_writes(both) -> None:
     connection, _ = both
-    connection._bytes_s = 400_000.0
+    connection._bytes_s, connection._write_bytes = 400_000.0, 40_000
     connection.send(b"x" * 200_000)
-    began = time.monotonic()
+    began, rests = time.monotonic(), 0
     while not connection.flush():
         assert not connection.blocked, "it rests, the socket has room"
         time.sleep(max(0.0, connection.rests_until - time.monotonic()))
+        rests += 1
     assert time.monotonic() - began >= 0.5
+    assert rests >= 5, "the other end sees that more comes"

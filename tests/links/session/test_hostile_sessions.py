@@ -124,7 +124,7 @@ def test_repeated_piece_is_no_progress_of_upload() -> None:
         visitor.now += 3.0
     visitor.sessions.uploads.free_stalled(10.0)
     assert [type(event).__name__ for event in visitor.events] == ["Failed"]
-    assert "nothing came for 15.0 s" in visitor.events[0].reason
+    assert "saw no bytes for 15.0 s" in visitor.events[0].reason
 
 
 def test_run_excludes_client_by_name() -> None:

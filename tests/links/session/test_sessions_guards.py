@@ -97,6 +97,26 @@ def test_idle_slot_holder_loses_slot() -> None:
     assert visitor.events[0].client == hog.client
 
 
+def test_upload_moves_while_part_of_piece_arrives() -> None:
+    """A piece of 1 MiB takes longer than a grace time over a link of 100 kB a second."""
+    visitor = Visitor()
+    visitor.admission.expect(b"one")
+    peer, _ = visitor.sessions.admit(visitor.hello(b"one"), NONCE)
+    visitor.sessions.send(Reveal(peer.client, 1, 0, "local", None))
+    offer = offer_of(StreamId("codeword", 1, 0), Source(np.ones(NUMBERS, np.float32)))
+    visitor.sessions.arrived(peer, wire.encode(offer, 1))
+    for second in range(1, 31):
+        visitor.now = float(second)
+        peer.arriving = lambda came=second: 100_000 * came
+        visitor.sessions.uploads.free_stalled(10.0)
+    assert visitor.events == []
+    for second in range(31, 43):
+        visitor.now = float(second)
+        visitor.sessions.uploads.free_stalled(10.0)
+    (failed,) = visitor.events
+    assert failed.reason == "the upload of round 1: saw no bytes for 11.0 s, needed some within links.grace-s"
+
+
 def test_unreading_client_does_not_block_goodbye_to_others(monkeypatch) -> None:
     visitor = Visitor()
     peers = []

@@ -104,7 +104,7 @@ def test_short_codeword_that_never_comes_has_failed() -> None:
     host.sessions.uploads.free_stalled(10.0)
     (failed,) = host.events
     assert isinstance(failed, Failed)
-    assert "nothing came for 11.0 s" in failed.reason
+    assert "saw no bytes for 11.0 s" in failed.reason
 
 
 def test_short_codeword_without_room_on_disk_has_failed() -> None:
