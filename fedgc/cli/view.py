@@ -256,7 +256,7 @@ def figures_text(metrics: Mapping[str, float]) -> str:
 def scores_table(
     title: str, scores: Sequence[Score], names: Mapping[str, str], mean: Mapping[str, float]
 ) -> Table:
-    """Return the figures of each client, and their mean in the last line."""
+    """Return the figures of each client, and the mean of those of the newest round in the last line."""
     figures = sorted({name for each in scores for name in each.metrics})
     table = Table(title=title)
     table.add_column("client", no_wrap=True)
@@ -267,19 +267,22 @@ def scores_table(
         name = Text(names.get(each.client) or each.client)
         table.add_row(name, str(each.round), str(each.samples), *values)
     if mean:
-        total = str(sum(each.samples for each in scores))
+        newest = _of_newest_round(scores)
+        total = str(sum(each.samples for each in newest))
         values = (f"{mean[name]:.4g}" if name in mean else "-" for name in figures)
         table.add_section()
-        table.add_row("mean", "", total, *values)
+        table.add_row("mean", str(newest[0].round), total, *values)
     return table
 
 
 def mean_of(scores: Sequence[Score]) -> dict[str, float]:
-    """Return the means of figures, weighted by samples.
+    """Return the means of the figures of the newest round, weighted by samples.
 
-    >>> mean_of([Score(1, "a", 10, {"accuracy": 0.5}), Score(1, "b", 30, {"accuracy": 0.9})])
+    >>> of_round = [Score(2, "a", 10, {"accuracy": 0.5}), Score(2, "b", 30, {"accuracy": 0.9})]
+    >>> mean_of([*of_round, Score(1, "c", 60, {"accuracy": 0.1})])
     {'accuracy': 0.8}
     """
+    scores = _of_newest_round(scores)
     names = sorted({name for each in scores for name in each.metrics})
     means = {}
     for name in names:
@@ -288,6 +291,11 @@ def mean_of(scores: Sequence[Score]) -> dict[str, float]:
             each.samples for each in own
         )
     return means
+
+
+def _of_newest_round(scores: Sequence[Score]) -> Sequence[Score]:
+    newest = max((each.round for each in scores), default=0)
+    return [each for each in scores if each.round == newest]
 
 
 def summary(

@@ -26,7 +26,7 @@ from fedgc.web.snapshot import REFUSED, SettingShown, settings_shown
 
 MOST_PLANS: Final = 100
 MOST_AUDIT: Final = 1000
-LONGEST_REASON: Final = 200  # characters; a client may send anything as its failure
+LONGEST_REASON: Final = 400  # characters; a client may send anything as its failure
 OTHERS: Final = "finished, but not in the sum: others had its chunk, or it came after the round had enough"
 AT_END: Final = "done after the last exchange of the run"
 NO_EXCHANGE: Final = "the run had no exchange that could count it"

@@ -128,13 +128,13 @@ def test_client_and_figure_may_have_any_name(capsys):
 SCORES = [Score(3, "a", 10, {"accuracy": 0.5}), Score(2, "b", 30, {"accuracy": 0.9, "f1": 0.25})]
 
 
-def test_scores_are_shown_with_weighted_mean():
+def test_scores_are_shown_with_mean_of_newest_round():
     table = view.scores_table("Figures", SCORES, {"a": "north", "b": "south"}, view.mean_of(SCORES))
     rows = list(zip(*cells(table), strict=True))
     assert [[str(cell) for cell in row] for row in rows] == [
         ["north", "3", "10", "0.5", "-"],
         ["south", "2", "30", "0.9", "0.25"],
-        ["mean", "", "40", "0.8", "0.25"],
+        ["mean", "3", "10", "0.5", "-"],
     ]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, EdgeFailed, FedgcError
+from fedgc.errors import BadMessage, EdgeFailed, FedgcError, printable
 from fedgc.processes.temporary_folder import fresh_folder, place_of_sockets
 from fedgc.training.loop.environment import ScriptEnvironment
 from fedgc.training.loop.protocol import LineSocket
@@ -25,6 +25,8 @@ END_S: Final = 60.0  # that a script has for itself after the run
 STOP_S: Final = 2.0  # the same, if the run is not over
 LOST_S: Final = 15.0  # that a script has to end once its connection is closed
 HELLO_S: Final = 5.0  # for a connected process to prove that it is the script
+LONGEST_WHY: Final = 340  # characters of why a script ended and where its log is, so that no message cuts it
+LEAST_WHY: Final = 80  # of them for why it ended
 LINES_A_TURN: Final = 1000  # so that a script that sends without end does not stop its client
 
 
@@ -104,7 +106,8 @@ class ScriptConnection:
             return 0, ""
         why = (process.ended == 0 and self._why_without_step()) or process.why_ended()
         process.end(0.0)
-        return process.ended or 0, f"{why} (its output: {self._facts.folder / 'script.log'})"
+        output = f" (its output: {self._facts.folder / 'script.log'})"
+        return process.ended or 0, printable(why, max(LEAST_WHY, LONGEST_WHY - len(output))) + output
 
     def _why_without_step(self) -> str:
         """Return what a script lacks that has ended without an error or a step; empty if it had one."""

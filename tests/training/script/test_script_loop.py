@@ -257,6 +257,10 @@ while fed.step():
             "^the script ended without a step: it took no batch of fed.steps, nor called fed.step",
         ),
         ("import not_a_module", "ModuleNotFoundError: No module named 'not_a_module'"),
+        (
+            "raise ValueError('x' * 1000)",
+            r"^the script ended: exit status 1: ValueError: x{80,} \(its output: .*script.log\)$",
+        ),
     ],
 )
 def test_misuse_is_told_in_one_line(make: Make, tmp_path: Path, text: str, says: str):
