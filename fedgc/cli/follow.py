@@ -45,6 +45,8 @@ WARNED: Final = re.compile(
     r"|store |the store is back|.* \(its app failed with ))(.*\S)"
 )  # in the server's log: what a round lacks, who is back, busy or does not take part, what a resume changes
 UNSTORED: Final = re.compile(r"^WARNING *: +(store .*); the run goes on, its rows are kept in ", re.MULTILINE)
+LOGGED: Final = re.compile(r"[A-Z]+ *:|Successfully installed ")  # how lines of Flower and of loggers begin
+APP_BEGINS: Final = "Start `flwr-serverapp` process"
 EXIT_CODE: Final = re.compile(r"^ERROR *: +Exit Code: *(\d+)", re.MULTILINE)
 INSTALLS: Final = "608"  # Flower's exit code when the app's dependencies could not be installed
 MOST_WARNED: Final = 8  # shown warnings, each text once, besides those of a return to an earlier model
@@ -300,6 +302,16 @@ def why_incomplete(seen: Seen, log: str) -> str | None:
     if run is not None and (message := reason_of(run)):
         return message.removeprefix(INCOMPLETE)
     return fault_in(log) or _without_a_word(seen, COLOURS.sub("", log))
+
+
+def printed_by_app(log: str) -> list[str]:
+    r"""Return what the app itself has printed, without the lines of loggers.
+
+    >>> printed_by_app("INFO :   Start `flwr-serverapp` process\nINFO :   round 1\naccuracy 0.9\n")
+    ['accuracy 0.9']
+    """
+    _, _, said = COLOURS.sub("", log).partition(APP_BEGINS)
+    return [line for line in said.splitlines()[1:] if line.strip() and not LOGGED.match(line)]
 
 
 def fault_in(log: str) -> str:

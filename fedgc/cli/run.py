@@ -215,7 +215,8 @@ def started(place: Place, config: RunConfig, meanwhile: Callable[[], object] = l
     reason = gone or (_why(before, seen, said) if not status else _unlike_completed(status, said))
     if reason is None and not status:
         reason = starts.why_failed(superlink, flower_run, said)
-    return Over(before, seen, bool(stopped), reason, flower_run, status, said, starts.later)
+    printed = starts.printed(said)
+    return Over(before, seen, bool(stopped), reason, flower_run, status, said, starts.later, printed)
 
 
 def attach(run_name: str, *, alone: bool) -> None:

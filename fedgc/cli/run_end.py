@@ -10,7 +10,7 @@ from typing import Final
 
 from rich.console import Console
 
-from fedgc.cli.follow import Follower, Seen, fault_in, print_tables, why_incomplete
+from fedgc.cli.follow import Follower, Seen, fault_in, print_tables, printed_by_app, why_incomplete
 from fedgc.cli.view import numbered
 from fedgc.deploy.superlink import Superlink
 from fedgc.errors import EdgeFailed
@@ -22,6 +22,7 @@ from fedgc.store.later_starts import later_starts
 from fedgc.store.liveness import state_of
 from fedgc.store.views import Run
 
+MOST_PRINTED: Final = 100  # lines
 FAILED: Final = "finished:failed"  # as Flower calls the state
 
 
@@ -41,6 +42,10 @@ class AppStarts:
     def later(self) -> tuple[Run, ...]:
         """Their runs."""
         return tuple(each for each in self._known() if each.heard != self._before.get(each.run))
+
+    def printed(self, log: str) -> tuple[str, ...]:
+        """Return what the app has printed; fedgc's own prints nothing."""
+        return tuple(printed_by_app(log)) if self._own_app else ()
 
     def notes(self) -> Iterator[str]:
         """Name each of them."""
@@ -70,6 +75,7 @@ class Over:
     status: str = ""  # as Flower says it, of a run that is not in this store
     log: str = ""
     later: tuple[Run, ...] = ()  # of later starts of the app
+    printed: tuple[str, ...] = ()  # by an app of one's own
 
     @property
     def last(self) -> Run | None:
@@ -104,6 +110,17 @@ class Over:
 
     def print(self, console: Console, seconds: float, *, resumed: bool) -> None:
         """Print the tables of the run, and a line for each later start."""
+        if self.printed and self.reason is None:
+            lines = numbered(len(self.printed), "line")
+            which = f"the last {MOST_PRINTED} of {lines}" if len(self.printed) > MOST_PRINTED else lines
+            console.print(
+                f"printed by the app, {which}:",
+                *self.printed[-MOST_PRINTED:],
+                sep="\n",
+                soft_wrap=True,
+                highlight=False,
+                markup=False,
+            )
         print_tables(console, self.seen, seconds, resumed=resumed)
         for each in self.later:
             ended = f"run {each.run}: {state_of(each)}, {numbered(each.last_round or 0, 'round')}"

@@ -1,12 +1,16 @@
-"""Test what is said of a run that no resume can go on with."""
+"""Test what is said at the end of a run: whether a resume can go on with it, and what its app has printed."""
+
+import io
 
 import pytest
+from rich.console import Console
 
 from fedgc.cli.follow import Seen
-from fedgc.cli.run_end import Over
+from fedgc.cli.run_end import MOST_PRINTED, AppStarts, Over
 from fedgc.run.rows import SPENT
 from fedgc.secagg.client import UNMASKED
 from fedgc.secagg.rules import NO_BUDGET
+from fedgc.store.database import Store
 
 
 class Made(Seen):
@@ -34,3 +38,23 @@ class Before(Made):
 def test_run_whose_model_is_spent_is_not_resumable(reason: str, goes_on: bool):
     over = Over(Before(None), Made(None), False, reason, 7)
     assert (over.resumable, over.is_final) == (goes_on, not goes_on)
+
+
+@pytest.mark.parametrize(
+    ("count", "reason", "said"),
+    [
+        (2, None, "printed by the app, 2 lines:\nscore 0 of [red]\nscore 1 of [red]\n"),
+        (MOST_PRINTED + 3, None, f"the last {MOST_PRINTED} of {MOST_PRINTED + 3} lines:\nscore 3 of"),
+        (2, "it raised KeyError", ""),
+    ],
+)
+def test_what_app_has_printed_is_shown(count: int, reason: str | None, said: str):
+    log = "Successfully installed app to /x\nINFO :      Start `flwr-serverapp` process\n"
+    log += "".join(f"score {at} of [red]\n\x1b[92mINFO \x1b[0m:      round {at}\n" for at in range(count))
+    with Store.open("sqlite://") as store:
+        printed, none = (AppStarts(store, "r", own_app=own).printed(log) for own in (True, False))
+    assert (len(printed), none) == (count, ())
+    out = io.StringIO()
+    over = Over(Seen(None), Seen(None), False, reason, 7, printed=printed)
+    over.print(Console(file=out, width=40), 1.0, resumed=False)
+    assert said in out.getvalue() if said else not out.getvalue()
