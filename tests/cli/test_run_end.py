@@ -48,7 +48,7 @@ def test_run_whose_model_is_spent_is_not_resumable(reason: str, goes_on: bool):
         (2, "it raised KeyError", ""),
     ],
 )
-def test_what_app_has_printed_is_shown(count: int, reason: str | None, said: str):
+def test_lines_printed_by_app_are_shown(count: int, reason: str | None, said: str):
     log = "Successfully installed app to /x\nINFO :      Start `flwr-serverapp` process\n"
     log += "".join(f"score {at} of [red]\n\x1b[92mINFO \x1b[0m:      round {at}\n" for at in range(count))
     with Store.open("sqlite://") as store:
