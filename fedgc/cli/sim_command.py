@@ -1,12 +1,15 @@
 """`fedgc sim`: its options and their help."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedgc.cli.options import AsJson, Settings, is_given, must_be_alone, runs_like
 from fedgc.errors import Unusable
+
+if TYPE_CHECKING:
+    from fedgc.deploy.app_folder import Setting
 
 OF_TRAINING = (
     "train", "partition", "processes", "stack", "ray", "settings", "clients", "rounds", "seed", "model",
@@ -182,11 +185,21 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
         run_sim(request, wanted)
         return
     must_be_alone(context, *OF_TRAINING)
-    from fedgc.cli.settings import parse
     from fedgc.cli.sim_train import Training, begin_training
 
-    training = Training(train, request, parse(settings or ()), partition, processes, ray, stack)
+    training = Training(train, request, _parsed(context, settings), partition, processes, ray, stack)
     begin_training(training, wanted, checkpoint)
+
+
+def _parsed(context: typer.Context, settings: list[str] | None) -> "dict[str, Setting]":
+    """Return the settings of a training; refuse one that an option gives as well."""
+    from fedgc.cli.settings import parse
+
+    table = parse(settings or ())
+    for name in ("rounds", "seed"):
+        if name in table and is_given(context, name):
+            raise Unusable(f"--{name}: saw the setting {name} = {table[name]} beside it, needed one of them")
+    return table
 
 
 def _effective(context: typer.Context) -> None:

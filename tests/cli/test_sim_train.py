@@ -168,6 +168,10 @@ def test_clients_draw_different_data(tmp_path):
         ),
         (("--checkpoint", "x", "--set", "seed=1"), "saw --checkpoint, --set, needed --train with it"),
         (("--checkpoint", "x"), "saw --checkpoint, needed --train or --sweep with it"),
+        (
+            ("--train", "digits", "--rounds", "2", "--set", "rounds=9"),
+            "--rounds: saw the setting rounds = 9 beside it, needed one of them",
+        ),
         (("--train", "digits", "--checkpoint", "."), "saw a folder, needed the name of a file"),
         (
             ("--resume", "none.ckpt"),
