@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Key = tuple[Any, ...]  # of JSON's own types
 Part = tuple[Key, bytes | memoryview]
-Made = tuple[Mapping[str, float], str]  # a model's figures, and why its round's update is left out
+# A model's figures, why its round's update is left out, and the clients whose update did not count
+Made = tuple[Mapping[str, float], str, Sequence[str]]
 ABOUT: Final = "about"  # the last part of the archive; the names of the others are keys as JSON
 FINDINGS, MODEL, OPTIMIZER, RULE = "findings", "model", "optimizer", "rule"  # what keys begin with
 SPARED: Final = 20  # times as long as a checkpoint takes, until the next one is written
@@ -68,10 +69,12 @@ class About:
         for each in fields(self):
             if not isinstance(seen := getattr(self, each.name), KINDS[each.name] | tuple):
                 raise TypeError(f"{each.name} as {type(seen).__name__}, not {KINDS[each.name].__name__}")
-        if not all(isinstance(value, float) for figures, _ in self.made for value in figures.values()):
+        if not all(isinstance(value, float) for figures, _, _ in self.made for value in figures.values()):
             raise TypeError("a figure that is no number")
-        if not all(isinstance(left_out, str) for _, left_out in self.made):
-            raise TypeError("a reason that is no text")
+        if not all(
+            isinstance(each, str) for _, left_out, clients in self.made for each in (left_out, *clients)
+        ):
+            raise TypeError("a reason or a client that is no text")
 
     @classmethod
     def of_archive(cls, archive: ZipFile, size_bytes: int) -> "About":
@@ -285,9 +288,9 @@ class Keeper:
         at, kept = len(self._made), self._about.made if self.replays and self._about else None
         if kept is not None and at == len(kept):
             raise self._checkpoint.other_course(self._findings.round, "one more model", "none")
-        figures, left_out = make() if kept is None else kept[at]
-        self._made.append(({name: float(value) for name, value in figures.items()}, left_out))
-        return figures, left_out
+        made = figures, left_out, uncounted = make() if kept is None else kept[at]
+        self._made.append(({name: float(value) for name, value in figures.items()}, left_out, uncounted))
+        return made
 
     def ended(self, rounds: int, *, due: bool) -> None:
         """So many rounds are over; after this one a checkpoint may be written."""

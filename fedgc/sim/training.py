@@ -337,6 +337,7 @@ class _Training:
         self._load(0)
         self._metrics: Mapping[str, float] = {}
         self._left_out = ""  # why the update of the present round is not used
+        self._uncounted: Collection[str] = ()  # the clients whose updates did not count in the last mean
         self.points: list[Point] = []
         self.ended = ""  # why, if early
         if isinstance(self._fleet, Fleet):
@@ -409,7 +410,8 @@ class _Training:
             if output.row.outcome in SUMMED:
                 self._sum.clear()
             why, self._left_out = self._left_out, ""
-            row = output.row.without_update(why) if why else output.row
+            row = output.row.without_steps_of(self._uncounted)
+            row = row.without_update(why) if why else row
             up, down = self._clock.uploads.sent, self._clock.downloads.sent
             self._append(Point(self._clock.now, row, up, down, self._metrics))
             for client, pause_s in self._exclusion.after(output, self._clock.now):
@@ -437,7 +439,7 @@ class _Training:
     def _apply(self, apply: Apply) -> None:
         keeper = self._keeper
         make = partial(self._applied, apply)
-        self._metrics, self._left_out = make() if keeper is None else keeper.made(make)
+        self._metrics, self._left_out, self._uncounted = make() if keeper is None else keeper.made(make)
         if self._left_out:
             self._clock.downloads.unchanged.add(apply.version)
 
@@ -453,17 +455,18 @@ class _Training:
         except Refused as error:  # as on a server
             left_out = str(error)
             LOG.warning("round %d: %s: %s", apply.round, LEFT_OUT, left_out)
+        uncounted = sorted(self._sum.uncounted)
         self._load(apply.version)
         every = self._job.config.evaluate_every
         if not every or apply.round % every:
-            return figures, left_out
+            return figures, left_out, uncounted
         evaluated = self._common.evaluate(self.average)
         is_last = apply.round >= self._job.config.rounds
         check = self._sum.check if self.model is not before and not is_last else None
         if check is not None and shows_gains(evaluated):
             other = self._optimizer.average(check.alternative(before, self.model))
             self._sum.compared(check, evaluated, self._common.evaluate(other))
-        return {**figures, **evaluated}, left_out
+        return {**figures, **evaluated}, left_out, uncounted
 
 
 def train(

@@ -17,6 +17,7 @@ from fedgc.sim import checkpoint as checkpoints
 from fedgc.sim.checkpoint import Checkpoint
 from fedgc.sim.clock import working
 from fedgc.sim.training import Job, train
+from fedgc.training.round_sum import RoundSum
 from fedgc.tuner.planner import Tuner
 from tests.outside_package import install
 from tests.sim.test_fleet import job
@@ -156,6 +157,22 @@ def test_rule_gets_memory_back_in_its_shape(tmp_path, monkeypatch):
     whole, path = train(of), tmp_path / "run.ckpt"
     stopped(of, path, 4)
     assert np.array_equal(train(of, checkpoint=Checkpoint(path)).model, whole.model)
+
+
+def test_steps_whose_update_does_not_count_are_not_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(RoundSum, "uncounted", property(lambda _: frozenset({"client 1"})))
+    of, path = (
+        coded(work="local", replicas=1, gate="every", gate_period=1),
+        tmp_path / "run.ckpt",
+    )
+    whole, heard = train(replace(of, keeps_clients=True)), []
+    stopped(of, path, 4)
+    monkeypatch.setattr(RoundSum, "uncounted", frozenset())
+    train(of, heard.append, checkpoint=Checkpoint(path))
+    for point in (*whole.points, *heard[:2]):
+        counted = {each.client: each.counted for each in point.row.clients}
+        assert counted["client 1"] == 0 < counted["client 0"]
+    assert any(each.counted for each in heard[-1].row.clients if each.client == "client 1")
 
 
 def relabelled(name):
