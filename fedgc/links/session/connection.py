@@ -106,7 +106,7 @@ class Connection:
         self.longest = longest
         self._socket = plain
         self._bytes_s = bytes_s
-        self._write_bytes = _WRITE_BYTES if bytes_s == math.inf else max(1, int(_LIMITED_S * bytes_s))
+        self._allowed = 0  # bytes that may be written at `rests_until`, where the rate is limited
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(
             self._incoming, self._outgoing, server_side=not name, server_hostname=name or None
@@ -176,18 +176,31 @@ class Connection:
         self.blocked = False
         while self._encrypted or self._outgoing.pending:
             if not self._encrypted:
-                self._encrypted = memoryview(self._outgoing.read(self._write_bytes))
-                if self._bytes_s < math.inf:
-                    earliest = max(time.monotonic(), self.rests_until)
-                    self.rests_until = earliest + len(self._encrypted) / self._bytes_s
-            if self._bytes_s < math.inf and time.monotonic() < self.rests_until:
+                self._encrypted = memoryview(self._outgoing.read())
+            part = self._encrypted[: self._now_allowed()]
+            if not part:
                 return False
             try:
-                self._encrypted = self._encrypted[self._socket.send(self._encrypted) :] or _NOTHING
+                sent = self._socket.send(part)
             except BlockingIOError:
                 self.blocked = True
                 return False
+            self._encrypted = self._encrypted[sent:] or _NOTHING
+            self._allowed -= sent
         return True
+
+    def _now_allowed(self) -> int:
+        """Return how many encrypted bytes may be written now.
+
+        Where the rate is limited, those of `_LIMITED_S` after that time: the other end sees that more comes.
+        """
+        if self._bytes_s == math.inf:
+            return len(self._encrypted)
+        now = time.monotonic()
+        if self._allowed <= 0:
+            self._allowed = min(len(self._encrypted), max(1, int(_LIMITED_S * self._bytes_s)))
+            self.rests_until = max(now, self.rests_until) + self._allowed / self._bytes_s
+        return self._allowed if now >= self.rests_until else 0
 
     # ---- in
 

@@ -116,6 +116,17 @@ def test_slow_line_of_tests_takes_expected_time(link) -> None:
     assert link.event(Codeword).now - began >= 4 * link.numbers / 20_000.0
 
 
+def test_piece_slower_than_grace_time_arrives(make_link) -> None:
+    link = make_link(100_000, grace_s=2.0, piece_kb=1024)
+    terms = dataclasses.replace(link.terms(), uplink_bytes_s=100_000.0)
+    session = link.open(Session(link.listener.invite(), link.identity(), terms))
+    session.send(Joined(0.0, "me", True, (Held("chunk-0", 8),)))
+    link.listener.send(Reveal(link.event(Joined).client, 1, 0, "local", None))
+    link.command(session)
+    session.offer(1, 0, link.vector())
+    assert link.event(Codeword).seconds > 2.0
+
+
 @pytest.mark.parametrize("blocks", [1, 3])
 def test_codeword_arrives_whole_and_is_reported_once(link, blocks: int) -> None:
     session = link.session()

@@ -238,7 +238,7 @@ def test_nothing_is_written_after_finish(both) -> None:
 
 def test_limited_rate_spreads_writes(both) -> None:
     connection, _ = both
-    connection._bytes_s, connection._write_bytes = 400_000.0, 40_000
+    connection._bytes_s = 400_000.0
     connection.send(b"x" * 200_000)
     began, rests = time.monotonic(), 0
     while not connection.flush():
@@ -247,3 +247,13 @@ def test_limited_rate_spreads_writes(both) -> None:
         rests += 1
     assert time.monotonic() - began >= 0.5
     assert rests >= 5, "the other end sees that more comes"
+
+
+def test_limited_connection_reads_while_it_writes(both) -> None:
+    connection, other = both
+    connection._bytes_s = 400_000.0
+    connection.send(b"x" * 200_000)
+    assert not connection.flush()
+    other.plain.sendall(other.records(framed(b"hello")))
+    seen: list[bytes] = []
+    eventually(lambda: seen.extend(connection.receive()) or seen == [b"hello"])
