@@ -9,7 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from types import TracebackType
 from typing import Any, Final
@@ -250,8 +250,9 @@ class Leader:
                 self._train(message)
             case "validate":
                 self._may_train = False
-                self._place = Action(Do.STEP, self._place.round, int(message["version"]))
-                self._actions += [self._here(Do.LOAD), self._here(Do.VALIDATE)]
+                first_step = int(message["first_step"])
+                self._place = Action(Do.STEP, self._place.round, int(message["version"]), first_step)
+                self._actions += [replace(self._here(Do.LOAD), steps=0), self._here(Do.VALIDATE)]
             case "hand-in":
                 self._may_train = False
                 self._ask = int(message["ask"])

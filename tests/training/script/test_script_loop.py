@@ -385,6 +385,25 @@ while fed.step():
     assert (tmp_path / "told").read_text() == "(4, 2, 100, 7, 'north.pt', True)"
 
 
+def test_steps_of_run_are_known_after_last_model(make: Make, tmp_path: Path):
+    """The last model is scored after the last exchange, which counts the steps of its round."""
+    text = f"""
+model = torch.nn.Linear(2, 1)
+fed = fedgc.join(model, samples=3, validate=lambda m: {{"sum": float(m.weight.sum())}})
+while fed.step():
+    pass
+open({str(tmp_path / "told")!r}, "w").write(repr((fed.version, fed.global_step, model.weight.tolist())))
+"""
+    loop = ready(make(script(tmp_path, text)))
+    begin(loop, work(target=2, round_=4, version=2))
+    advanced(loop, 2)
+    assert loop.validate(3, np.full(3, 7.0, np.float32))
+    while not loop.scores(wait=True):
+        pass
+    loop.close(complete=True)
+    assert (tmp_path / "told").read_text() == "(3, 102, [[7.0, 7.0]])"
+
+
 def test_validate_scores_model_before_training(make: Make, tmp_path: Path):
     text = """
 model = torch.nn.Linear(2, 1)
