@@ -97,6 +97,7 @@ class Driver:
     ) -> None:
         """`events` is the queue that the links fill, if they were started before."""
         self._job, self._clock, self._log = job, clock, log
+        self._announcements = Initialization(job.model.layout)
         self._started = clock()
         self.common: Final = job.model
         self._pins = SamplePins(job.config.pinned_samples)
@@ -125,10 +126,7 @@ class Driver:
         self._checkpoints, self._warn_once = CheckpointWriter(job, self._background, log), WarnOnce(log)
         self._shown, self._trimmed, self._live = 0.0, self._started, LiveState(job.config, self._started)
         self._left_out, self._outliers = LeftOut(log), Outliers(job, self._live.names, self._warn_once)
-        self._refused, self._announcements = (
-            RefusedClients(job, self._warn_once),
-            Initialization(job.model.layout),
-        )
+        self._refused = RefusedClients(job, self._warn_once)
         self._sum = RoundSum(
             job.config, self.common.size, parameters=self.common.parameters, checks=self._outliers.checks
         )
@@ -280,8 +278,9 @@ class Driver:
             self._warn_once(f"data of {client}", self._run.number, f"{name}: {why}: it does not take part")
 
     def _end_early(self, link: Link) -> None:
-        """End the run if its privacy is spent, or if no better model is expected or can be found."""
-        ending = self._privacy.ending or self._validation.ending
+        """End the run if no privacy is left, no better model can be found, or it cannot begin."""
+        refusals = None if self.has_gathered else self._refused.ending(self._announcements)
+        ending = self._privacy.ending or self._validation.ending or refusals
         if ending is None or self.finished is not None:
             return
         if ending.complete:
@@ -310,7 +309,8 @@ class Driver:
             for command in self._announcements.handle(event):
                 if isinstance(command, Refuse):  # the first vector is here already
                     self._do(command, link)
-                    self._refused.warn(command, self._run.number, name)
+                    told = replace(command, reason=self._by_name(command.reason, link))
+                    self._refused.warn(told, self._run.number, name)
             return
         if event.problem:
             self._warn_once(f"validation of {event.client}", self._run.number, f"{name}: {event.problem}")
@@ -343,8 +343,7 @@ class Driver:
             case Chose():
                 self._job.sink.chose(output.round, output.basis, output.reason)
             case Finished():
-                refused = self._announcements.last_refusal or self._refused.last
-                refusal = refused if output.lacks_clients else ""
+                refusal = self._refused.last if output.lacks_clients else ""
                 ended = output if self._job.resume else self._left_out.ended(output)
                 self.finished = replace(ended, reason=self._by_name(caused(refusal, ended.reason), link))
             case Refuse(client):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fedgc.config import RunConfig
 from fedgc.flower.sink import Data, Live, LiveClient
 from fedgc.links.links import Link
-from fedgc.messages import Fetched, LinkEvent
+from fedgc.messages import Fetched, Joined, Leaving, LinkEvent
 from fedgc.round.machine import Round
 from fedgc.round.waiting import Waiting
 from fedgc.run.chunk_table import Amount
@@ -22,13 +22,19 @@ class LiveState:
         self._started = started
         self._phase: tuple[int, str] = 0, ""
         self._since = started
+        self._leaving: set[str] = set()
         self._fetched_chunks = self._fetched_bytes = 0
 
     def handle(self, event: LinkEvent) -> None:
-        """Count the chunks that clients have fetched."""
-        if isinstance(event, Fetched):
-            self._fetched_chunks += event.count
-            self._fetched_bytes += event.size_bytes
+        """Count the chunks that clients have fetched, and note who is leaving."""
+        match event:
+            case Fetched():
+                self._fetched_chunks += event.count
+                self._fetched_bytes += event.size_bytes
+            case Leaving():
+                self._leaving.add(event.client)
+            case Joined():
+                self._leaving.discard(event.client)
 
     def of(self, run: Run, link: Link, now: float, *, over: bool) -> Live:
         """Return the state at this time."""
@@ -78,6 +84,7 @@ class LiveState:
                 client in waiting.clients,
                 amounts.get(client, Amount()).chunks,
                 amounts.get(client, Amount()).samples,
+                client in self._leaving,
                 closes.get(client) if client in present else None,
             )
             for client, name in sorted(known.items(), key=lambda pair: (pair[1], pair[0]))

@@ -21,6 +21,7 @@ class LiveClient:
     awaited: bool = False  # the run waits for its work, its vector or its return
     chunks: int = 0  # that it announced
     samples: int = 0  # in them
+    leaves: bool = False  # it takes no more work
     closes: float | None = None  # when the hours of its site end, on the clock of `RoundRow.started`
 
 

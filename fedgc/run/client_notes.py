@@ -3,6 +3,7 @@
 Of the faults of a client, the first ones are told, and their number later.
 """
 
+import re
 from collections import Counter
 from typing import Final
 
@@ -13,14 +14,16 @@ LOST: Final = "lost"  # the failure of a client that did not come back within it
 BACK: Final = "back"
 JOINED: Final = "joined"
 LEAVES: Final = "is leaving: it hands in what it has, and gets no new work"
-AGAIN: Final = 3  # failures of a client after which it is told again; then at twice as many each time
+AGAIN: Final = 3  # failures of a kind after which it is told again; then at twice as many each time
+MOST_KINDS: Final = 8  # that are told apart for a client: it may send any text
+NUMBERS: Final = re.compile(r"\d+")  # failures that differ in numbers alone are of one kind
 
 
 class ClientNotes:
     """Remembers what was told."""
 
     def __init__(self) -> None:
-        self._failures: Counter[str] = Counter()  # of each client
+        self._failures: dict[str, Counter[str]] = {}  # of each client, by kind
         self._gone: set[str] = set()
         self._known: set[str] = set()
         self._left: set[str] = set()
@@ -54,11 +57,17 @@ class ClientNotes:
         ['lost', '', 'back', '', 'no disk']
         >>> [notes.told(ClientRow("a", failure="no disk")) for _ in range(3)]
         ['', 'failed again, 3 times by now: no disk', '']
+        >>> [notes.told(ClientRow("a", failure=f"step {at}: no memory")) for at in range(2)]
+        ['step 0: no memory', '']
         """
         if row.failure:
             self._gone |= {row.client} if row.failure == LOST else set()
-            self._failures[row.client] += 1
-            return _words(" ".join(row.failure.split()), self._failures[row.client])
+            failure = " ".join(row.failure.split())
+            kinds = self._failures.setdefault(row.client, Counter())
+            kind = NUMBERS.sub("", failure)
+            kind = kind if kind in kinds or len(kinds) < MOST_KINDS else ""
+            kinds[kind] += 1
+            return _words(failure, kinds[kind])
         if row.client not in self._gone:
             return ""
         self._gone.discard(row.client)

@@ -7,6 +7,7 @@ from typing import Final
 from fedgc.messages import Closing, Event, Joined, Leaving, Lost
 
 SHORTER: Final = 0.5  # by which a client's time must shrink for it to say again that it leaves
+A_DAY_S: Final = 86_400.0  # a client whose script has left stays for longer
 FORCED_EVERY_S: Final = 10.0  # the least time from a forced exchange to the next, whatever clients say
 
 
@@ -20,6 +21,7 @@ class Departures:
     def __init__(self) -> None:
         self.leaving: Final[dict[str, float]] = {}  # by when each of them has to go
         self.closes: Final[dict[str, float]] = {}  # when the hours end in which a client may train
+        self.for_good: Final[set[str]] = set()  # those whose script has left: they wait to be asked to end
         self.forced_from = 0.0  # from when on an exchange may be forced
 
     def ignores(self, event: Event, present: Collection[str]) -> bool:
@@ -37,14 +39,18 @@ class Departures:
                 return True
             case Joined():
                 self.leaving.pop(event.client, None)
+                self.for_good.discard(event.client)
             case Lost():
                 self.leaving.pop(event.client, None)
+                self.for_good.discard(event.client)
                 self.closes.pop(event.client, None)
             case Leaving():
                 left_s = self.leaving.get(event.client, math.inf) - event.now
                 if event.client not in present or event.grace_s >= left_s * SHORTER:
                     return True
                 self.leaving[event.client] = event.now + event.grace_s
+                if event.grace_s > A_DAY_S:
+                    self.for_good.add(event.client)
         return False
 
     def closed(self, at: float, *, forced: bool) -> None:

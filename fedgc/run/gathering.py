@@ -12,6 +12,7 @@ from fedgc.run.outputs import RunState
 from fedgc.run.returns import Returns
 from fedgc.run.rows import chunkless, fewer_would_do
 
+SCRIPTS_LEFT: Final = "all clients have left the run: their scripts have ended their training"
 NO_CHUNK: Final = "it announced no chunk"
 
 
@@ -38,7 +39,8 @@ class Gathering:
         self._quorum: Final = quorum
         self._timeout_s: Final = config.start_timeout_s
         self._returns: Final = Returns(resume.clients if resume else ())
-        self._fleet = fleet  # clients that there are, if that is known, until a round has begun
+        self._all = fleet  # clients that there are, if that is known
+        self._fleet = fleet  # the same, until a round has begun
         self._end = now + config.start_timeout_s
 
     @property
@@ -68,6 +70,15 @@ class Gathering:
         fleet, present = self._fleet, len(self._clients.present)
         return fleet is not None and present >= fleet and present - len(self.idle) < self.wanted
 
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether no wait helps: too few of those that there are can work, or all have left for good."""
+        return self.lacks_data or self._have_left
+
+    @property
+    def _have_left(self) -> bool:
+        return self._all is not None and len(self._clients.departures.for_good) >= self._all
+
     def joined(self, client: str) -> None:
         """Note that a client is back."""
         self._returns.missing.discard(client)
@@ -91,13 +102,18 @@ class Gathering:
 
     def too_few(self, able: int) -> str:
         """Return why no round begins with so many clients that are able to work."""
+        if self._have_left:
+            return SCRIPTS_LEFT
         holdings = self._clients.holdings
         without = chunkless(holdings.present, holdings.refused)
         if self.lacks_data:
             there = len(holdings.present)
             seen = f"saw {able} of {there} clients that can work, needed {self.wanted}{without}"
         else:
-            seen = f"waited {self._timeout_s:g} s for {self.wanted} clients, saw {able}{without}"
+            clients = "client" if self.wanted == 1 else "clients"
+            seen = f"waited {self._timeout_s:g} s for {self.wanted} {clients}, saw {able}{without}"
+            if left := len(self._clients.departures.leaving.keys() & self._clients.present.keys()):
+                seen += f"; {left} that {'is' if left == 1 else 'are'} connected left the run"
         if holdings.refused:  # with fewer clients, theirs would be left out for good
             return seen
         return seen + fewer_would_do(able, self._quorum, self.wanted)

@@ -27,6 +27,7 @@ class Initialization:
     def __init__(self, layout: Layout | None = None) -> None:
         """`layout` is known already if a run is resumed."""
         self.layout = layout
+        self.first = ""  # the client that announced it first
         self.source = ""  # the client that was asked for the vector last
         self._asked: set[str] = set()  # it, and those that have not answered in time
         self._waiting: deque[str] = deque()  # others that could be asked
@@ -54,6 +55,18 @@ class Initialization:
         client = next(reversed(self.refused))
         return f"{client} was refused: {self.refused[client]}"
 
+    def too_few_left(self, fleet: int | None, wanted: int) -> str:
+        """Return why a run cannot begin with what is left of so many clients; empty if it can.
+
+        >>> start = Initialization()
+        >>> start.refused["b"] = "another model"
+        >>> start.too_few_left(3, 3), start.too_few_left(3, 2), start.too_few_left(None, 3)
+        ('2 of 3 clients are left, needed min-clients, 3', '', '')
+        """
+        left = (fleet or 0) - len(self.refused)
+        too_few = fleet is not None and self.refused and left < wanted
+        return f"{left} of {fleet} clients are left, needed min-clients, {wanted}" if too_few else ""
+
     def is_vector(self, event: LinkEvent) -> bool:
         """Whether the event tells that the first vector has come."""
         return isinstance(event, Codeword) and event.round == 0 and event.client in self._asked
@@ -61,10 +74,10 @@ class Initialization:
     def _announced(self, event: Announced) -> tuple[ToClient, ...]:
         difference = self.layout.difference(event.layout) if self.layout is not None else ""
         if difference:
-            return self.refuse(event.client, f"its model differs from the run's: {difference}")
+            whose = f", which {self.first} has" if self.first else ""
+            return self.refuse(event.client, f"its model differs from the run's{whose}: {difference}")
         self.refused.pop(event.client, None)
-        if self.layout is None:
-            self.layout = event.layout
+        self.layout, self.first = self.layout or event.layout, self.first or event.client
         if self.source and self.source != event.client:
             if event.client not in self._waiting:
                 self._waiting.append(event.client)

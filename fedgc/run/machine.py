@@ -230,7 +230,7 @@ class Run:
         if keys is not None and keys.knows(self.version) and keys.is_spent:
             return self._finish(f"round {self.number - 1}: {SPENT}", complete=False)
         gathering = self._gathering
-        is_over = gathering.is_over(event) or gathering.lacks_data
+        is_over = gathering.is_over(event) or gathering.is_hopeless
         if gathering.awaits(event.now) and not is_over:  # looking at every client takes as long as a join
             return []
         able = self._clients.able

@@ -33,6 +33,8 @@ NAMED: Final = 5  # clients that a line names
 START_TIMEOUT: Final = "timing.start-timeout-s"
 ONE_RUN: Final = "a SuperNode serves one run at a time"
 BACK: Final = "what it has finished counts once it is back"
+LEFT: Final = "has left the run"
+LACKS: Final = "until then the model lacks its data"  # local work
 NAMED_CLIENT: Final = re.compile(r"(client \S+): (.+)")
 NOT_YET: Final = "the server has started, and has recorded nothing yet"
 LOOK: Final = "to do: look at the server's machine and its log"
@@ -48,6 +50,7 @@ class Awaited:
     finished: int  # chunks or local steps of this round
     held: int  # of so many
     last_seen: float | None
+    leaves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,11 @@ class _Known:
 
     def name(self, client: str) -> str:
         return self.names.get(client) or client
+
+    @property
+    def left(self) -> Sequence[str]:
+        """The clients that have left, or are leaving."""
+        return [str(each["client"]) for each in self.clients if each.get("leaves")]
 
     @property
     def clients(self) -> Sequence[Mapping[str, Any]]:
@@ -211,13 +219,15 @@ def _awaited(known: _Known) -> Iterator[Awaited]:
                 _whole(each, "finished"),
                 _whole(each, "held"),
                 known.seen.get(client),
+                bool(each.get("leaves")),
             )
 
 
 def _waits(known: _Known, awaited: Sequence[Awaited], since: float | None, until: float | None) -> str:
     live = known.run.present
-    number, rounds = _whole(live, "round"), _whole(live, "rounds")
-    if known.last is not None and known.last.row.round == number:
+    rounds = _whole(live, "rounds")
+    number = min(_whole(live, "round"), rounds)  # after the last round the run counts on
+    if known.last is not None and known.last.row.round == number and not _began_after(known.last.row, since):
         return f"round {number} of {rounds} is over" + ("; the next one begins" if number < rounds else "")
     unit = "steps" if live.get("unit") == "clients" else "chunks"
     phase = str(live.get("phase"))
@@ -233,10 +243,17 @@ def _waits(known: _Known, awaited: Sequence[Awaited], since: float | None, until
     return f"{head}{'; known and awaited' if needed else '; awaited'}: {who}{lasts}{limit}"
 
 
+def _began_after(row: RoundRow, since: float | None) -> bool:
+    """Whether the present phase began after this round: a resumed run does its last round again."""
+    return since is not None and since > row.started + row.working_s + row.collecting_s
+
+
 def _progress_of(each: Awaited, unit: str, phase: str, now: float) -> str:
     if not each.present:
         seen = f", last seen {span(now - each.last_seen)} ago" if each.last_seen is not None else ""
         return f"{each.name} (not connected{seen})"
+    if each.leaves:
+        return f"{each.name} ({LEFT})"
     if phase == "working" and each.held:
         trains = unit == "steps" and not each.finished  # clients report their steps when they are done
         done = f"trains for {each.held}" if trains else f"{each.finished} of {each.held}"
@@ -259,14 +276,20 @@ def _to_do(known: _Known, awaited: Sequence[Awaited], until: float | None) -> It
         start = f"start {absent or more}"
         if known.failures:
             start = f"remove what makes the apps fail, or {start}"
-        explained = absent or known.refusals or known.failures
+        explained = absent or known.refusals or known.failures or known.left
         busy = "" if explained else f"; {ONE_RUN}, so clients may be busy with another one"
-        yield f"to do: {start}{ends}; min-clients says how many a run needs to begin{busy}"
+        gone = f"; {_some([known.name(client) for client in known.left])} left" if known.left else ""
+        yield f"to do: {start}{ends}{gone}; min-clients says how many a run needs to begin{busy}"
         return
-    away = [str(each["client"]) for each in known.clients if not each.get("present") and each.get("samples")]
+    away = [
+        str(each["client"])
+        for each in known.clients
+        if not each.get("present") and each.get("samples") and not each.get("leaves")
+    ]
     if away:
-        yield f"to do: restart {_some([known.name(client) for client in away])}; {BACK}"
-    elif awaited and until is not None:
+        back = LACKS if live.get("unit") == "clients" else BACK
+        yield f"to do: restart {_some([known.name(client) for client in away])}; {back}"
+    elif awaited and until is not None and until > known.now:
         yield f"to do: nothing; at {_clock(until)} the round goes on with what is there"
     else:
         yield "to do: nothing"
@@ -342,7 +365,8 @@ def _uncounted(known: _Known) -> list[str]:
     whole = known.last is not None and known.last.row.coverage == 1.0  # others have counted the same data
     out = {row.client: row.failure for row in known.rows if not row.counted and (row.failure or not whole)}
     if not whole and not _sample(known):
-        out |= {client: "not in this round" for client in samples if samples[client] and client not in rows}
+        absent = [client for client in samples if samples[client] and client not in rows]
+        out |= {client: LEFT if client in known.left else "not in this round" for client in absent}
     words = []
     for client, why in out.items():
         size = f"can load {samples[client]} samples" if samples.get(client) and not whole else ""

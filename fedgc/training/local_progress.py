@@ -1,5 +1,6 @@
 """The progress of local work: the steps that the loop has done, and their measure for the gate."""
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -91,8 +92,11 @@ class LocalProgress:
         known = self._trajectories
         at = known[LOCAL_TRAJECTORY] if LOCAL_TRAJECTORY in known else Trajectory(place.name, 0)
         squared_norm = self._squared_norm(at, work, place, vector)
-        if not squared_norm <= LARGEST_AMOUNT:  # not a number either
-            raise TaskFailed(f"the squared norm is {squared_norm}, needed at most {LARGEST_AMOUNT:g}")
+        if not math.isfinite(squared_norm):
+            raise TaskFailed("saw NaN or Inf in its model or gradient, needed finite numbers")
+        if not squared_norm <= LARGEST_AMOUNT:
+            seen = f"saw {squared_norm:g} as the squared norm of its change of the model"
+            raise TaskFailed(f"{seen}, needed at most {LARGEST_AMOUNT:g}")
         loss = at.losses / at.reached if at.reached else 0.0
         samples = self.samples(place.name)
         return Report(0.0, work.client, work.round, at.reached, samples, at.seconds, squared_norm, loss)

@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from fedgc.messages import SUMMED
 from fedgc.store.database import Store
 from fedgc.store.liveness import state_of
 from fedgc.store.views import MeasuredSpeeds, Round, Run, Stretch
@@ -104,7 +105,7 @@ def _of_rounds(run: str, total: Stretch) -> Iterator[Metric]:
 def _of_last_round(run: str, last: Round) -> Iterator[Metric]:
     row = last.row
     yield from _gauge("round", "The newest round that is over.", run, row.round)
-    yield from _gauge("model_version", "The model that it began from.", run, row.version)
+    yield from _gauge("model_version", "The newest model.", run, row.version + (row.outcome in SUMMED))
     yield from _gauge("last_round_working_seconds", "Its working phase.", run, row.working_s)
     yield from _gauge("last_round_collecting_seconds", "Its collecting phase.", run, row.collecting_s)
     yield from _gauge("last_round_missing_chunks", "Chunks that its sum lacks.", run, len(row.short))

@@ -76,7 +76,7 @@ def test_figures_and_mean_are_printed(models, stand):  # noqa: F811
     rows = [line.replace("│", " ").split() for line in said.splitlines()]
     assert ["north", "2", "10", "0.5"] in rows
     assert ["south", "2", "30", "0.9"] in rows
-    assert ["mean", "40", "0.8"] in rows
+    assert ["mean", "2", "40", "0.8"] in rows
     assert "west: it has no function `validate`" in said
     assert json.loads(fedgc("--version", "2", "--json")) == {"run": "r", **ANSWER}
 

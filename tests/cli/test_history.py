@@ -298,7 +298,7 @@ def test_status_shows_figures_of_clients_and_best_model(told: Path):
     rows = [line.replace("│", " ").split() for line in said.splitlines()]
     assert ["quick", "3", "10", "0.5"] in rows
     assert ["slow", "3", "30", "0.9"] in rows
-    assert ["mean", "40", "0.8"] in rows
+    assert ["mean", "3", "40", "0.8"] in rows
     assert "best model: version 3, round 3, f1 0.8" in said
     assert "8 chunks on 2 clients" in said
     told_as_json = json.loads(run.invoke(app, ["status", "second", "--json"]).stdout)

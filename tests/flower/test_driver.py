@@ -10,6 +10,7 @@ import re
 import threading
 import time
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -205,12 +206,26 @@ def test_client_with_other_base_takes_no_part(tmp_path: Path) -> None:
     assert all(len(row.clients) == 2 for row in sink.rows)
 
 
+def test_run_of_known_fleet_ends_once_too_many_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else will come, so the run does not wait for `timing.start-timeout-s`."""
+    task = replace(named("digits", config_of(SETTINGS)), model=lambda: frozen_at(1.0))
+    monkeypatch.setattr("tests.flower.test_driver.Job", partial(Job, fleet=2))
+    other = replace(task, model=lambda: frozen_at(2.0))
+    words = {"own": 1, "others": [other], "min_clients": 2, "start_timeout_s": 600.0}
+    driver, _, _ = run(tmp_path, changes={"model": task.model}, **words)
+    assert driver.finished is not None
+    assert "its model differs from the run's" in driver.finished.reason
+    assert driver.finished.reason.endswith("; 1 of 2 clients are left, needed min-clients, 2")
+
+
 def test_run_without_enough_clients_names_last_refusal(tmp_path: Path) -> None:
     other = replace(named("digits", config_of(SETTINGS)), model=lambda: frozen_at(2.0))
     driver, _, _ = run(tmp_path, own=0, others=[other], min_clients=1, start_timeout_s=5.0)
     assert driver.finished is not None
     assert re.fullmatch(
-        r"\S+ was refused: its model differs from the run's: .*; waited 5 s for 1 clients, saw 0",
+        r"\S+ was refused: its model differs from the run's: .*; waited 5 s for 1 client, saw 0",
         driver.finished.reason,
     )
 

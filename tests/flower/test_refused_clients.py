@@ -24,5 +24,5 @@ def test_refused_client_of_masked_run_is_warned_of_once(caplog, federation):
     assert audit == [("refused", "5e1f", f"round 1: {OTHER.reason}")] * 3
     said = ["round 4: west is refused: saw descriptor 0a, needed 1b: compare the files[2J"]
     assert caplog.messages == (said if federation else [])
-    assert clients.last.startswith("5e1f was refused: saw descriptor 0a" if federation else "")
+    assert clients.last.startswith("west was refused: saw descriptor 0a" if federation else "")
     assert bool(clients.last) is bool(federation)

@@ -20,7 +20,11 @@ def test_client_with_other_base_is_refused_with_both_digests(seen: str, shown: s
     (refusal,) = start.handle(announced("b", seen))
     assert isinstance(refusal, Refuse)
     assert (refusal.client, refusal.round) == ("b", 0)
-    assert f"frozen parameters: saw digest {shown}, needed 0123456789ab; load the same" in refusal.reason
+    assert (
+        f"the run's, which a has: frozen parameters: saw digest {shown}, needed 0123456789ab"
+        in refusal.reason
+    )
+    assert "; load the same base model" in refusal.reason
     assert start.last_refusal == f"b was refused: {refusal.reason}"
 
 

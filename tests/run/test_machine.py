@@ -13,6 +13,7 @@ from fedgc.messages import (
     Continue,
     Held,
     Joined,
+    Leaving,
     Loaded,
     Lost,
     Progress,
@@ -26,6 +27,7 @@ from fedgc.messages import (
     ToClient,
     Work,
 )
+from fedgc.run.gathering import SCRIPTS_LEFT
 from fedgc.run.machine import Append, Apply, Finished, Output, RunState
 from fedgc.run.returns import RETURN_S
 from fedgc.sim.clock.interfaces import Finding
@@ -600,6 +602,21 @@ def test_client_that_loses_its_data_later_does_not_end_run():
     driver.say(Lost(1.0, "b"))
     driver.join("b", holds=[])
     assert not driver.run.finished
+
+
+@pytest.mark.parametrize(
+    ("fleet", "stays_s", "reason"),
+    [(2, 7 * 86_400.0, SCRIPTS_LEFT), (2, 20.0, ""), (None, 7 * 86_400.0, ""), (3, 7 * 86_400.0, "")],
+)
+def test_run_ends_once_scripts_of_all_clients_have_left(fleet: int | None, stays_s: float, reason: str):
+    """A client that is asked to end may come back, and others may join where their number is not known."""
+    driver = Driver(min_clients=2, fleet=fleet)
+    driver.join("a", "b")
+    for client in ("a", "b"):
+        driver.say(Leaving(1.0, client, stays_s))
+    driver.say(Tick(30.0))
+    assert driver.run.finished is bool(reason)
+    assert [each.reason for each in driver.log if isinstance(each, Finished)] == ([reason] if reason else [])
 
 
 def test_clients_that_cannot_work_are_known_while_others_are_awaited():

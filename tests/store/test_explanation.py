@@ -74,6 +74,23 @@ def test_working_round_names_awaited_clients_with_progress_and_limit(store: Stor
     assert (found.since, found.until) == (NOW - 12, NOW + 40)
 
 
+def test_clients_that_have_left_are_named_and_not_to_be_restarted(store: Store):
+    left = client("bb", awaited=True, leaves=True), client("cc", present=False, leaves=True)
+    store.write(Appended(NOW - 90, "ward", row(2, "synced", counted_samples=20)))
+    store.write(Present(NOW, "ward", live(client("aa"), *left, phase="gathering", needed=1, until=None)))
+    lines = told(store).lines
+    assert "known and awaited: south (has left the run)" in lines[0]
+    assert any(
+        "not counted" in line and "south (can load 20 samples; has left the run)" in line for line in lines
+    )
+    assert lines[-1].startswith("to do: start more clients; south, west left; min-clients says")
+
+
+def test_finished_chunks_of_lost_client_count_later(store: Store):
+    store.write(Present(NOW, "ward", live(client("aa"), client("cc", present=False), unit="chunks")))
+    assert told(store).lines[-1] == "to do: restart west; what it has finished counts once it is back"
+
+
 def test_client_that_has_not_reported_its_steps_trains(store: Store):
     store.write(Present(NOW, "ward", live(client("aa"), client("bb", awaited=True, finished=0))))
     assert told(store).lines[0].startswith("round 3 of 9, working; awaited: south (trains for 8 steps), for")
@@ -84,6 +101,8 @@ def test_round_that_is_stored_is_over(store: Store, round_: int, follows: str):
     store.write(Appended(NOW, "ward", row(round_, "synced")))
     store.write(Present(NOW, "ward", live(client("aa", awaited=True), round=round_)))
     assert told(store).lines[0] == f"round {round_} of 9 is over{follows}"
+    store.write(Present(NOW, "ward", live(client("aa"), round=round_, phase="gathering", since=NOW + 2)))
+    assert told(store).lines[0].startswith(f"round {round_} of 9, gathering"), "once more, after a resume"
 
 
 def test_missing_data_names_its_client_and_remedy(store: Store):
@@ -92,7 +111,7 @@ def test_missing_data_names_its_client_and_remedy(store: Store):
     )
     lines = told(store).lines
     assert lines[1] == "data present: 40 of 60 samples, 2 of 3 chunks; not connected: west (can load 20)"
-    assert lines[-1] == "to do: restart west; what it has finished counts once it is back"
+    assert lines[-1] == "to do: restart west; until then the model lacks its data"
 
 
 def test_refusals_by_sites_and_their_hours_are_said(store: Store):

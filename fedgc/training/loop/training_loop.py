@@ -86,7 +86,10 @@ def join(
     """
     environment = ScriptEnvironment.read(os.environ)
     state = ModelState(model, private)
-    samples = None if samples is None else int(samples)  # numpy's and torch's numbers cannot travel
+    try:
+        samples = None if samples is None else int(samples)  # numpy's and torch's numbers cannot travel
+    except (TypeError, ValueError) as error:
+        raise BadTask(f"fedgc.join: saw samples={samples!r}, needed a whole number") from error
     if samples is not None and samples < 1:
         raise BadTask(f"fedgc.join: saw samples={samples}, needed at least 1")
     if optimizer is not None and not hasattr(optimizer, "state_dict"):

@@ -168,20 +168,13 @@ class ScriptLoop(LocalLoop):
             version, model = self._to_validate
             self._to_validate = None
             self._vectors.common[:] = model
-            self._script.say("validate", version=version, first_step=self._first_step(version))
+            self._script.say("validate", version=version, first_step=_first_step(self._work, version))
         if wait and not self._scores:
             self._raise_failure()
             self._wait(POLL_S)
             self._turn()
         scores, self._scores = tuple(self._scores), []
         return scores
-
-    def _first_step(self, version: int) -> int:
-        """Return the local steps of the run before this model: the exchange has ended the last work."""
-        work = self._work
-        if work is None:
-            return 0
-        return work.first_step + (work.target if version > work.version else 0)
 
     def rest(self) -> None:
         """Have the script wait."""
@@ -368,3 +361,10 @@ class ScriptLoop(LocalLoop):
         if self._failure:
             failure, self._failure = self._failure, ""
             raise TaskFailed(failure)
+
+
+def _first_step(work: Work | None, version: int) -> int:
+    """Return the local steps of the run before this model: the exchange has ended the last work."""
+    if work is None:
+        return 0
+    return work.first_step + (work.target if version > work.version else 0)

@@ -1,5 +1,7 @@
 """Test a script that no client has started: it trains by itself."""
 
+import re
+
 import pytest
 import torch
 
@@ -36,3 +38,9 @@ def test_several_optimizers_are_refused():
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with pytest.raises(BadTask, match="saw a list as optimizer, needed one of torch's"):
         fedgc.join(model, optimizer=[optimizer, optimizer])
+
+
+@pytest.mark.parametrize("samples", ["lots", [3], 0])
+def test_number_of_samples_is_checked_by_name(samples: object):
+    with pytest.raises(BadTask, match=rf"fedgc.join: saw samples={re.escape(repr(samples))}, needed "):
+        fedgc.join(torch.nn.Linear(2, 1), samples=samples)
