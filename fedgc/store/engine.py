@@ -29,6 +29,8 @@ from fedgc.processes.state_folder import state_folder
 from fedgc.store import owned
 
 ENVIRONMENT: Final = "FEDGC_DB"
+STORE: Final = "store"
+_FILE: Final = "file"  # in the notes of a connection: which file it has open
 _MODE: Final = "fedgc_mode"  # execution option of a connection: reading unless it says "write" or "apart"
 _ADVISORY: Final = 0x6665646763  # "fedgc", the key of the lock in PostgreSQL
 _CACHE_KB: Final = 16_384
@@ -118,7 +120,7 @@ class Database:
         url: URL,
         wait_s: float,
         *,
-        kind: str = "store",
+        kind: str = STORE,
         damaged: str = STORE_DAMAGED,
         opens_afresh: bool = False,
     ) -> None:
@@ -142,6 +144,8 @@ class Database:
             raise Unusable(f"{self._kind} {self.name}: {_without_driver(url, error)}") from error
         event.listen(self.engine, "connect", self._on_connect)
         event.listen(self.engine, "begin", self._on_begin)
+        if kind == STORE and self.file is not None and not opens_afresh:
+            event.listen(self.engine, "checkout", self._on_checkout)
 
     @property
     def file(self) -> Path | None:
@@ -233,6 +237,13 @@ class Database:
         for pragma in ("foreign_keys = ON", "synchronous = FULL", f"cache_size = -{_CACHE_KB}"):
             connection.execute(f"PRAGMA {pragma}")
 
+    def _on_checkout(self, _connection: object, record: Any, _proxy: object) -> None:  # noqa: ANN401
+        """Replace a connection to a file that was replaced, such as by a backup."""
+        now = _inode(self.file)
+        before = record.info.setdefault(_FILE, now)
+        if now is not None and before != now:
+            raise exc.DisconnectionError(f"{self.name} was replaced")
+
     def _on_begin(self, connection: Connection) -> None:
         mode = connection.get_execution_options().get(_MODE)
         if self.is_sqlite and mode != "apart":
@@ -254,6 +265,15 @@ class Database:
                     f"{self._kind} {self.name}: {meaning.format(self._damaged)}"
                 )
         return EdgeFailed(f"{self._kind} {self.name}: {text_of(cause)}")
+
+
+def _inode(file: Path | None) -> tuple[int, int] | None:
+    """Return what tells a file from another of its name; None if it is not there."""
+    try:
+        found = os.stat(file) if file is not None else None
+    except OSError:
+        return None
+    return None if found is None else (found.st_dev, found.st_ino)
 
 
 def use_wal(database: Database, wait_s: float) -> None:

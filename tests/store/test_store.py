@@ -2,9 +2,11 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, FedgcError, Unusable
 from fedgc.history import WINDOW as LOOKED_BACK
 from fedgc.history import ClientRow, Speeds
@@ -354,3 +356,19 @@ def test_store_without_run_is_empty(store):
     assert (store.runs(), store.clients(), store.paces(), store.speeds()) == ((), (), (), Speeds())
     assert store.check().faults == ()
     store.vacuum()
+
+
+def test_file_that_is_replaced_is_opened_anew(tmp_path: Path):
+    """As by a backup that is restored: a page that runs on shows what is in it."""
+    path, backup = tmp_path / "fedgc.db", tmp_path / "backup.db"
+    for file, run in ((path, "one"), (backup, "two")):
+        with Store.open(str(file)) as store:
+            store.write(Begun(1000.0, run, RunConfig().table()))
+    with Store.open(str(path), reads_only=True) as reader, Store.open(str(path)) as writer:
+        assert [each.run for each in reader.runs()] == [each.run for each in writer.runs()] == ["one"]
+        path.unlink()
+        assert [each.run for each in reader.runs()] == ["one"], "nothing is there to open"
+        backup.replace(path)
+        assert [each.run for each in reader.runs()] == ["two"]
+        writer.write(Begun(1001.0, "three", RunConfig().table()))
+        assert {each.run for each in reader.runs()} == {"two", "three"}
