@@ -212,7 +212,7 @@ def status(store: Store, run: str | None) -> Answer:
     clients = [each for each in every if each.client in of_run]
     audit = store.audited(chosen.run, SHOWN_AUDIT)
     scores, best = store.last_scores(chosen.run), store.best(chosen.run)
-    names = {each.client: each.name for each in every}
+    names, known = {each.client: each.name for each in every}, labels_of(every)
     labels = labels_of(each for each in every if each.client in {score.client for score in scores})
     skips = skips_message(chosen, sum(each.skipped for each in store.stretches(chosen.run, 1)))
     figures = {
@@ -235,7 +235,10 @@ def status(store: Store, run: str | None) -> Answer:
     facts = [f"round {each.round}: {each.what}: {each.reason}" for each in made[-3:]]
     facts += [f"best model: {best}"] if best is not None else []
     refused = [each for each in audit if each.kind in ("refused", "excluded", BY_SITE, APP_FAILED)][-3:]
-    facts += [f"{each.kind}: {each.who or 'an unknown client'}: {each.what}" for each in refused]
+    facts += [
+        f"{each.kind}: {known.get(each.who) or each.who or 'an unknown client'}: {each.what}"
+        for each in refused
+    ]
     facts += [each.what for each in audit if each.kind == "rollback"][-3:]
     facts += [skips] if skips else []
 

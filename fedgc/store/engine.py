@@ -270,7 +270,7 @@ class Database:
 def _inode(file: Path | None) -> tuple[int, int] | None:
     """Return what tells a file from another of its name; None if it is not there."""
     try:
-        found = os.stat(file) if file is not None else None
+        found = file.stat() if file is not None else None
     except OSError:
         return None
     return None if found is None else (found.st_dev, found.st_ino)

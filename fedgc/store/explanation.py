@@ -354,6 +354,8 @@ def _why_so(row: RoundRow) -> str:
         return f"{row.reason or 'the gate decided so'}; clients continue from where they are"
     if row.outcome == "approximate":
         missing = f"{len(row.short)} of {row.chunks} chunks are not in the sum"
+        if not (row.blocks or row.replicas):  # stock clients
+            missing = f"{row.chunks - row.covered} of {row.chunks} clients gave no answer that counts"
         return row.reason if row.is_left_out else missing
     return row.reason if row.outcome in ("aborted", "stopped") else ""
 

@@ -91,6 +91,12 @@ def test_finished_chunks_of_lost_client_count_later(store: Store):
     assert told(store).lines[-1] == "to do: restart west; what it has finished counts once it is back"
 
 
+def test_stock_round_lacks_answers_and_not_chunks(store: Store):
+    store.write(Appended(NOW, "ward", row(2, "approximate", chunks=2, covered=1, replicas=0)))
+    store.write(Ended(NOW, "ward", "completed"))
+    assert any("1 of 2 clients gave no answer that counts" in line for line in told(store).lines)
+
+
 def test_client_that_has_not_reported_its_steps_trains(store: Store):
     store.write(Present(NOW, "ward", live(client("aa"), client("bb", awaited=True, finished=0))))
     assert told(store).lines[0].startswith("round 3 of 9, working; awaited: south (trains for 8 steps), for")
