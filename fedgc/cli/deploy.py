@@ -89,19 +89,21 @@ def health(
     cache: Cache = Path("/cache"),
     insecure: Insecure = False,
     live: Annotated[
-        bool, typer.Option("--live", help="Only what a restart mends, so not whether disk space is left.")
+        bool, typer.Option("--live", help="Only what a restart mends: neither disk space nor the SuperLink.")
     ] = False,
 ) -> None:
     """Check the health of a server or a client on this machine; exit code 1 if it is unhealthy.
 
     Example: fedgc deploy health client
     """
-    from fedgc.deploy.processes import client_health, must_have_space, server_health
+    from fedgc.deploy.processes import client_health, must_have_space, must_reach, server_health
 
     if role is Role.server:
         result = server_health(keys, state, insecure=insecure)
     else:
         result = client_health(state, time.time())
+    if role is Role.client and not live:
+        must_reach(state, time.time())
     if not live:
         must_have_space(state if role is Role.server else cache)
     sys.stdout.write(f"{result}\n")

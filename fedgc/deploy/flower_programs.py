@@ -4,7 +4,7 @@ Flower starts many processes, and each begins with a second of imports. A third 
 imported objects, which stay; so the wrappers disable it until the program begins. A program's package also
 imports databases and web servers that a ClientApp never uses; so the wrappers import the program's own module
 without running its package. The wrapper of ClientApps checks each app against the policy and the
-descriptor of its site.
+descriptor of its site. That of SuperNodes ends one that has given up its SuperLink.
 """
 
 import shlex
@@ -15,6 +15,7 @@ from typing import Final
 
 from fedgc.processes.supervision import CLIENT_APP
 
+SUPERNODE: Final = "flower-supernode"
 _PROGRAM: Final = """#!/bin/sh
 '''exec' {python} "$0" "$@"
 '''
@@ -37,6 +38,11 @@ _GUARDED: Final = """
     from fedgc.flower.app_guard import guard
 
     guard()"""
+_FOLLOWED: Final = """
+    from fedgc.flower.contact import followed
+
+    flower_supernode = followed(flower_supernode)"""
+_MORE: Final = {CLIENT_APP: _GUARDED, SUPERNODE: _FOLLOWED}
 
 
 def write_programs(folder: Path) -> None:
@@ -45,7 +51,7 @@ def write_programs(folder: Path) -> None:
     flower = distribution("flwr")
     for each in flower.entry_points.select(group="console_scripts"):
         program, python = folder / each.name, shlex.quote(sys.executable)
-        taken = _taken(flower, each) + (_GUARDED if each.name == CLIENT_APP else "")
+        taken = _taken(flower, each) + _MORE.get(each.name, "")
         program.write_text(_PROGRAM.format(python=python, taken=taken, function=each.attr))
         program.chmod(0o755)
 

@@ -37,6 +37,7 @@ from fedgc.deploy.local_federation import free_port
 from fedgc.deploy.node_config import OPTION, read_settings, whole_text
 from fedgc.deploy.superlink import CONFIG, EXECUTOR, KEEP_INSTALLED, LOOPBACK, SUPERLINKS, read_config
 from fedgc.errors import EdgeFailed, Unusable, text_of
+from fedgc.flower import contact
 from fedgc.flower import heartbeat as pulse
 from fedgc.flower.app_guard import POLICY
 from fedgc.flower.departure import GRACE_KEY, GRACE_S
@@ -237,6 +238,7 @@ class ClientPlace:
         folders = (str(self.state / "programs"), str(Path(sys.executable).parent))
         environment = {
             pulse.ENVIRONMENT: str(self.state / "pulse"),
+            contact.ENVIRONMENT: str(self.state / "contact"),
             "TMPDIR": str(self.cache),
             "PATH": os.pathsep.join((*folders, os.environ.get("PATH", ""))),
         }
@@ -299,6 +301,11 @@ def client_health(state: Path, now: float) -> str:
     return f"the engine came round {ago_s:.0f} s ago, {beat.chunks} chunks finished in this session"
 
 
+def must_reach(state: Path, now: float) -> None:
+    """Raise if a client's SuperLink has not answered for longer than its SuperNode needs to try again."""
+    contact.must_be_in_contact(state / "contact", (state / "process").stat().st_mtime, now)
+
+
 def must_have_space(folder: Path) -> None:
     """Raise if so little disk space is left that the next checkpoint does not fit."""
     free = shutil.disk_usage(folder).free
@@ -330,7 +337,8 @@ def save_process(state: Path, process: int, address: str) -> None:
     """Write the state for health checks, and delete that of an earlier process."""
     write(state / "address", f"{address}\n".encode(), secret=False)
     write(state / "process", f"{process}\n".encode(), secret=False)
-    (state / "pulse").unlink(missing_ok=True)
+    for name in ("pulse", "contact"):
+        (state / name).unlink(missing_ok=True)
 
 
 class _Unreachable(EdgeFailed):
