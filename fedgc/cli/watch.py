@@ -45,7 +45,8 @@ def watch(place: Place, run: str | None, client_gain: float | None) -> None:
         shown = store.run(run or LATEST).run
         gain = CLIENT_GAIN if client_gain is None else client_gain
         served = Served(store, place, run or LATEST, gain)
-        sys.stdout.write(f"{shown} of {store.name} at {served.url} (Ctrl-C ends it)\n")
+        asks = "it asks for your token, once in the address as ?token=TOKEN; " if place.token else ""
+        sys.stdout.write(f"{shown} of {store.name} at {served.url} ({asks}Ctrl-C ends it)\n")
         sys.stdout.flush()
         served.forever()
 

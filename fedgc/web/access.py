@@ -122,7 +122,9 @@ class Guard:
 
 
 def _refusal() -> Response:
-    refusal = PlainTextResponse("needed the token: open the address that `fedgc watch` printed\n", 401)
+    refusal = PlainTextResponse(
+        "needed the token of `fedgc watch`, once in the address as /?token=TOKEN\n", 401
+    )
     refusal.headers["www-authenticate"] = "Bearer"
     return refusal
 

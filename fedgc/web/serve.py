@@ -75,7 +75,8 @@ class Served:
         self.address: Final[tuple[str, int]] = (nowhere.get(bound, bound), port)
         self.token: Final = entry.token
         self.root: Final = f"http://{host}:{port}/"
-        self.url: Final = self.root + (f"?token={quote(entry.token)}" if entry.token else "")
+        made = None if place.token else entry.token
+        self.url: Final = self.root + (f"?token={quote(made)}" if made else "")  # the user's own stays secret
 
     def forever(self) -> None:
         """Serve until Ctrl-C or a signal that ends the process."""

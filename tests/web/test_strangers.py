@@ -17,6 +17,7 @@ import pytest
 from fedgc.store.database import Store
 from fedgc.web.access import COOKIE
 from fedgc.web.guesses import AT_ONCE, EACH_S, MOST_ADDRESSES, Guesses
+from fedgc.web.serve import Place, Served
 from tests.web.run_of_four import tell_a_run
 
 PROGRAM = "import sys; sys.argv[0] = 'fedgc'; from fedgc.cli import main; main()"
@@ -184,6 +185,15 @@ def test_token_is_read_from_file_or_variable(start, tmp_path: Path):
         assert page.ask("/picture").status == 401
         assert page.ask("/picture", authorization=f"Bearer {TOKEN}").status == 200
         assert TOKEN not in Path(f"/proc/{page.process.pid}/cmdline").read_text()
+        assert TOKEN not in page.said
+        assert "(it asks for your token, once in the address as ?token=TOKEN; " in page.said
+
+
+def test_only_token_that_was_made_up_is_printed(tmp_path: Path):
+    with Store.open(str(tmp_path / "fedgc.db")) as store:
+        for place in (Place("127.0.0.2", 0), Place("127.0.0.2", 0, TOKEN)):
+            with Served(store, place).beside() as served:
+                assert (f"?token={served.token}" in served.url) is (place.token is None)
 
 
 class Clock:
