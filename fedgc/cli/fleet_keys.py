@@ -27,7 +27,7 @@ def client_key(folder: Path, name: str, superlink: str, action: str, *, as_json:
         _tell(superlink, key, action)
     about = {"name": name, "folder": str(key.folder), "key": key.print(), "node": key.node}
     status = "not registered" if key.node is None else f"registered as {key.node}"
-    status = "revoked" if action == "revoke" else status
+    status = "revoked" if key.node is None and key.is_revoked else status
     line = f"client {name}: {about['key']}, {status}, in {key.folder}"
     sys.stdout.write(f"{json.dumps(about, indent=1) if as_json else line}\n")
 

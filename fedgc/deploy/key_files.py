@@ -68,10 +68,18 @@ class ClientKey:
     def registered(self, node: int) -> None:
         """Save the number."""
         write(self.folder / "node", f"{node}\n".encode(), secret=False)
+        remove(self.folder / "revoked")
 
     def revoked(self) -> None:
-        """Delete the number."""
+        """Delete the number, and note the key as revoked."""
+        write(self.folder / "revoked", f"{self.print()}\n".encode(), secret=False)
         remove(self.folder / "node")
+
+    @property
+    def is_revoked(self) -> bool:
+        """Whether this key was revoked from here, and no other one is in its place."""
+        file = self.folder / "revoked"
+        return file.exists() and read(file).decode(errors="replace").strip() == self.print()
 
     def print(self) -> str:
         """Return the digest of this key for comparison by people, as in ssh-keygen -l."""

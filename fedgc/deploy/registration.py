@@ -15,6 +15,7 @@ from fedgc.deploy.key_files import ClientKey
 from fedgc.errors import EdgeFailed, Unusable, text_of
 
 PATIENCE_S: Final = 60.0
+_IN_USE: Final = "Public key already in use"  # Flower's words for a key that it knows, or has known
 
 
 def register(client: ClientKey, superlink: str) -> int:
@@ -22,12 +23,31 @@ def register(client: ClientKey, superlink: str) -> int:
     if client.node is not None:
         raise Unusable(f"client {client.name}: registered as {client.node}; --revoke comes first")
     client.print()  # raises for a file that holds no key
-    answer = _flwr("supernode", "register", str(client.public), superlink, "--name", client.name)
+    try:
+        answer = _flwr("supernode", "register", str(client.public), superlink, "--name", client.name)
+    except EdgeFailed as error:
+        if _IN_USE in str(error):
+            raise EdgeFailed(_needs_new_key(client)) from error
+        raise
     node = int(answer.get("node-id") or 0)
     if not node:
         raise EdgeFailed(f"client {client.name}: flwr gave no number for it: {answer}")
     client.registered(node)
     return node
+
+
+def _needs_new_key(client: ClientKey) -> str:
+    new = (
+        f"a new key, as a revoked one is never accepted again: move {client.public.name} and "
+        f"{client.private.name} out of {client.folder} and give this command again, or put the "
+        f"{client.public.name} of a new key of the client there first"
+    )
+    if client.is_revoked:
+        return f"client {client.name}: saw a key that was revoked, needed {new}"
+    return (
+        f"client {client.name}: saw a key that the SuperLink knows ({_IN_USE}), needed a file "
+        f"{client.folder / 'node'} with its number if it is registered (`flwr supernode list`), else {new}"
+    )
 
 
 def revoke(client: ClientKey, superlink: str) -> int:

@@ -23,8 +23,11 @@ def test_key_is_admitted_once_and_revoked(tmp_path: Path, monkeypatch: pytest.Mo
         same_key = Keyring(tmp_path).client("ward-3")
         assert revoke(same_key, "local") == node
         assert same_key.node is None
-        with pytest.raises(EdgeFailed, match=r"flwr supernode register: .*Public key already in use"):
-            register(same_key, "local")  # Flower accepts no key twice: a returning client needs a new one
+        with pytest.raises(EdgeFailed, match=r"ward-3: saw a key that was revoked, needed a new key, .*move"):
+            register(same_key, "local")
+        for each in (same_key.public, same_key.private):
+            each.unlink()
+        assert register(Keyring(tmp_path).make_client("ward-3"), "local") != node
 
 
 def test_missing_superlink_gives_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

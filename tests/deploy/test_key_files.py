@@ -1,7 +1,9 @@
 """Test a deployment's keys: certificates, strict verification, and files on disk."""
 
+import json
 import socket
 import ssl
+import subprocess
 import threading
 import time
 from datetime import timedelta
@@ -194,3 +196,28 @@ def test_certificate_of_other_authority_is_detected(ring: Keyring, tmp_path: Pat
 def test_missing_file_gives_one_sentence(tmp_path: Path):
     with pytest.raises(EdgeFailed, match="No such file or directory, needed a file to read"):
         Keyring(tmp_path).status()
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch):
+    """Flower's program at a SuperLink that knows every key."""
+    said = json.dumps({"success": False, "error-message": "Public key already in use."})
+    answer = subprocess.CompletedProcess([], 0, said, "")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: answer)
+
+
+@pytest.mark.usefixtures("refusing")
+def test_known_key_is_called_revoked_where_that_is_known(ring: Keyring):
+    client = ring.make_client("ward-9")
+    with pytest.raises(
+        EdgeFailed, match=r"ward-9: saw a key that the SuperLink knows .* needed a file .*node"
+    ):
+        register(client, "local")
+    client.registered(7)
+    client.revoked()
+    assert (client.node, client.is_revoked) == (None, True)
+    with pytest.raises(EdgeFailed, match=r"ward-9: saw a key that was revoked, needed a new key, as"):
+        register(client, "local")
+    for each in (client.public, client.private):
+        each.unlink()
+    assert not ring.make_client("ward-9").is_revoked
