@@ -46,6 +46,7 @@ def server(
     place = ServerPlace(advertise, keys, state, host, insecure)
     sys.stderr.write(f"fedgc server: {place.check(time.time())}\n")
     hold(place.state)
+    place.check_ports()
     path = place.configure(flower_home(os.environ))
     sys.stderr.write(f"fedgc server: the connection `local` is in {path}\n")
     _become(place.program(), state)

@@ -35,6 +35,7 @@ from fedgc.deploy.flower_programs import write_programs
 from fedgc.deploy.key_files import CLIENT_NAME, read, write
 from fedgc.deploy.local_federation import free_port
 from fedgc.deploy.node_config import OPTION, read_settings, whole_text
+from fedgc.deploy.ports import must_be_free
 from fedgc.deploy.superlink import CONFIG, EXECUTOR, KEEP_INSTALLED, LOOPBACK, SUPERLINKS, read_config
 from fedgc.errors import EdgeFailed, Unusable, text_of
 from fedgc.flower import contact
@@ -153,6 +154,11 @@ class ServerPlace:
     @property
     def _database(self) -> Path:
         return self.state / "superlink.db"
+
+    def check_ports(self) -> None:
+        """Raise if another program has a port of this server."""
+        sessions = {} if self.insecure else {"the sessions": SESSION_PORT}
+        must_be_free(self.host, {"the SuperLink": SUPERLINK_PORT} | sessions)
 
     def configure(self, flower_home: Path) -> Path:
         """Write the connections for `flwr`: `local` on this machine, `server` for a container beside it.
