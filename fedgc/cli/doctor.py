@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final, Literal
@@ -29,11 +30,19 @@ from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import MANIFEST, Setting, app_in
 from fedgc.deploy.flower_version import supported, supports
 from fedgc.deploy.local_federation import NAME as LOCAL
-from fedgc.deploy.superlink import KEEP_INSTALLED, Connection, connection, installs, server_time
+from fedgc.deploy.superlink import (
+    KEEP_INSTALLED,
+    Connection,
+    connection,
+    installs,
+    presented_certificate,
+    server_time,
+)
 from fedgc.errors import EdgeFailed, FedgcError, Unusable, words_of
 from fedgc.messages import WIRE_VERSION
 from fedgc.processes.state_folder import state_folder
 from fedgc.store.database import Store
+from fedgc.store.engine import not_writable
 
 OLDEST_PYTHON: Final = (3, 11)
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
@@ -195,8 +204,11 @@ def disk() -> Finding:
 
 
 def store() -> Finding:
-    """The store can be opened and is intact; a missing store is fine."""
+    """The store can be opened and written, and is intact; a missing store that can be made is fine."""
     try:
+        if locked := not_writable():
+            do = "make it writable for this user; FEDGC_DB names another store"
+            return Finding("store", "wrong", f"{locked} cannot be written", do)
         with Store.open(reads_only=True) as opened:
             health = opened.check()
     except Unusable as error:
@@ -245,30 +257,52 @@ def _is_synchronized() -> bool | None:
 
 
 def certificates(where: Connection) -> Finding:
-    """The certificates that the connection names exist and are valid."""
+    """The certificates that the connection names, and that the SuperLink presents, are valid."""
     if where.insecure and where.address.rpartition(":")[0] in LOOPBACK:
         return Finding("certificates", "ok", f"none, and {where.address} is this machine")
     if where.insecure:
         return Finding(
             "certificates", "warning", f"{where.address} without TLS", "use TLS beyond one machine"
         )
-    if where.certificates is None:
-        return Finding("certificates", "ok", "those of the system")
-    try:
-        found = x509.load_pem_x509_certificates(where.certificates.read_bytes())
-    except OSError as error:
-        saw = f"{where.certificates}: {error.strerror}"
-        return Finding("certificates", "wrong", saw, "get it from the server")
-    except ValueError:
-        saw = f"{where.certificates}: no certificate in PEM"
-        return Finding("certificates", "wrong", saw, "get it from the server")
-    left_s = min(each.not_valid_after_utc.timestamp() for each in found) - time.time()
-    saw = f"{where.certificates}: {left_s / 86_400:.0f} days left"
-    if left_s <= 0:
-        return Finding("certificates", "wrong", saw, "get a new one from the server")
-    if left_s < EXPIRES_S:
-        return Finding("certificates", "warning", saw, "have a new one made in time")
-    return Finding("certificates", "ok", saw)
+    ends = {}
+    if where.certificates is not None:
+        try:
+            trusted = x509.load_pem_x509_certificates(where.certificates.read_bytes())
+        except OSError as error:
+            saw = f"{where.certificates}: {error.strerror}"
+            return Finding("certificates", "wrong", saw, "get it from the server")
+        except ValueError:
+            saw = f"{where.certificates}: no certificate in PEM"
+            return Finding("certificates", "wrong", saw, "get it from the server")
+        ends[str(where.certificates)] = min(each.not_valid_after_utc for each in trusted)
+    if presented := presented_certificate(where, WAIT_S):
+        ends[where.address] = x509.load_der_x509_certificate(presented).not_valid_after_utc
+    return _by_their_ends(ends, where)
+
+
+def _by_their_ends(ends: Mapping[str, datetime], where: Connection) -> Finding:
+    """Grade certificates, by what has them, by when they end."""
+    now = time.time()
+    left_s = {each: end.timestamp() - now for each, end in ends.items()}
+    saw = "; ".join(
+        f"{each}: {left_s[each] / 86_400:.0f} days left"
+        if left_s[each] > 0
+        else f"{each}: ended on {end:%Y-%m-%d %H:%M} UTC"
+        for each, end in ends.items()
+    )
+    first = min(left_s, key=left_s.__getitem__, default="")
+    if not first or left_s[first] >= EXPIRES_S:
+        return Finding("certificates", "ok", saw or "those of the system")
+    by_server = first == where.address
+    if left_s[first] > 0:
+        do = "renew it there in time" if by_server else "have a new one made in time"
+        return Finding("certificates", "warning", saw, do)
+    do = (
+        "renew it there, such as by `fedgc keys tls --renew`"
+        if by_server
+        else "get a new one from the server"
+    )
+    return Finding("certificates", "wrong", saw, do)
 
 
 def reached(where: Connection) -> Finding:

@@ -8,6 +8,7 @@ a network failure; `server_time` asks the SuperLink itself to tell them apart.
 import json
 import os
 import re
+import socket
 import ssl
 import subprocess
 import sys
@@ -128,6 +129,20 @@ def server_time(where: Connection) -> float | None:
     finally:
         asked.close()
     return parsedate_to_datetime(date).timestamp() if date else None
+
+
+def presented_certificate(where: Connection, wait_s: float) -> bytes | None:
+    """Return the certificate that a SuperLink presents, in DER, trusted or not; None if none can be had."""
+    host, _, port = where.address.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # only its dates are read
+    with (
+        suppress(OSError, ValueError),
+        socket.create_connection((host.strip("[]"), int(port)), timeout=wait_s) as line,
+        context.wrap_socket(line, server_hostname=host.strip("[]")) as secured,
+    ):
+        return secured.getpeercert(binary_form=True)
+    return None
 
 
 def installs(where: Connection) -> bool | None:

@@ -344,13 +344,29 @@ def open_to_read(url: str | None, wait_s: float) -> Database:
     return Database(database.url, wait_s, opens_afresh=True)
 
 
+def not_writable(url: str | None = None) -> Path | None:
+    """Return the file or folder that a run would need to write and may not; None if there is none.
+
+    Nothing is changed. A read-only mount counts; a database on a server is not asked.
+    """
+    database = Database(address(url, os.environ), 0.0)
+    file = database.file
+    database.close()
+    if file is None:
+        return None
+    needed = (file, file.parent, *(file.with_name(f"{file.name}{end}") for end in ("-wal", "-shm")))
+    if not os.access(file, os.F_OK):
+        needed = (next(each for each in file.absolute().parents if os.access(each, os.F_OK)),)
+    return next((each for each in needed if os.access(each, os.F_OK) and not _may_write(each)), None)
+
+
 def _must_be_there(database: Database) -> None:
     if database.is_memory or (database.file is not None and not database.file.exists()):
         raise Unusable(f"store {database.name}: saw nothing there, needed the store of an earlier run")
 
 
-def _may_write(folder: Path) -> bool:
-    return os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+def _may_write(path: Path) -> bool:
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _without_driver(url: URL, error: Exception) -> str:

@@ -1,7 +1,9 @@
 """Test each finding of `fedgc doctor` on a sound and on a faulty setup."""
 
 import json
+import shutil
 import socket
+import tempfile
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -19,10 +21,13 @@ from typer.testing import CliRunner
 from fedgc.cli import doctor
 from fedgc.cli.commands import app
 from fedgc.config import RunConfig
+from fedgc.deploy.key_files import Keyring
 from fedgc.deploy.superlink import Connection
 from fedgc.errors import EdgeFailed
 from fedgc.store.database import Store
 from fedgc.store.records import Begun, Present
+from tests.links.web_server import server
+from tests.store.test_engine import unprivileged
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +82,34 @@ def test_damaged_store_fails_check(apart: Path):
     assert doctor.store().grade == "wrong"
 
 
+@pytest.fixture
+def entered(monkeypatch: pytest.MonkeyPatch):
+    """A folder for a store that users without privileges can enter."""
+    folder = Path(tempfile.mkdtemp(prefix="fedgc-doctor-"))
+    folder.chmod(0o755)
+    monkeypatch.setenv("FEDGC_DB", str(folder / "fedgc.db"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_store_that_cannot_be_written_fails_check(entered: Path):
+    with unprivileged():
+        made = doctor.store()  # there is none, and it could not be made
+    assert (made.grade, made.saw) == ("wrong", f"{entered} cannot be written")
+    with Store.open():
+        pass
+    before = sorted((each.name, each.stat().st_mtime_ns) for each in entered.iterdir())
+    for mode in (0o644, 0o666):
+        (entered / "fedgc.db").chmod(mode)
+        with unprivileged():
+            found = doctor.store()
+        assert found.grade == "wrong"
+        locked = entered / "fedgc.db" if mode == 0o644 else entered
+        assert found.saw == f"{locked} cannot be written"
+    assert sorted((each.name, each.stat().st_mtime_ns) for each in entered.iterdir()) == before
+    assert doctor.store().grade == "ok"
+
+
 def test_clock_behind_newest_row_fails_check():
     with Store.open() as store:
         store.write(Begun(time.time(), "r", RunConfig(work="coded").table()))
@@ -110,7 +143,7 @@ def certificate(folder: Path, days: float) -> Path:
 
 @pytest.mark.parametrize(("days", "grade"), [(400, "ok"), (3, "warning"), (-1, "wrong")])
 def test_certificate_expiry_is_reported(apart: Path, days: float, grade: str):
-    where = Connection("x", "fl.example:9093", insecure=False, certificates=certificate(apart, days))
+    where = Connection("x", "127.0.0.1:1", insecure=False, certificates=certificate(apart, days))
     assert doctor.certificates(where).grade == grade
 
 
@@ -121,9 +154,24 @@ def test_missing_or_invalid_certificate_fails_check(apart: Path):
     (apart / "text").write_text("no certificate")
     assert grade("a:1", insecure=False, path=apart / "none") == "wrong"
     assert grade("a:1", insecure=False, path=apart / "text") == "wrong"
-    assert grade("a:1", insecure=False, path=None) == "ok"
+    assert grade("127.0.0.1:1", insecure=False, path=None) == "ok"
     assert grade("a:1", insecure=True, path=None) == "warning"
     assert grade("127.0.0.1:1", insecure=True, path=None) == "ok"
+
+
+@pytest.mark.parametrize(
+    ("since_days", "grade", "saw"),
+    [(0, "ok", "30 days left"), (-20, "warning", "10 days left"), (-100, "wrong", "ended on")],
+)
+def test_certificate_of_server_is_examined(apart: Path, since_days: int, grade: str, saw: str):
+    ring = Keyring(apart / "keys")
+    ring.begin(("localhost",), time.time(), 30)
+    ring.renew(("localhost",), time.time() + since_days * 86_400, 30)
+    for trusted in (ring.folder / "authority" / "ca.pem", None):
+        with server(ring) as address:
+            found = doctor.certificates(Connection("x", address, insecure=False, certificates=trusted))
+        assert (found.grade, bool(found.do)) == (grade, grade != "ok")
+        assert f"{address}: {saw}" in found.saw
 
 
 @pytest.fixture
