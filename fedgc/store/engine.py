@@ -370,7 +370,11 @@ def _may_write(path: Path) -> bool:
 
 
 def _without_driver(url: URL, error: Exception) -> str:
-    if isinstance(error, ImportError):
-        extra = " (pip install 'psycopg[binary]')" if url.get_backend_name() == "postgresql" else ""
-        return f"saw no driver for {url.drivername} ({text_of(error)}), needed its package{extra}"
-    return f"saw {text_of(error)}, needed an address that SQLAlchemy knows"
+    if not isinstance(error, ImportError):
+        return f"saw {text_of(error)}, needed an address that SQLAlchemy knows"
+    if url.get_backend_name() != "postgresql":
+        return f"saw the database {url.drivername}, needed the path of an SQLite file, or postgresql://..."
+    return (
+        f"saw no driver for {url.drivername} ({text_of(error)}), needed its package "
+        "(pip install 'psycopg[binary]')"
+    )

@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import sqlite3
+import sys
 import tempfile
 from collections.abc import Iterator
 from itertools import count
@@ -84,6 +85,16 @@ def test_environment_names_store_and_its_folder_is_made(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDGC_DB", str(tmp_path / "new" / "folder" / "f.db"))
     Store.open().close()
     assert (tmp_path / "new" / "folder" / "f.db").is_file()
+
+
+def test_database_that_is_not_supported_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "MySQLdb", None)
+    with pytest.raises(Unusable) as failure:
+        Store.open("mysql://host/x")
+    said = (
+        "store mysql://host/x: saw the database mysql, needed the path of an SQLite file, or postgresql://..."
+    )
+    assert str(failure.value) == said
 
 
 @pytest.mark.parametrize("url", ["nosuch://host/x", "://", "postgresql+nosuchdriver://h/d"])
