@@ -2,9 +2,10 @@
 
 Flower's SuperNode tries again while nothing answers. But at an answer that it does not expect, such as a
 certificate that has expired or a page of another web server, its main function returns, and the thread of its
-own web server keeps the process alive: it answers health checks, and never asks the SuperLink again. So the
-process is ended then, and what supervises it starts it again. At that time no message is being worked on;
-a ClientApp that still has something to do, such as a script that saves its model, is waited for.
+own web server keeps the process alive: it answers health checks, and never asks the SuperLink again. An
+answer of that kind to a heartbeat ends the thread that sends them, and the SuperLink then takes the SuperNode
+for lost, though it goes on asking for messages. So the process is ended in both cases, and what supervises it
+starts it again. A ClientApp that has something to do is waited for.
 
 `followed` runs in the process `flower-supernode`, which `fedgc deploy client` and the federations of one
 machine start by a program of fedgc (`fedgc.deploy.flower_programs`).
@@ -12,7 +13,9 @@ machine start by a program of fedgc (`fedgc.deploy.flower_programs`).
 
 import os
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
@@ -28,6 +31,7 @@ EVERY_S: Final = 1.0
 LOST_S: Final = 120.0
 GIVEN_UP: Final = 1  # exit code
 _POLL_S: Final = 1.0
+_HEARTBEATS: Final = "flwr.supercore.heartbeat"  # the module of Flower's that sends them
 _FLEET: Final = "/v1/fleet/"  # begins the paths of a SuperNode's requests
 
 
@@ -37,16 +41,9 @@ def followed(supernode: Callable[[], object]) -> Callable[[], NoReturn]:
     def run() -> NoReturn:
         if path := os.environ.get(ENVIRONMENT):
             _note_answers(Path(path))
+        threading.excepthook = _heard
         supernode()
-        sys.stderr.write(
-            "SuperNode: saw its SuperLink given up after the error above, needed a new start; it ends with "
-            f"exit code {GIVEN_UP}\n"
-        )
-        while _has_app():
-            time.sleep(_POLL_S)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(GIVEN_UP)  # the thread of Flower's web server would hold up a usual end for ever
+        _end("its SuperLink given up")
 
     return run
 
@@ -60,6 +57,26 @@ def must_be_in_contact(path: Path, since: float, now: float) -> None:
         raise EdgeFailed(
             f"the SuperLink has not answered for {silent_s:.0f} s, needed {LOST_S:.0f} s or less"
         )
+
+
+def _heard(error: threading.ExceptHookArgs) -> None:
+    """Show the error that ends a thread; end the process too if it was the one of Flower's heartbeats."""
+    threading.__excepthook__(error)
+    frames = (frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.exc_traceback))
+    if _HEARTBEATS in frames:
+        _end("its heartbeats given up")
+
+
+def _end(what: str) -> NoReturn:
+    sys.stderr.write(
+        f"SuperNode: saw {what} after the error above, needed a new start; it ends with exit code "
+        f"{GIVEN_UP}\n"
+    )
+    while _has_app():
+        time.sleep(_POLL_S)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(GIVEN_UP)  # the thread of Flower's web server would hold up a usual end for ever
 
 
 def _note_answers(path: Path) -> None:

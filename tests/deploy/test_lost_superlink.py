@@ -18,19 +18,27 @@ from fedgc.flower import contact
 GIVES_UP = """
 import subprocess, sys, threading
 from fedgc.flower.contact import followed
+from flwr.supercore.heartbeat import HeartbeatSender
+
+def failed():
+    raise RuntimeError("status 404")
 
 def supernode():
     threading.Thread(target=threading.Event().wait).start()  # as the web server of Flower's
     subprocess.Popen([sys.executable, "-c", "input()", "flwr-clientapp"])
     print("given up", flush=True)
+    if sys.argv[1] == "heartbeats":
+        HeartbeatSender(failed).start()
+        threading.Event().wait()
 
 followed(supernode)()
 """
 
 
-def test_node_that_has_given_up_ends_after_its_app():
+@pytest.mark.parametrize("what", ["SuperLink", "heartbeats"])
+def test_node_that_has_given_up_ends_after_its_app(what: str):
     node = subprocess.Popen(
-        [sys.executable, "-c", GIVES_UP],
+        [sys.executable, "-c", GIVES_UP, what],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -41,9 +49,9 @@ def test_node_that_has_given_up_ends_after_its_app():
     with pytest.raises(subprocess.TimeoutExpired):
         node.wait(2 * contact._POLL_S)  # its ClientApp has still something to do
     _, said = node.communicate("over\n", timeout=60)
-    assert said == (
-        "SuperNode: saw its SuperLink given up after the error above, needed a new start; it ends with exit "
-        "code 1\n"
+    assert said.splitlines()[-1] == (
+        f"SuperNode: saw its {what} given up after the error above, needed a new start; it ends with exit "
+        "code 1"
     )
     assert node.returncode == 1
 
