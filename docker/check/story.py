@@ -269,7 +269,7 @@ class Story:
 
     @staticmethod
     def _chunks(container: Container) -> int:
-        beat = pulse.heard(container.seen("/state") / "pulse")
+        beat = pulse.last_beat(container.seen("/state") / "pulse")
         return beat.chunks if beat is not None else 0
 
     def _cut(self, log: Path) -> None:
