@@ -48,7 +48,7 @@ class Proxy:
     @contextmanager
     def listening(self) -> Iterator[str]:
         serving = asyncio.start_server(self._relay, "127.0.0.1", port := free_port(), ssl=self._context)
-        self._loop.run_until_complete(serving)
+        server = self._loop.run_until_complete(serving)
         thread = threading.Thread(target=self._loop.run_forever)
         thread.start()
         try:
@@ -57,6 +57,11 @@ class Proxy:
             self.cut()
             self._loop.call_soon_threadsafe(self._loop.stop)
             thread.join()
+            server.close()
+            while tasks := asyncio.all_tasks(self._loop):
+                self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self._loop.run_until_complete(server.wait_closed())
+            self._loop.close()
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there_reader, there = await asyncio.open_connection("127.0.0.1", self._upstream)
