@@ -28,7 +28,8 @@ class ClientRow:
     """One client in one round.
 
     `finished` chunks reached the target; `counted` of them are in the sum, the rest was discarded. In local
-    work both are local steps; the row of an exchange covers all rounds since the one before. `step_s` is the
+    work both are local steps since the last exchange, and finished are those that this round has counted or
+    discarded; `steps` are those done in this round, also if a later sum can still count them. `step_s` is the
     mean time of one local step over the finished chunks, `spread_s` its deviation between chunks; both are
     None if nothing was finished. `failure` names the failure, or is empty.
     """

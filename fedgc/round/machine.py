@@ -346,6 +346,7 @@ class Round:
         clients, number = self.plan.clients, self.assignment.number
         frees = summed or self.completes
         behind = set() if outcome == "stopped" else self._left_behind()
+        self.scheduler.settle(behind, final=summed or outcome == "stopped")
         return [Close(clients[w], number, outcome, frees) for w in sorted(self._roster.live - behind)]
 
     def _left_behind(self) -> set[int]:

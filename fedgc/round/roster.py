@@ -30,6 +30,7 @@ class Assignment:
     most_kept: int = 0  # local steps that a client can hold; after a resume they are beyond the target
     loading: frozenset[str] = frozenset()  # carried clients whose model may still be in transit
     reached: Mapping[str, int] = field(default_factory=dict)  # steps that carried clients have reported
+    open: Mapping[str, int] = field(default_factory=dict)  # steps of any client that are in no sum yet
     weights: tuple[float, ...] = ()  # of each chunk of the plan, used if the round ends early
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of clients that continue
     replication_costs: ReplicationCosts = field(
@@ -85,6 +86,7 @@ class Roster:
 
     def __post_init__(self) -> None:
         self.statistics = RoundStatistics.empty(len(self.plan.clients))
+        self.statistics.open = [self.assignment.open.get(client, 0) for client in self.plan.clients]
         self.loading = set(self.plan.clients) & self.assignment.loading
         self.w = {client: w for w, client in enumerate(self.plan.clients)}
         self.upload_s = self.assignment.upload_s or self.plan.upload_s
@@ -128,6 +130,14 @@ class Roster:
         w = self.w.get(client)
         if w is not None:
             self.statistics.failure[w] = reason
+
+    def discards(self, client: str, steps: int) -> None:
+        """Note that an update of an earlier round, of so many local steps, comes into no sum."""
+        w = self.w.get(client)
+        if w is not None:
+            self.statistics.steps[w] = max(0, steps - self.statistics.open[w])
+            self.statistics.open[w] = max(steps, self.statistics.open[w])
+            self.statistics.moved(w, 0)
 
     def refuse(self, event: Any, reason: str) -> list[Command]:  # noqa: ANN401  an event of any kind
         """Refuse an event: notify the sender, if any, and count it against a client of this plan.

@@ -84,6 +84,12 @@ class Scheduler(ABC):
         """Reassign what lost or failed clients leave undone; by default that is not possible."""
         return []
 
+    def settle(self, behind: Collection[int], *, final: bool) -> None:  # noqa: B027  chunks need none
+        """Book the local steps that no later sum can count, at the end of a round.
+
+        Updates of the clients `behind` come later. `final` says that no other steps of this round can count.
+        """
+
     @property
     @abstractmethod
     def supply(self) -> Supply:

@@ -15,6 +15,8 @@ class RoundStatistics:
     busy_s: list[float]
     step_s: list[list[float]]
     failure: list[str]
+    open: list[int]  # local steps since the last exchange that are in no sum yet
+    discarded: list[int]  # local steps that no sum can count any more
     skips: int = 0
     takes: int = 0
     repairs: int = 0
@@ -28,12 +30,18 @@ class RoundStatistics:
         """Return counters at zero."""
         zeros = [0] * clients_w
         return cls(
-            zeros[:], zeros[:], zeros[:], zeros[:], [0.0] * clients_w, [[] for _ in zeros], [""] * clients_w
-        )
+            zeros[:], zeros[:], zeros[:], zeros[:], [0.0] * clients_w, [[] for _ in zeros], [""] * clients_w,
+            zeros[:], zeros[:],
+        )  # fmt: skip
+
+    def moved(self, w: int, steps: int) -> None:
+        """Note that a client is so many local steps beyond the common model; it has discarded any others."""
+        self.discarded[w] += max(0, self.open[w] - steps)
+        self.open[w] = steps
 
     def came_late(self, w: int, steps: int, seconds: float) -> None:
         """Enter the local steps of an update of an earlier round."""
-        self.finished[w] = self.steps[w] = steps
+        self.finished[w], self.steps[w], self.open[w] = steps, max(0, steps - self.open[w]), 0
         self.busy_s[w], self.step_s[w] = seconds, [seconds / steps]
 
     def comes_later(self, w: int, counted: int) -> None:

@@ -12,6 +12,7 @@ from fedgc.round.masked.key_agreement import KeyAgreement
 from fedgc.round.plan import Fleet, Plan
 from fedgc.run.chunk_table import MOST_PRIVATE, Holdings
 from fedgc.run.departures import Departures
+from fedgc.run.open_steps import OpenSteps
 from fedgc.run.outputs import RunState
 
 RETRY_AFTER: Final = 20  # rounds
@@ -32,6 +33,7 @@ class Clients:
         self.present: Final[dict[str, Joined]] = {}
         self.holdings: Final = Holdings(known, next_chunk, most_private=most_private)
         self.departures: Final = Departures()
+        self.open_steps: Final = OpenSteps()
         self._size: Final = size
         self._buffers: Final = buffers
         self._keys: Final = keys

@@ -146,10 +146,14 @@ class LateUpdates:
 
     def lost(self, client: str) -> None:
         """Forget a client that is gone, or whose process was started again."""
-        self._late.pop(client, None)
-        if self._current is not None:
-            roster = self._current.roster
-            roster.behind.discard(roster.w.get(client, -1))
+        late = self._late.pop(client, None)
+        if late is None or self._current is None:
+            return
+        roster, w = self._current.roster, late.round.roster.w[client]
+        roster.behind.discard(roster.w.get(client, -1))
+        if client not in self._counted:
+            state = late.mean.reports.clients.get(w)
+            roster.discards(client, state.steps if state is not None else 0)
 
     def asked(self, now: float) -> list[Command]:
         """Return requests to those that have trained for long enough, when a round collects."""

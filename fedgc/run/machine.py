@@ -376,6 +376,7 @@ class Run:
             most_kept=self.config.most_kept,
             loading=self._carried.loading,
             reached=self._carried.reached,
+            open=self._clients.open_steps.of,
             orders=self._orders,
             pinned={client: pin for client, pin in pins.items() if pin is not None},
             forced_from=departures.forced_from,
@@ -429,6 +430,7 @@ class Run:
         """Learn from a closed round; return its row."""
         clients = self._clients
         bare = row_of(over, summary, coded=self.config.work == "coded")
+        bare = clients.open_steps.closed(bare, over, clients.present)
         limit = self._plans.limits.closed(over)
         row = with_coverage(bare, over, clients.holdings, clients.present)
         said = row.reason if over.outcome == "aborted" else ""  # else by the gate, of work that was not there

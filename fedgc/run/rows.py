@@ -66,7 +66,7 @@ def row_of(over: Round, summary: WorkSummary, *, coded: bool) -> RoundRow:
         pruned=statistics.pruned,
         repairs=statistics.repairs,
         reason="; ".join(filter(None, [over.reason, *_remarks(over)])),
-        clients=tuple(_client_row(over, w) for w in range(len(plan.clients))),
+        clients=tuple(_client_row(over, w, coded=coded) for w in range(len(plan.clients))),
     )
 
 
@@ -98,12 +98,12 @@ def _without_model(over: Round) -> list[str]:
     return [over.plan.clients[w] for w in awaited if over.plan.clients[w] in loading]
 
 
-def _client_row(over: Round, w: int) -> ClientRow:
+def _client_row(over: Round, w: int, *, coded: bool) -> ClientRow:
     statistics, step_s = over.statistics, over.statistics.step_s[w]
     mean = sum(step_s) / len(step_s) if step_s else 0.0
     return ClientRow(
         client=over.plan.clients[w],
-        finished=statistics.finished[w],
+        finished=statistics.finished[w] if coded else statistics.counted[w] + statistics.discarded[w],
         counted=statistics.counted[w],
         steps=statistics.steps[w],
         busy_s=statistics.busy_s[w],
@@ -123,7 +123,8 @@ def with_coverage(row: RoundRow, over: Round, holdings: Holdings, present: Colle
     planned = tuple(
         replace(each, refused=each.refused + 1) if each.client in refused else each for each in row.clients
     )
-    idle = [client for client in refused if client in present and client not in over.plan.clients]
+    listed = {each.client for each in row.clients}
+    idle = [client for client in refused if client in present and client not in listed]
     others = tuple(ClientRow(client, refused=1, failure=refused[client]) for client in idle)
     return replace(
         row,

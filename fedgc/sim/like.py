@@ -13,7 +13,7 @@ fixed period, that of the first half.
 
     round_s    mean time of a round: work and collecting
     bytes      of a round, all clients in both directions
-    waste      share of the finished work of exchanged rounds that is in no sum
+    waste      share of the finished work that is in no sum
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -83,17 +83,19 @@ def predict_like(past: PastRun, planner: Callable[[PastRun], Planner] | None = N
     if not any(row.outcome in SUMMED for row in first):
         raise Unusable(f"run {past.name}: saw no exchange in its first half, needed one")
     clients = rebuilt(first, past.numbers, past.config.grace_s)
-    played = _played(past, clients, planner)
+    played, local = _played(past, clients, planner), past.config.work == "local"
     return Likeness(
         past.name,
         len(clients.names),
         half,
-        _corrected(played[half:], played[:half], first),
-        _totals(second, sum(map(seconds_of, second)), sum(map(_bytes, second))),
+        _corrected(played[half:], played[:half], first, local=local),
+        _totals(second, sum(map(seconds_of, second)), sum(map(_bytes, second)), local=local),
     )
 
 
-def _corrected(played: Sequence[RoundRow], fitted: Sequence[RoundRow], seen: Sequence[RoundRow]) -> Totals:
+def _corrected(
+    played: Sequence[RoundRow], fitted: Sequence[RoundRow], seen: Sequence[RoundRow], *, local: bool
+) -> Totals:
     """Return the totals of played rounds, corrected by what was seen where others were played."""
     seconds = 0.0
     for exchanged in (True, False):
@@ -103,8 +105,9 @@ def _corrected(played: Sequence[RoundRow], fitted: Sequence[RoundRow], seen: Seq
         if of_kind:
             lacks_s = _mean_s(real) - _mean_s(there) if real and there else 0.0
             seconds += len(of_kind) * max(0.0, _mean_s(of_kind) + lacks_s)
-    totals = _totals(played, seconds, _Traffic.of(seen).bytes_of(played))
-    return replace(totals, waste=min(1.0, max(0.0, totals.waste + waste_of(seen) - waste_of(fitted))))
+    totals = _totals(played, seconds, _Traffic.of(seen).bytes_of(played), local=local)
+    lacks = waste_of(seen, local=local) - waste_of(fitted, local=local)
+    return replace(totals, waste=min(1.0, max(0.0, totals.waste + lacks)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +141,10 @@ def _vectors(rows: Sequence[RoundRow]) -> tuple[int, int, int]:
     return sum(bool(each.counted) for _, each in parts), len(models), len(parts)
 
 
-def _totals(rows: Sequence[RoundRow], seconds: float, size_bytes: float) -> Totals:
+def _totals(rows: Sequence[RoundRow], seconds: float, size_bytes: float, *, local: bool) -> Totals:
     exchanges = sum(row.outcome in SUMMED for row in rows)
-    return Totals(len(rows), exchanges, seconds / len(rows), size_bytes / len(rows), waste_of(rows))
+    waste = waste_of(rows, local=local)
+    return Totals(len(rows), exchanges, seconds / len(rows), size_bytes / len(rows), waste)
 
 
 def _mean_s(rows: Iterable[RoundRow]) -> float:

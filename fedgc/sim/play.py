@@ -80,11 +80,11 @@ def seconds_of(row: RoundRow) -> float:
     return row.working_s + row.collecting_s
 
 
-def waste_of(rows: Iterable[RoundRow]) -> float:
-    """Return the share of the finished work of exchanged rounds that is in no sum."""
-    summed = [row for row in rows if row.outcome in SUMMED]
-    finished = sum(each.finished for row in summed for each in row.clients)
-    return sum(row.discarded for row in summed) / finished if finished else 0.0
+def waste_of(rows: Iterable[RoundRow], *, local: bool) -> float:
+    """Return the share of the finished work that is in no sum: of coded work, that of exchanged rounds."""
+    clients = [each for row in rows if local or row.outcome in SUMMED for each in row.clients]
+    finished = sum(each.finished for each in clients)
+    return 1 - sum(each.counted for each in clients) / finished if finished else 0.0
 
 
 class _Drift:

@@ -221,7 +221,7 @@ def _trial(
         sum(map(seconds_of, rows)) / work if work else math.inf,
         sent / work if work else math.inf,
         fmean(row.outcome in SUMMED for row in rows) if rows else 0.0,
-        waste_of(rows),
+        waste_of(rows, local=config.work == "local"),
         len(rows),
         "" if len(rows) == sweep.rounds else played.ended,
     )

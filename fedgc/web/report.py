@@ -6,7 +6,7 @@ rows are read in parts; of rounds whose client rows were folded, only the totals
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from fedgc.store.liveness import reason_of, state_of
 from fedgc.store.parts import client_parts
 from fedgc.store.records import Audited
 from fedgc.store.views import Round, Run, labels_of
+from fedgc.store.work import ClientWork, WorkTotals, settled, short
 from fedgc.web import measures
 from fedgc.web.fleet import present_clients, whole
 from fedgc.web.plans import PlanMade, model_bytes_of, plans_made
@@ -26,10 +27,6 @@ from fedgc.web.snapshot import REFUSED, SettingShown, settings_shown
 
 MOST_PLANS: Final = 100
 MOST_AUDIT: Final = 1000
-LONGEST_REASON: Final = 400  # characters; a client may send anything as its failure
-OTHERS: Final = "finished, but not in the sum: others had its chunk, or it came after the round had enough"
-AT_END: Final = "done after the last exchange of the run"
-NO_EXCHANGE: Final = "the run had no exchange that could count it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +140,8 @@ class RunReport:
     folded: int  # rounds that lack client rows
     outcomes: tuple[OutcomeTotal, ...]
     samples: Samples | None
+    finished: int  # work that clients reported: chunks, or local steps
+    counted: int  # what of it is in a sum
     lost: tuple[LostWork, ...]
     clients: tuple[ClientShare, ...]
     saved: Saved | None
@@ -154,19 +153,9 @@ class RunReport:
     refusals: tuple[Audited, ...]
 
     @property
-    def counted(self) -> int:
-        """Work that is in a sum: chunks, or local steps."""
-        return sum(each.counted for each in self.outcomes if each.outcome != "skipped")
-
-    @property
     def lost_work(self) -> int:
         """Work that clients reported and that is in no sum."""
-        return sum(each.amount for each in self.lost)
-
-    @property
-    def finished(self) -> int:
-        """Work that clients reported."""
-        return self.counted + self.lost_work
+        return self.finished - self.counted
 
     @property
     def seconds(self) -> float:
@@ -183,10 +172,12 @@ def report_of(store: Store, run: Run, now: float) -> RunReport:
     rounds = store.rounds(run.run)
     names = {each.client: each.name for each in store.clients()}
     work = str(run.settings.get("work", ""))
-    sums = _Sums(run, {each.row.round: each for each in rounds}, local=work == "local")
+    is_local = work == "local" and run.task != "stock"
+    sums = _Sums(run, {each.row.round: each for each in rounds}, WorkTotals(local=is_local))
     for part in client_parts(store, run.run, rounds):
         sums.add(part)
-    sums.close()
+    sums.work.close(ended=state_of(run) != "running")
+    finished, counted = settled(rounds, local=is_local)
     clients = sums.clients(store)
     decided = store.decisions(run.run, limit=MOST_PLANS, what="plan")
     plans = plans_made(decided, rounds, names)
@@ -197,11 +188,13 @@ def report_of(store: Store, run: Run, now: float) -> RunReport:
         reason=reason_of(run),
         why=explain(store, run, now).lines,
         work=work,
-        unit="answers" if run.task == "stock" else "local steps" if work == "local" else "chunks",
+        unit="answers" if run.task == "stock" else "local steps" if is_local else "chunks",
         rounds=rounds,
         folded=sum(each.clients > sums.seen[each.row.round] for each in rounds),
         outcomes=_outcomes(rounds),
         samples=_samples(rounds),
+        finished=finished + sums.work.at_end,
+        counted=counted,
         lost=sums.lost(labels_of(clients)),
         clients=clients,
         saved=saved(store.stretches(run.run, 1), model_bytes_of(decided)),
@@ -285,11 +278,7 @@ def _figures(rounds: Sequence[Round]) -> Iterable[Figure]:
 class _Total:
     """The work of one client, added up."""
 
-    rounds: int = 0
     steps: int = 0
-    finished: int = 0
-    counted: int = 0
-    lost: int = 0
     busy_s: float = 0.0
     transfer_s: float = 0.0
     waited: int = 0
@@ -301,43 +290,24 @@ class _Total:
     control_bytes: int = 0
 
     def add(self, row: ClientRow) -> None:
-        self.rounds += bool(row.finished or row.steps)
         self.transfer_s += row.upload_s + row.download_s
         self.failures += bool(row.failure)
-        self.last_failure = _short(row.failure) or self.last_failure
-        for name in ("steps", "finished", "counted", "busy_s", "refused"):
+        self.last_failure = short(row.failure) or self.last_failure
+        for name in ("steps", "busy_s", "refused"):
             setattr(self, name, getattr(self, name) + getattr(row, name))
         for name in ("up_bytes", "down_bytes", "control_bytes"):
             setattr(self, name, getattr(self, name) + getattr(row, name))
 
 
-@dataclass(slots=True)
-class _Lost:
-    """Work of one client that was lost for one reason."""
-
-    amount: int = 0
-    rounds: list[int] = field(default_factory=list)
-
-    def add(self, amount: int, round_number: int) -> None:
-        self.amount += amount
-        self.rounds.append(round_number)
-
-
 class _Sums:
-    """Adds up the client rows of a run, part by part.
+    """Adds up the client rows of a run, part by part; `work` says what became of their work."""
 
-    Of coded work, each row says what of it was lost. Local steps of several rounds are exchanged at once, and
-    are lost if their client fails before.
-    """
-
-    def __init__(self, run: Run, rounds: Mapping[int, Round], *, local: bool) -> None:
+    def __init__(self, run: Run, rounds: Mapping[int, Round], work: WorkTotals) -> None:
         self.seen: Counter[int] = Counter()  # client rows of each round
+        self.work = work
         self._run = run
         self._rounds = rounds
-        self._local = local
         self._totals: dict[str, _Total] = {}
-        self._pending: Counter[str] = Counter()  # local steps since the last exchange
-        self._lost: dict[tuple[str, str], _Lost] = {}
 
     def add(self, part: Iterable[tuple[int, ClientRow]]) -> None:
         """Add these rows; all rows of a round are in one part."""
@@ -351,32 +321,12 @@ class _Sums:
         self.seen[over.row.round] = len(rows)
         for row in rows:
             self._totals.setdefault(row.client, _Total()).add(row)
-            ends = bool(row.failure) or over.row.is_left_out
-            amount = self._lost_steps(row, ends=ends) if self._local else _lost_chunks(over, row)
-            if row.failure or amount:
-                why = _short(row.failure) or _why_lost(over)
-                self._lost.setdefault((row.client, why), _Lost()).add(amount, over.row.round)
+        self.work.add(over.row, rows)
         counted = [row for row in rows if row.counted]
         is_whole = len(rows) >= over.clients
         if over.row.outcome in SUMMED and counted and is_whole:
             slowest = max(counted, key=lambda row: row.download_s + row.busy_s + row.upload_s)
             self._totals[slowest.client].waited += 1
-
-    def _lost_steps(self, row: ClientRow, *, ends: bool) -> int:
-        """Return the steps that no later exchange can count, if those so far end here."""
-        self._pending[row.client] += row.steps - row.counted
-        return max(0, self._pending.pop(row.client)) if ends else 0
-
-    def close(self) -> None:
-        """Note the local steps that no exchange has followed."""
-        last = max(self._rounds, default=0)
-        summed = any(each.row.outcome in SUMMED for each in self._rounds.values())
-        for client, steps in self._pending.items():
-            if self._local and steps > 0:
-                why = AT_END if summed else NO_EXCHANGE
-                self._lost.setdefault((client, why), _Lost()).add(steps, last)
-        for (client, _), entry in self._lost.items():
-            self._totals[client].lost += entry.amount
 
     def lost(self, names: Mapping[str, str]) -> tuple[LostWork, ...]:
         """Return what was lost, the largest amounts first."""
@@ -389,13 +339,9 @@ class _Sums:
                 entry.rounds[-1],
                 entry.amount,
             )
-            for (client, why), entry in self._lost.items()
+            for (client, why), entry in self.work.discarded.items()
         ]
         return tuple(sorted(found, key=lambda each: (-each.amount, -each.rounds, each.name, each.why)))
-
-    def _finished(self, total: _Total) -> dict[str, int]:
-        """Return what a client finished: of local work, all steps that it has reported."""
-        return {"finished": total.counted + total.lost if self._local else total.finished}
 
     def clients(self, store: Store) -> tuple[ClientShare, ...]:
         """Return all clients that worked in the run or announced data to it, by name."""
@@ -405,7 +351,7 @@ class _Sums:
         found = []
         for client in dict.fromkeys([*self._totals, *states]):
             total, seen, state = self._totals.get(client, _Total()), known.get(client), states.get(client, {})
-            samples = whole(state.get("samples"))
+            samples, work = whole(state.get("samples")), self.work.clients.get(client, ClientWork())
             found.append(
                 ClientShare(
                     client=client,
@@ -415,26 +361,15 @@ class _Sums:
                     samples=samples,
                     data_share=samples / every if samples is not None and every else None,
                     step_s=total.busy_s / total.steps if total.steps else None,
-                    **{**_plain(total), **self._finished(total)},
+                    rounds=work.rounds,
+                    finished=work.finished,
+                    counted=work.counted,
+                    lost=work.discarded,
+                    **_plain(total),
                 )
             )
         return tuple(sorted(found, key=lambda each: ((each.name or each.client).casefold(), each.client)))
 
 
-def _lost_chunks(over: Round, row: ClientRow) -> int:
-    return 0 if over.row.outcome == "skipped" else row.finished - row.counted
-
-
 def _plain(total: _Total) -> dict[str, Any]:
     return {name: getattr(total, name) for name in _Total.__slots__}
-
-
-def _why_lost(over: Round) -> str:
-    row = over.row
-    if row.outcome in SUMMED and not row.is_left_out:
-        return OTHERS
-    return _short(f"the round was {row.outcome}{f': {row.reason}' if row.reason else ''}")
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 1]}…"

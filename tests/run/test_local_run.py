@@ -125,6 +125,15 @@ class Fleet:
                 booked[each.client] += each.steps
         return booked
 
+    @property
+    def settled(self) -> dict[str, int]:
+        """The steps of each client that the rows have counted or discarded."""
+        settled = dict.fromkeys(CLIENTS, 0)
+        for append in self.of(Append):
+            for each in append.row.clients:
+                settled[each.client] += each.finished
+        return settled
+
     def of(self, kind: type) -> list:
         return [output for output in self.log if isinstance(output, kind)]
 
@@ -339,7 +348,63 @@ def test_restart_on_same_chunks_after_skipped_round_keeps_steps(settings, same, 
     assert fleet.run.round.summary.reached == {each: fleet.kept[each] for each in "abc"}
     while not fleet.run.finished:
         fleet.do_a_round()
-    assert fleet.booked == fleet.done
+    assert fleet.booked == fleet.settled == fleet.done
+
+
+def test_steps_on_moved_chunks_are_discarded_in_round_of_new_plan():
+    fleet = Fleet(gate="every", shared=True, **{"gate_period": 3, "rounds": 3, "quorum": 0.75})
+    for client in "abc":
+        fleet.report(client)
+        if client == "b":
+            fleet.say(Lost(fleet.now, "d"))
+    fleet.to_the_end()
+    told = [[(each.steps, each.finished, each.counted) for each in row.clients][:3] for row in rows(fleet)]
+    assert told == [
+        [(5, 0, 0)] * 3,
+        [(5, 0, 0), (5, 0, 0), (10, 5, 0)],  # the last one has begun anew
+        [(5, 15, 15)] * 3,
+    ]
+
+
+def test_row_of_lost_client_discards_its_steps_of_all_rounds():
+    fleet = Fleet(gate="every", gate_period=3, rounds=3)
+    fleet.do_a_round()
+    fleet.report("d")
+    fleet.say(Lost(fleet.now, "d"))
+    fleet.to_the_end()
+    lost = [(row.outcome, each) for row in rows(fleet) for each in row.clients if each.failure]
+    assert [(outcome, each.steps, each.finished, each.counted) for outcome, each in lost] == [
+        ("skipped", 5, 10, 0)
+    ]
+    assert fleet.settled == fleet.done
+
+
+def test_steps_of_client_that_left_unheard_are_discarded_in_own_row():
+    fleet = Fleet(gate="every", gate_period=6, rounds=9)
+    leave(fleet, "b")
+    fleet.do_a_round()
+    fleet.say(Lost(fleet.now, "b"))
+    fleet.clients["b"].restart(keeps=False)
+    fleet.say(Joined(fleet.now, "b", True, (Held("chunk b", SAMPLES),)))
+    fleet.do_a_round()
+    leave(fleet, "b")
+    fleet.do_a_round()
+    assert fleet.outcomes[-1] == "skipped", "an exchange was forced a moment ago"
+    done = fleet.kept["b"]
+    fleet.say(Lost(fleet.now, "b"))
+    fleet.do_a_round()
+    (row,) = (each for each in rows(fleet)[-1].clients if each.client == "b")
+    assert (row.finished, row.counted, row.failure) == (done, 0, "lost")
+
+
+def test_restart_in_round_discards_steps_that_were_not_kept():
+    fleet = Fleet(gate="every", rounds=1)
+    fleet.report("d")
+    fleet.clients["d"].restart(keeps=False)
+    fleet.say(Joined(fleet.now, "d", True, (Held("chunk d", SAMPLES),)))
+    fleet.do_a_round()
+    last = rows(fleet)[0].clients[3]
+    assert (last.steps, last.finished, last.counted, last.failure) == (10, 10, 5, "")
 
 
 def test_round_whose_clients_were_lost_has_no_reason_of_gate():

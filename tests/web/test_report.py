@@ -9,8 +9,9 @@ import pytest
 from fedgc.config import RunConfig
 from fedgc.history import ClientRow
 from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Evaluated, Present, Seen
+from fedgc.store.work import AT_END, LONGEST_REASON, NO_EXCHANGE, OTHERS
 from fedgc.web import report_page as page
-from fedgc.web.report import AT_END, LONGEST_REASON, NO_EXCHANGE, OTHERS, report_of
+from fedgc.web.report import report_of
 from tests.web.run_of_four import NAMES, START, round_of, tell_a_run
 
 NOW = START + 1000.0
@@ -85,20 +86,22 @@ def test_clients_of_one_name_are_told_apart(told):
 
 
 def test_local_steps_are_lost_if_client_fails_before_exchange(empty):
-    rounds = {  # outcome, and steps and counted steps of each client; "aa" fails in round 3
-        1: ("skipped", {"aa": (10, 0), "bb": (10, 0)}),
-        2: ("synced", {"aa": (8, 18), "bb": (9, 19)}),
-        3: ("skipped", {"aa": (5, 0), "bb": (10, 0)}),
-        4: ("synced", {"bb": (10, 20)}),
-        5: ("skipped", {"aa": (4, 0), "bb": (3, 3)}),
+    rounds = {  # outcome; steps, finished and counted steps of each client; "aa" fails in round 3
+        1: ("skipped", {"aa": (10, 0, 0), "bb": (10, 0, 0)}),
+        2: ("synced", {"aa": (8, 18, 18), "bb": (9, 19, 19)}),
+        3: ("skipped", {"aa": (5, 5, 0), "bb": (10, 0, 0)}),
+        4: ("synced", {"bb": (10, 20, 20)}),
+        5: ("skipped", {"aa": (4, 0, 0)}),
     }
     empty.write(Begun(START, "local", RunConfig(work="local").table()))
     for number, (outcome, steps) in rounds.items():
         rows = [
-            ClientRow(name, counted, counted, done, failure="lost" if (name, number) == ("aa", 3) else "")
-            for name, (done, counted) in steps.items()
+            ClientRow(name, *settled, done, failure="lost" if (name, number) == ("aa", 3) else "")
+            for name, (done, *settled) in steps.items()
         ]
         empty.write(Appended(START + number, "local", round_of(number, outcome, rows)))
+    assert report_of(empty, empty.run("local"), NOW).lost_work == 5
+    empty.write(Ended(START + 6, "local", "completed"))
     made = report_of(empty, empty.run("local"), NOW)
     assert [(each.name, each.why, each.first, each.amount) for each in made.lost] == [
         ("aa", "lost", 3, 5),
@@ -106,7 +109,7 @@ def test_local_steps_are_lost_if_client_fails_before_exchange(empty):
     ]
     assert [(each.client, each.finished, each.counted, each.lost) for each in made.clients] == [
         ("aa", 27, 18, 9),
-        ("bb", 42, 42, 0),
+        ("bb", 39, 39, 0),
     ]
     assert (made.counted, made.lost_work) == (57, 9)
 
@@ -115,7 +118,7 @@ def test_steps_of_update_that_is_left_out_are_lost(empty):
     empty.write(Begun(START, "local", RunConfig(work="local").table()))
     for number, outcome in enumerate(["skipped", "synced", "synced"], start=1):
         counted = {1: 0, 2: 20, 3: 10}[number]
-        row = round_of(number, outcome, [ClientRow(name, 10, counted, 10) for name in ("aa", "bb")])
+        row = round_of(number, outcome, [ClientRow(name, counted, counted, 10) for name in ("aa", "bb")])
         row = row.without_update("it is not finite") if number == 2 else row
         empty.write(Appended(START + number, "local", row))
     made = report_of(empty, empty.run("local"), NOW)
@@ -240,6 +243,8 @@ def test_steps_of_run_without_exchange_are_lost_for_that_reason(empty):
     for number, outcome in enumerate(("skipped", "aborted"), start=1):
         row = ClientRow("aa", 0, 0, 10)
         empty.write(Appended(START + number, "local", round_of(number, outcome, [row])))
+    assert not report_of(empty, empty.run("local"), NOW).lost, "the run goes on"
+    empty.write(Ended(START + 3, "local", "failed"))
     (lost,) = report_of(empty, empty.run("local"), NOW).lost
     assert (lost.why, lost.amount) == (NO_EXCHANGE, 20)
 

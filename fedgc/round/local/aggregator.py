@@ -62,6 +62,7 @@ class WeightedMean(Aggregator):
             return "update of a client that has not reported its steps"
         del self._owing[w]
         self._added[w] = steps
+        self._roster.statistics.open[w] = 0
         number = self._roster.assignment.number
         return Add(self._roster.plan.clients[w], number, attempt, (self._weights[w],))
 

@@ -1,6 +1,6 @@
 """The reports of local steps: how far each client is from the common model."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,7 @@ class LocalState:
 
     steps: int  # reported since the last common model
     before: int = 0  # of these, done before this round
+    earlier: int = 0  # done in this round before it began anew
     since: float = 0.0  # when it was given work
     report: Report | None = None
     able: bool = True
@@ -42,7 +43,9 @@ class StepReports:
 
     def enter(self, w: int, event: Joined, steps: int, since: float, *, owes: bool = False) -> LocalState:
         """Enter a client with the steps that it has kept; one that `owes` its update can send it."""
-        state = self.clients[w] = LocalState(steps, steps, since)
+        statistics = self.roster.statistics
+        statistics.moved(w, steps)
+        state = self.clients[w] = LocalState(steps, steps, statistics.steps[w], since)
         state.able = owes or self._loads(w, event)
         self._note(w)
         return state
@@ -61,6 +64,18 @@ class StepReports:
         """Count nothing of a client, which discards its steps."""
         self.clients[w].steps = 0
         self.give_up(w)
+
+    def settle(self, behind: Collection[int], *, final: bool) -> None:
+        """Book the steps that no later sum can count; `final`: none of them, as there is another model."""
+        statistics, this = self.roster.statistics, self.roster.assignment
+        for w, client in enumerate(self.roster.plan.clients):
+            state = self.clients.get(w)
+            if statistics.counted[w]:
+                statistics.open[w] = 0
+            elif w in behind or w in self.roster.behind:
+                statistics.open[w] = this.open.get(client, 0)
+            else:
+                statistics.moved(w, 0 if final or state is None else state.steps)
 
     def give_up(self, w: int) -> None:
         """Expect nothing more of a client."""
@@ -175,10 +190,11 @@ class StepReports:
 
     def _book(self, w: int, event: Report) -> None:
         state, statistics = self.clients[w], self.roster.statistics
+        statistics.moved(w, event.steps)
         if event.steps < state.before:  # it has begun anew
             state.before = 0
         state.steps, state.report = event.steps, event
-        statistics.steps[w] = max(0, event.steps - state.before)
+        statistics.steps[w] = state.earlier + max(0, event.steps - state.before)
         self._note(w)
         if self.collecting:
             statistics.finished[w] = event.steps

@@ -160,6 +160,10 @@ class LocalScheduler(Scheduler):
             self._roster.statistics.finished[w] = each.steps
         return WeightedMean(self._reports, self._roster.plan.wire, now)
 
+    def settle(self, behind: Collection[int], *, final: bool) -> None:
+        """Book the steps that no later sum can count."""
+        self._reports.settle(behind, final=final)
+
     @property
     def _counted_on(self) -> Set[int]:
         """The clients in the round that the quorum is a share of."""
