@@ -7,8 +7,10 @@ for a run on a foreign SuperLink, its log is shown.
 import math
 import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Final, Protocol, Self
 
@@ -24,8 +26,9 @@ from fedgc.history import BestModel, ClientRow, Score
 from fedgc.messages import SUMMED
 from fedgc.store.database import Store
 from fedgc.store.explanation import INCOMPLETE
-from fedgc.store.liveness import reason_of
+from fedgc.store.liveness import reason_of, state_of
 from fedgc.store.views import Round, Run, labels_of
+from fedgc.store.work import WorkTotals
 
 POLL_S: Final = 0.2
 LOG_S: Final = 1.0  # by which the log of a run may be later than the store
@@ -272,8 +275,11 @@ def print_tables(console: Console, seen: Seen, seconds: float, *, resumed: bool 
     if seen.rounds:
         config = view.config_of(seen.run) if seen.run is not None else None
         unit = view.unit_of(seen.rounds, config)
-        console.print(view.summary(seen.rounds, seconds, seen.best, unit=unit, resumed=resumed))
-        console.print(view.clients_table(seen.rows, seen.names))
+        work = _work_of(seen, local=unit == "local steps")
+        console.print(
+            view.summary(seen.rounds, seconds, seen.best, unit=unit, resumed=resumed, at_end=work.at_end)
+        )
+        console.print(view.clients_table(seen.rows, seen.names, work.clients))
         if seen.scores:
             mean = view.mean_of(seen.scores)
             console.print(view.scores_table("Last figures of the clients", seen.scores, seen.names, mean))
@@ -288,6 +294,17 @@ def print_tables(console: Console, seen: Seen, seconds: float, *, resumed: bool 
         last = f"{'; ' if partial else ', '}{seen.run.reason}" if seen.run.reason else ""
         done = view.numbered(rounds_done(seen.rounds), "round")
         console.print(f"completed: {done}{partial}{last}", soft_wrap=True)
+
+
+def _work_of(seen: Seen, *, local: bool) -> WorkTotals:
+    """Return what became of the work of all clients."""
+    work, by_round = WorkTotals(local=local), defaultdict[int, list[ClientRow]](list)
+    for number, row in chain.from_iterable(seen.rows.values()):
+        by_round[number].append(row)
+    for each in seen.rounds:
+        work.add(each.row, by_round[each.row.round])
+    work.close(ended=seen.run is None or state_of(seen.run) != "running")
+    return work
 
 
 def why_incomplete(seen: Seen, log: str) -> str | None:

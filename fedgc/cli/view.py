@@ -17,6 +17,7 @@ from fedgc.history import LEFT_OUT, BestModel, ClientRow, Score
 from fedgc.messages import SUMMED
 from fedgc.run.client_notes import LOST
 from fedgc.store.views import Round, Run
+from fedgc.store.work import ClientWork, settled
 
 PIPE_WIDTH: Final = 120
 BAR_WIDTH: Final = 40
@@ -305,13 +306,18 @@ def summary(
     *,
     unit: str = "",
     resumed: bool = False,
+    at_end: int = 0,
 ) -> Table:
-    """Return the run as one small table; `seconds` are those since it was started, or `resumed`."""
+    """Return the run as one small table; `seconds` are those since it was started, or `resumed`.
+
+    `at_end` local steps are in no sum, and no round has settled them.
+    """
+    unit = unit or unit_of(rounds)
     table = Table(title="The run", show_header=False)
     reached = accuracy(rounds)
     others = {name: value for name, value in newest_metrics(rounds).items() if name != "accuracy"}
-    finished = sum(each.finished for each in rounds)
-    counted = sum(each.counted for each in rounds)
+    finished, counted = settled(rounds, local=unit == "local steps")
+    finished += at_end
     rows = [each.row for each in rounds]
     outcomes = [row.outcome for row in rows]
     blocks = Counter(row.blocks for row in rows)
@@ -331,7 +337,7 @@ def summary(
         "bytes down": megabytes(sum(each.down_bytes for each in rounds)),
         "bytes of control": megabytes(sum(each.control_bytes for each in rounds)),
         "samples counted": "; ".join(filter(None, (partial_rounds(rounds), last))),
-        "work counted": f"{counted} of {finished} {unit or unit_of(rounds)} done",
+        "work counted": f"{counted} of {finished} {unit} done",
         "work discarded": f"{1 - counted / finished:.1%}" if finished else "none was finished",
         "chunks skipped, taken": f"{skipped[0]}, {skipped[1]}" if any(blocks) or any(skipped) else "",
         "uploads pruned, repaired": f"{pruned[0]}, {pruned[1]}" if any(blocks) or any(pruned) else "",
@@ -364,7 +370,11 @@ def faults_of(rows: Iterable[tuple[int, ClientRow]]) -> str:
     return "; ".join(filter(None, (lost, ", ".join(others)))) or "none"
 
 
-def clients_table(rows: Mapping[str, Sequence[tuple[int, ClientRow]]], names: Mapping[str, str]) -> Table:
+def clients_table(
+    rows: Mapping[str, Sequence[tuple[int, ClientRow]]],
+    names: Mapping[str, str],
+    work: Mapping[str, ClientWork],
+) -> Table:
     """Return each client's work, summed over its rounds."""
     table = Table(title="The clients")
     table.add_column("client", no_wrap=True)
@@ -373,14 +383,14 @@ def clients_table(rows: Mapping[str, Sequence[tuple[int, ClientRow]]], names: Ma
     table.add_column("faults")
     for client, numbered in sorted(rows.items(), key=lambda each: names.get(each[0], each[0])):
         own = [row for _, row in numbered]
-        finished, counted = sum(row.finished for row in own), sum(row.counted for row in own)
+        done = work.get(client, ClientWork())
         steps = [row.step_s for row in own if row.step_s is not None]
         table.add_row(
             Text(names.get(client) or client),
-            str(sum(1 for row in own if row.finished)),
-            str(finished),
-            str(counted),
-            str(finished - counted),
+            str(done.rounds),
+            str(done.finished),
+            str(done.counted),
+            str(done.discarded),
             f"{sum(steps) / len(steps):.4f}" if steps else "-",
             megabytes(sum(row.up_bytes for row in own)),
             megabytes(sum(row.down_bytes for row in own)),

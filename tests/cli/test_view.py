@@ -117,7 +117,7 @@ def test_client_and_figure_may_have_any_name(capsys):
     measured = round_of(1, "synced")
     measured = replace(measured, row=replace(measured.row, metrics={"accuracy[site]": 0.5, "x [/x]": 1.0}))
     console = view.terminal()
-    console.print(view.clients_table(rows, {"a": "[/x]", "b": "[red]b :cat:"}))
+    console.print(view.clients_table(rows, {"a": "[/x]", "b": "[red]b :cat:"}, {}))
     console.print(view.summary([measured], 1.0))
     console.print(view.scores_table("Model of [run]", SCORES, {}, {}))
     said = capsys.readouterr().out
