@@ -93,13 +93,17 @@ class Fetched:
 
 @value
 class Failed:
-    """A client could not execute a command; it stays live. The named chunks are not available from it."""
+    """A client could not execute a command; it stays live. The named chunks are not available from it.
+
+    Local work: it was `steps` steps beyond the last common model, and has discarded them.
+    """
 
     now: Amount
     client: Client
     round: Count
     reason: str
     chunks: tuple[int, ...] = ()
+    steps: Count = 0
 
     def __post_init__(self) -> None:
         check(len(self.reason) <= LONGEST_REASON, self, f"a reason of at most {LONGEST_REASON} characters")

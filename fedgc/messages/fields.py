@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 from fedgc.errors import BadMessage
 from fedgc.values import Filled, Within
 
-WIRE_VERSION: Final = 7  # both sides refuse another one at the first hello
+WIRE_VERSION: Final = 8  # both sides refuse another one at the first hello
 SKETCH_NUMBERS: Final = 16  # length of the seeded projection by which replicas are compared
 LARGEST_SKETCH: Final = 1e60  # far above any update, and its square times any number of samples is finite
 LONGEST_REASON: Final = 1000

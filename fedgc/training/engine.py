@@ -348,13 +348,15 @@ class Engine(ABC):
     # ---- failures
 
     def _abandon(self, chunk: int, work: Work, error: Exception) -> Failed:
-        step = min(self._trajectories.reached(chunk) + 1, work.target)
+        reached = self._trajectories.reached(chunk)
+        step = min(reached + 1, work.target)
         if chunk == self._current:
             self._current = None
         self._unqueue(chunk)
         self._trajectories.drop(chunk)
         where = "local work" if chunk == LOCAL_TRAJECTORY else f"chunk {chunk} ({self._names[chunk]})"
-        return failed(chunk, work, f"{where}, step {step}: {words_of(error)}")
+        told = failed(chunk, work, f"{where}, step {step}: {words_of(error)}")
+        return replace(told, steps=reached) if chunk == LOCAL_TRAJECTORY else told
 
 
 def failed(chunk: int, work: Work, reason: str) -> Failed:

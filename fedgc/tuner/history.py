@@ -111,8 +111,8 @@ def _ratios(recent: Iterable[PastRound]) -> tuple[float, ...]:
 
 def _false(seen: ClientRow) -> bool:
     """Return whether its time is impossible, or was rejected from its row before."""
-    if seen.step_s is None:
-        return seen.finished > 0
+    if seen.step_s is None:  # a failure may tell steps that no report has timed
+        return seen.finished > 0 and not seen.failure
     return not (math.isfinite(seen.step_s) and seen.step_s > 0)
 
 

@@ -379,6 +379,26 @@ def test_row_of_lost_client_discards_its_steps_of_all_rounds():
     assert fleet.settled == fleet.done
 
 
+@pytest.mark.parametrize("reported", [False, True])
+def test_failure_discards_steps_that_it_names(reported: bool):
+    fleet = Fleet(gate="every", rounds=1)
+    if reported:
+        fleet.report("d")
+    fleet.say(Failed(fleet.now, "d", 1, "local work, step 8: no loss", (), 8))
+    fleet.do_a_round()
+    (row,) = rows(fleet)
+    assert [(each.steps, each.finished, each.counted) for each in row.clients] == [(5, 5, 5)] * 3 + [
+        (8, 8, 0)
+    ]
+
+
+def test_failure_names_no_more_steps_than_were_asked_for():
+    fleet = Fleet(gate="every", rounds=1)
+    fleet.say(Failed(fleet.now, "d", 1, "no loss", (), 10**9))
+    fleet.do_a_round()
+    assert rows(fleet)[0].clients[3].finished <= fleet.config.round_steps + fleet.config.most_steps
+
+
 def test_steps_of_client_that_left_unheard_are_discarded_in_own_row():
     fleet = Fleet(gate="every", gate_period=6, rounds=9)
     leave(fleet, "b")

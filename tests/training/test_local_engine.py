@@ -229,6 +229,21 @@ def test_failure_to_train_names_no_chunk(bench, small):
     assert (failed.chunks, failed.reason) == ((), "local work, step 1: ValueError: no loss")
 
 
+def test_failure_tells_steps_that_were_done_before(bench, small):
+    seen = []
+
+    def broken(module, batch):
+        seen.append(batch)
+        if len(seen) > 3:
+            raise ValueError("no loss")
+        return small.loss(module, batch)
+
+    engine = bench.engine(replace(small, loss=broken), PLAIN)
+    engine.handle(local(bench, target=5))
+    (failed,) = bench.drain(engine)
+    assert (failed.steps, failed.reason) == (3, "local work, step 4: ValueError: no loss")
+
+
 def test_update_of_coded_work_is_not_requested(bench, small):
     engine = bench.engine(small, RunConfig(batch_size=10, work="coded"))
     engine.handle(bench.work((0,)))

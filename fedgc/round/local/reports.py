@@ -60,9 +60,13 @@ class StepReports:
         self.clients[w].leaves = True
         self._note(w)
 
-    def failed(self, w: int) -> None:
-        """Count nothing of a client, which discards its steps."""
-        self.clients[w].steps = 0
+    def failed(self, w: int, steps: int) -> None:
+        """Count nothing of a client, which discards its steps: at least as many as it has reported."""
+        state, statistics = self.clients[w], self.roster.statistics
+        done = max(state.steps, min(steps, self.most_steps))
+        statistics.steps[w] += done - state.steps
+        statistics.moved(w, done)
+        state.steps = 0
         self.give_up(w)
 
     def settle(self, behind: Collection[int], *, final: bool) -> None:

@@ -73,13 +73,13 @@ class LocalScheduler(Scheduler):
         self._reports.leaves(w)
         return state.steps > 0
 
-    def failed(self, w: int, event: Failed) -> str:  # noqa: ARG002  without one chunk it cannot train
+    def failed(self, w: int, event: Failed) -> str:
         """Leave out a client that could not do its steps."""
         state = self._reports.clients.get(w)
         if state is None or not state.able:
             return "it was reported before"
         self._stalled.gone(w)
-        self._reports.failed(w)
+        self._reports.failed(w, event.steps)
         return ""
 
     def heard(self, event: Progress | Report) -> list[Command]:

@@ -370,8 +370,9 @@ class ReferenceClient:
         self._unqueue(chunk)
         if chunk == WHOLE:
             self._clear_queue()
+        steps = int(self.reached(WHOLE)) if chunk == WHOLE else 0
         self.trajectories.pop(chunk, None)
-        return Failed(0.0, self.name, self.round, reason, () if chunk == WHOLE else (chunk,))
+        return Failed(0.0, self.name, self.round, reason, () if chunk == WHOLE else (chunk,), steps)
 
     def kept(self) -> tuple[Kept, ...]:
         """Return the kept steps of earlier work."""
