@@ -281,7 +281,7 @@ def print_tables(console: Console, seen: Seen, seconds: float, *, resumed: bool 
         )
         console.print(view.clients_table(seen.rows, seen.names, work.clients))
         if seen.scores:
-            mean = view.mean_of(seen.scores)
+            mean = view.mean_of(seen.scores, config)
             console.print(view.scores_table("Last figures of the clients", seen.scores, seen.names, mean))
         if unit == "local steps":
             steps = (config or RunConfig()).round_steps

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedgc.cli.view import (
+    config_of,
     done_of,
     figures_text,
     mean_of,
@@ -249,7 +250,11 @@ def status(store: Store, run: str | None) -> Answer:
             _seen_table(clients),
         ]
         if scores:
-            parts.append(scores_table("Figures of the clients, newest", scores, labels, mean_of(scores)))
+            parts.append(
+                scores_table(
+                    "Figures of the clients, newest", scores, labels, mean_of(scores, config_of(chosen))
+                )
+            )
         return Group(*parts)
 
     return Answer(figures, shown)

@@ -15,6 +15,7 @@ from fedgc.config import RunConfig, known
 from fedgc.errors import BadSetting
 from fedgc.history import LEFT_OUT, BestModel, ClientRow, Score
 from fedgc.messages import SUMMED
+from fedgc.run.client_figures import means_of
 from fedgc.run.client_notes import LOST
 from fedgc.store.views import Round, Run
 from fedgc.store.work import ClientWork, settled
@@ -276,22 +277,16 @@ def scores_table(
     return table
 
 
-def mean_of(scores: Sequence[Score]) -> dict[str, float]:
-    """Return the means of the figures of the newest round, weighted by samples.
+def mean_of(scores: Sequence[Score], config: RunConfig | None) -> dict[str, float]:
+    """Return the means of the figures of the newest round, weighted as those of the run.
 
     >>> of_round = [Score(2, "a", 10, {"accuracy": 0.5}), Score(2, "b", 30, {"accuracy": 0.9})]
-    >>> mean_of([*of_round, Score(1, "c", 60, {"accuracy": 0.1})])
+    >>> mean_of([*of_round, Score(1, "c", 60, {"accuracy": 0.1})], None)
     {'accuracy': 0.8}
     """
-    scores = _of_newest_round(scores)
-    names = sorted({name for each in scores for name in each.metrics})
-    means = {}
-    for name in names:
-        own = [each for each in scores if name in each.metrics]
-        means[name] = sum(each.samples * each.metrics[name] for each in own) / sum(
-            each.samples for each in own
-        )
-    return means
+    newest = _of_newest_round(scores)
+    of = ((each.client, each.samples, each.metrics) for each in newest)
+    return means_of(of, (config or RunConfig()).largest_share)
 
 
 def _of_newest_round(scores: Sequence[Score]) -> Sequence[Score]:

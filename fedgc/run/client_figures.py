@@ -1,6 +1,6 @@
 """What models are worth on the data of the clients: figures of each client, and their weighted mean."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from statistics import median
 from typing import Final
@@ -9,6 +9,24 @@ from fedgc.messages import MOST_FIGURES, Scored
 from fedgc.round.local.weights import bounded_weights
 
 VERSIONS_KEPT: Final = 2  # of which figures still come in: the newest, and the one before
+
+
+def means_of(
+    scores: Iterable[tuple[str, int, Mapping[str, float]]], largest_share: float
+) -> dict[str, float]:
+    """Return the means of figures, given as (client, samples, figures); large clients count in part."""
+    samples: dict[str, dict[str, int]] = {}
+    values: dict[str, dict[str, float]] = {}
+    for client, count, figures in scores:
+        for name, value in figures.items():
+            samples.setdefault(name, {})[client] = count
+            values.setdefault(name, {})[client] = value
+    means = {}
+    for name, of_clients in values.items():
+        weights = bounded_weights(samples[name], largest_share)
+        total = sum(weights[client] * value for client, value in of_clients.items())
+        means[name] = total / sum(weights.values())
+    return means
 
 
 class ClientFigures:
@@ -74,17 +92,8 @@ class ClientFigures:
         >>> figures.mean(1)
         {'loss': 5.0}
         """
-        samples: dict[str, dict[str, int]] = {}
-        values: dict[str, dict[str, float]] = {}
-        for each in self._of(version):
-            for name, value in each.figures:
-                samples.setdefault(name, {})[each.client] = each.samples
-                values.setdefault(name, {})[each.client] = value
-        return {name: self._mean(samples[name], values[name]) for name in values}
-
-    def _mean(self, samples: Mapping[str, int], values: Mapping[str, float]) -> float:
-        weights = bounded_weights(samples, self._largest_share)
-        return sum(weights[client] * value for client, value in values.items()) / sum(weights.values())
+        of = ((each.client, each.samples, dict(each.figures)) for each in self._of(version))
+        return means_of(of, self._largest_share)
 
     def median(self, version: int) -> Mapping[str, float]:
         """Return the medians of the figures that most clients report, of those that report any.

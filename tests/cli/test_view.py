@@ -129,7 +129,7 @@ SCORES = [Score(3, "a", 10, {"accuracy": 0.5}), Score(2, "b", 30, {"accuracy": 0
 
 
 def test_scores_are_shown_with_mean_of_newest_round():
-    table = view.scores_table("Figures", SCORES, {"a": "north", "b": "south"}, view.mean_of(SCORES))
+    table = view.scores_table("Figures", SCORES, {"a": "north", "b": "south"}, view.mean_of(SCORES, None))
     rows = list(zip(*cells(table), strict=True))
     assert [[str(cell) for cell in row] for row in rows] == [
         ["north", "3", "10", "0.5", "-"],
