@@ -65,7 +65,7 @@ class PlusSites:
     def open(self, number: int) -> int:
         """Make a site's keys; return the number of bytes that it sends."""
         # Flower's own code calls it with these settings
-        said: dict[str, Any] = _setup(self._states[number], self._settings)  # type: ignore[arg-type]
+        said: dict[str, Any] = _setup(self._states[number], self._settings)  # type: ignore[arg-type]  # Flower types it narrower
         self._public[number] = (said[Key.PUBLIC_KEY_1], said[Key.PUBLIC_KEY_2])
         return sum(map(len, self._public[number]))
 

@@ -96,9 +96,8 @@ class Driver:
         events: "queue.SimpleQueue[LinkEvent] | None" = None,
     ) -> None:
         """`events` is the queue that the links fill, if they were started before."""
-        self._job, self._clock, self._log = job, clock, log
-        self._announcements = Initialization(job.model.layout)
-        self._started = clock()
+        self._job, self._clock, self._log, self._started = job, clock, log, clock()
+        self._announcements, self._notes = Initialization(job.model.layout), ClientNotes()
         self.common: Final = job.model
         self._pins = SamplePins(job.config.pinned_samples)
         self._optimizer = self._new_optimizer()
@@ -124,14 +123,15 @@ class Driver:
         self._mean: Vector | None = None  # unmasked mean of a masked round
         self._background = BackgroundQueue(partial(log.log, WARNING, "%s"), self.model.nbytes)
         self._checkpoints, self._warn_once = CheckpointWriter(job, self._background, log), WarnOnce(log)
-        self._shown, self._trimmed, self._live = 0.0, self._started, LiveState(job.config, self._started)
+        self._shown, self._trimmed = 0.0, self._started
+        self._live = LiveState(job.config, self._started, self._notes.left)
         self._left_out, self._outliers = LeftOut(log), Outliers(job, self._live.names, self._warn_once)
         self._refused = RefusedClients(job, self._warn_once)
         self._sum = RoundSum(
             job.config, self.common.size, parameters=self.common.parameters, checks=self._outliers.checks
         )
         self._privacy = PrivacyAccount(self._sum.private, job.federation, self.common, job.resume)
-        self._notes, self._waits, self._hours = ClientNotes(), FruitlessWaits(), AnnouncedHours(job.sink)
+        self._waits, self._hours = FruitlessWaits(), AnnouncedHours(job.sink)
         self.guard: Final = EventGuard(log, lambda: self._run.number)
         self._skipped = self._over = 0  # rounds
         self.events: Final[queue.SimpleQueue[LinkEvent]] = events or queue.SimpleQueue()

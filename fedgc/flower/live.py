@@ -1,12 +1,12 @@
 """The live state of a run: its phase, its clients, whom it waits for, and how much of the data is present."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from fedgc.config import RunConfig
 from fedgc.flower.sink import Data, Live, LiveClient
 from fedgc.links.links import Link
-from fedgc.messages import Fetched, Joined, Leaving, LinkEvent
+from fedgc.messages import Fetched, LinkEvent
 from fedgc.round.machine import Round
 from fedgc.round.waiting import Waiting
 from fedgc.run.chunk_table import Amount
@@ -16,25 +16,21 @@ from fedgc.run.machine import Run
 class LiveState:
     """Makes `Live` from a run and its links, and knows since when the run is in its phase."""
 
-    def __init__(self, config: RunConfig, started: float) -> None:
+    def __init__(self, config: RunConfig, started: float, left: Container[str]) -> None:
+        """`left` are the clients that are leaving or have left, at any time."""
+        self._left = left
         self.names: dict[str, str] = {}  # of every client that was ever seen
         self._config = config
         self._started = started
         self._phase: tuple[int, str] = 0, ""
         self._since = started
-        self._leaving: set[str] = set()
         self._fetched_chunks = self._fetched_bytes = 0
 
     def handle(self, event: LinkEvent) -> None:
-        """Count the chunks that clients have fetched, and note who is leaving."""
-        match event:
-            case Fetched():
-                self._fetched_chunks += event.count
-                self._fetched_bytes += event.size_bytes
-            case Leaving():
-                self._leaving.add(event.client)
-            case Joined():
-                self._leaving.discard(event.client)
+        """Count the chunks that clients have fetched."""
+        if isinstance(event, Fetched):
+            self._fetched_chunks += event.count
+            self._fetched_bytes += event.size_bytes
 
     def of(self, run: Run, link: Link, now: float, *, over: bool) -> Live:
         """Return the state at this time."""
@@ -84,7 +80,7 @@ class LiveState:
                 client in waiting.clients,
                 amounts.get(client, Amount()).chunks,
                 amounts.get(client, Amount()).samples,
-                client in self._leaving,
+                client in self._left,
                 closes.get(client) if client in present else None,
             )
             for client, name in sorted(known.items(), key=lambda pair: (pair[1], pair[0]))

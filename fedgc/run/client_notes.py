@@ -26,7 +26,7 @@ class ClientNotes:
         self._failures: dict[str, Counter[str]] = {}  # of each client, by kind
         self._gone: set[str] = set()
         self._known: set[str] = set()
-        self._left: set[str] = set()
+        self.left: Final[set[str]] = set()  # clients that are leaving, or have left
 
     def heard(self, event: LinkEvent, *, begun: bool) -> str:
         """Return what is to be told of a client that joins or leaves; nothing of those that begin the run.
@@ -38,11 +38,11 @@ class ClientNotes:
         ''
         """
         match event:
-            case Leaving(client=client) if client not in self._left:
-                self._left.add(client)
+            case Leaving(client=client) if client not in self.left:
+                self.left.add(client)
                 return LEAVES
-            case Joined(client=client) if client in self._left:
-                self._left.discard(client)
+            case Joined(client=client) if client in self.left:
+                self.left.discard(client)
                 return BACK
             case Joined(client=client) if client not in self._known:
                 self._known.add(client)

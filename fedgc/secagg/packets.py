@@ -45,8 +45,8 @@ def _all_of(items: Iterable[bytes], size: int, what: str) -> None:
 
 def _each(kind: type[_Item], values: tuple[object, ...], what: str) -> tuple[_Item, ...]:
     # mypy cannot follow that `typed` checks each value at run time
-    typed(values, what, *[kind] * len(values))  # type: ignore[arg-type]
-    return values  # type: ignore[return-value]
+    typed(values, what, *[kind] * len(values))  # type: ignore[arg-type]  # kinds by position
+    return values  # type: ignore[return-value]  # checked above
 
 
 def _rest(values: tuple[Value, ...]) -> tuple[Value, ...]:

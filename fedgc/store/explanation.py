@@ -84,9 +84,9 @@ class _Known:
         return self.names.get(client) or client
 
     @property
-    def left(self) -> Sequence[str]:
+    def left(self) -> frozenset[str]:
         """The clients that have left, or are leaving."""
-        return [str(each["client"]) for each in self.clients if each.get("leaves")]
+        return frozenset(str(each["client"]) for each in self.clients if each.get("leaves"))
 
     @property
     def clients(self) -> Sequence[Mapping[str, Any]]:
@@ -278,7 +278,7 @@ def _to_do(known: _Known, awaited: Sequence[Awaited], until: float | None) -> It
             start = f"remove what makes the apps fail, or {start}"
         explained = absent or known.refusals or known.failures or known.left
         busy = "" if explained else f"; {ONE_RUN}, so clients may be busy with another one"
-        gone = f"; {_some([known.name(client) for client in known.left])} left" if known.left else ""
+        gone = f"; {_some(sorted(map(known.name, known.left)))} left" if known.left else ""
         yield f"to do: {start}{ends}{gone}; min-clients says how many a run needs to begin{busy}"
         return
     away = [
@@ -367,8 +367,8 @@ def _uncounted(known: _Known) -> list[str]:
     whole = known.last is not None and known.last.row.coverage == 1.0  # others have counted the same data
     out = {row.client: row.failure for row in known.rows if not row.counted and (row.failure or not whole)}
     if not whole and not _sample(known):
-        absent = [client for client in samples if samples[client] and client not in rows]
-        out |= {client: LEFT if client in known.left else "not in this round" for client in absent}
+        absent, left = [client for client in samples if samples[client] and client not in rows], known.left
+        out |= {client: LEFT if client in left else "not in this round" for client in absent}
     words = []
     for client, why in out.items():
         size = f"can load {samples[client]} samples" if samples.get(client) and not whole else ""

@@ -191,7 +191,7 @@ def _take(path: Path) -> int:
 
 def _on_connect(connection: object, _record: object) -> None:
     # SQLAlchemy gives the connection of the driver, whose type it does not know
-    connection.execute("PRAGMA secure_delete = ON")  # type: ignore[attr-defined]
+    connection.execute("PRAGMA secure_delete = ON")  # type: ignore[attr-defined]  # sqlite3's own connection
 
 
 def _unlock(database: Database, path: Path, secret: bytes, entropy: Entropy) -> bytes:

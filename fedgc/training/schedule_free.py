@@ -23,7 +23,7 @@ class ScheduleFreeSGD(torch.optim.Optimizer):
 
     # torch's own optimizers return a loss for a closure; this one takes none
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # noqa: ARG002
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # noqa: ARG002  (torch has overloads)
         """Do one step."""
         for group in self.param_groups:
             for y in group["params"]:
