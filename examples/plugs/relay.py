@@ -7,6 +7,7 @@ the kernel knows it, as all processes are on this machine.
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import Self
 
 LOOPBACK = "127.0.0.1"
 PIECE = 65_536
-LOCAL, INODE = 1, 9  # columns of the kernel's table of connections
+LOCAL, REMOTE, INODE = 1, 2, 9  # columns of the kernel's table of connections
+LOOKS, PAUSE_S = 10, 0.05  # a look can miss a row, as the table changes while it is read
 
 
 class Relay:
@@ -84,17 +86,29 @@ class Relay:
 
     def _owner(self, port: int) -> str:
         """Return the site whose process has this local port; empty if it is none's."""
-        address = f"0100007F:{port:04X}"
-        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
-        file = next((f"socket:[{row[INODE]}]" for row in rows if row[LOCAL] == address), "")
-        return next((name for name, pids in self._pids.items() if any(_has(pid, file) for pid in pids())), "")
+        for _ in range(LOOKS):
+            files = self._files(port)
+            for name, pids in self._pids.items():
+                if any(_has(pid, files) for pid in pids()):
+                    return name
+            time.sleep(PAUSE_S)
+        return ""
+
+    def _files(self, port: int) -> set[str]:
+        """Return the names of the open files of a connection to the relay.
+
+        The local port alone does not tell: a closed connection to another server can have had the same.
+        """
+        ends = [f"0100007F:{each:04X}" for each in (port, self._port)]
+        rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines())
+        return {f"socket:[{row[INODE]}]" for row in rows if [row[LOCAL], row[REMOTE]] == ends}
 
 
-def _has(pid: int, file: str) -> bool:
-    """Whether a process has an open file of this name."""
+def _has(pid: int, files: set[str]) -> bool:
+    """Whether a process has one of these files open."""
     with suppress(OSError):
         for each in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):
-                if str(each.readlink()) == file:
+                if str(each.readlink()) in files:
                     return True
     return False

@@ -14,10 +14,14 @@ from examples.plugs.fleet import BUTTONS
 from examples.plugs.presses import planned
 from examples.plugs.relay import LOOPBACK, Relay
 from fedgc.deploy.local_federation import free_port
+from fedgc.errors import EdgeFailed
 
 CLIENT = """
 import socket, sys
-stream = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+stream = socket.socket()
+stream.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+stream.bind(("127.0.0.1", int(sys.argv[2])))
+stream.connect(("127.0.0.1", int(sys.argv[1])))
 for line in sys.stdin:
     stream.sendall(line.encode())
     print(stream.recv(100).decode(), end="", flush=True)
@@ -51,8 +55,8 @@ def echo() -> Iterator[int]:
 class Site:
     """A process that says lines to a server, and hears its answers."""
 
-    def __init__(self, port: int) -> None:
-        words = [sys.executable, "-c", CLIENT, str(port)]
+    def __init__(self, port: int, local: int = 0) -> None:
+        words = [sys.executable, "-c", CLIENT, str(port), str(local)]
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.heard: list[str] = []
         threading.Thread(target=self._hear, daemon=True).start()
@@ -90,6 +94,31 @@ def test_relay_holds_bytes_of_site_that_is_cut_off(echo: int):
         finally:
             for site in sites.values():
                 site.end()
+
+
+def test_relay_knows_site_whose_port_had_closed_connections(echo: int):
+    local = 0
+    for _ in range(20):  # the kernel lists the connections of a port in any order
+        with socket.create_server((LOOPBACK, 0)) as other, socket.socket() as used:
+            used.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            used.bind((LOOPBACK, local))
+            used.connect(other.getsockname())
+            local = used.getsockname()[1]
+            stream, _ = other.accept()
+            used.close()
+            stream.close()
+    port, sites = free_port(), {}
+    with Relay(port, echo, {"a": lambda: [sites["a"].process.pid]}) as relay:
+        relay.cut("a")
+        sites["a"] = Site(port, local)
+        try:
+            sites["a"].say("one")
+            with pytest.raises(EdgeFailed):
+                eventually(lambda: sites["a"].heard, 1)
+            relay.mend("a")
+            eventually(lambda: sites["a"].heard == ["one\n"])
+        finally:
+            sites["a"].end()
 
 
 def test_relay_closes_connections_that_server_refuses():
