@@ -2,9 +2,9 @@
 
 from fedgc.codecs.checked import encoded, naming, needed, sizes_of, tiles_of
 from fedgc.codecs.codec import Bytes, Codec
-from fedgc.codecs.exact_end import codec_of
+from fedgc.codecs.exact_end import codec_of, share_of
 from fedgc.codecs.formats import EPSILON, Wire, pack, packed_bytes, rounding, shapes, shortest_wire, unpack
-from fedgc.codecs.make import EXACT, codec_summaries, make_codec, share_of
+from fedgc.codecs.make import EXACT, codec_summaries, make_codec
 
 __all__ = [
     "EPSILON", "EXACT", "Bytes", "Codec", "Wire", "codec_of", "codec_summaries", "encoded",

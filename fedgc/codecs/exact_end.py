@@ -6,6 +6,7 @@ parameters beside a large variance are rounded to 0. There are few buffers.
 """
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedgc.codecs.checked import encoded, tiles_of
 from fedgc.codecs.codec import Bytes, Codec
-from fedgc.codecs.make import EXACT, make_codec
+from fedgc.codecs.make import EXACT, MANY, make_codec
 from fedgc.errors import BadVector
 
 NUMBER: Final = np.dtype("<f4")
@@ -80,3 +81,13 @@ def codec_of(wire: str, exact: int) -> Codec:
     """
     codec = make_codec(wire)
     return ExactEnd(codec, exact) if exact and wire != EXACT else codec
+
+
+@lru_cache(maxsize=256)
+def share_of(wire: str, size: int = MANY, exact: int = 0) -> float:
+    """Return the usual bytes of `size` numbers by this codec over those of float32; by default of many.
+
+    >>> share_of("float32"), round(share_of("int8"), 3), share_of("int8", 10, exact=2)
+    (1.0, 0.251, 0.5)
+    """
+    return codec_of(wire, exact).expected(size) / (NUMBER.itemsize * size)

@@ -48,16 +48,6 @@ def make_codec(text: str) -> Codec:
     return made
 
 
-@lru_cache(maxsize=64)
-def share_of(codec: str) -> float:
-    """Return the bytes of a long vector by this codec over those of float32.
-
-    >>> share_of("float32"), round(share_of("int8"), 3)
-    (1.0, 0.251)
-    """
-    return make_codec(codec).expected(MANY) / (4 * MANY)
-
-
 def codec_summaries() -> str:
     """Return every installed codec with its summary, in one sentence."""
     return plugins.summaries(GROUP, codec_named)

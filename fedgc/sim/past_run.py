@@ -30,9 +30,9 @@ from fedgc.errors import Unusable
 from fedgc.history import ClientRow, RoundRow
 from fedgc.round.departures import LEFT
 from fedgc.run.client_notes import LOST
-from fedgc.sim.clock import NEVER, ArrayClientModel, Conditions, Failure, working
+from fedgc.sim.clock import FLOAT_BYTES, NEVER, ArrayClientModel, Conditions, Failure, working
 from fedgc.sim.clock.conditions import Float
-from fedgc.sim.play import FLOAT_BYTES, seconds_of
+from fedgc.sim.play import seconds_of
 from fedgc.store.database import Store
 from fedgc.store.parts import client_parts
 

@@ -6,16 +6,14 @@ with a budget expect it, at a constant loss.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from fedgc.config import RunConfig
 from fedgc.history import RoundRow
 from fedgc.messages import SUMMED, Continue, Held, Work
 from fedgc.run.machine import Append, Finished, Run, RunParts
-from fedgc.sim.clock import ClientModel, Finding, Line, Terms, VirtualClock
+from fedgc.sim.clock import FLOAT_BYTES, ClientModel, Finding, Line, Terms, VirtualClock
 from fedgc.sim.ours import SHARED
-
-FLOAT_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,10 @@ from fedgc.config import RunConfig
 from fedgc.errors import Unusable
 from fedgc.history import RoundRow
 from fedgc.messages import SUMMED
-from fedgc.sim.clock import ArrayClientModel, Line, Scenario
+from fedgc.sim.clock import FLOAT_BYTES, ArrayClientModel, Line, Scenario
 from fedgc.sim.owned import processes
 from fedgc.sim.past_run import PastClients, PastRun, rebuilt
-from fedgc.sim.play import FLOAT_BYTES, TimedClients, play, seconds_of, waste_of
+from fedgc.sim.play import TimedClients, play, seconds_of, waste_of
 from fedgc.sim.simulate import MEGABYTE
 from fedgc.sim.sweep_file import Settings, Sweep, SweepScenario
 

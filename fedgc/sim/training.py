@@ -368,8 +368,8 @@ class _Training:
         units = [1.0] if local else [each * clients / samples for each in sizes.values()]
         client_model = ArrayClientModel(lambda number: job.scenario[number - 1], units)
         terms = Terms(
-            job.config.round_steps, 4 * self._common.size, job.line, job.grace_s,
-            partial=job.partial, download_codec=job.config.download_codec,
+            job.config.round_steps, 4 * self._common.size, job.line, job.grace_s, partial=job.partial,
+            download_codec=job.config.download_codec, buffers=self._common.layout.buffer_size,
         )  # fmt: skip
         held = [Held(name, samples, "" if job.owned else SHARED) for name, samples in sizes.items()]
         ends = [len(held) * at // clients for at in range(clients + 1)]

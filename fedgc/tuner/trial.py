@@ -209,9 +209,11 @@ def _play(question: Question, plan: Plan, futures: Futures, future: int, up_s_w:
     client_model = ArrayClientModel(lambda _: conditions, {chunk.number: 1.0 for chunk in plan.chunks})
     over = Round(plan, Assignment(1, 0, question.steps, question.config.seed + future), _always)
     config = question.config
-    terms = Terms(question.steps, FLOAT_BYTES * question.fleet.size, question.line, config.grace_s)
+    fleet = question.fleet
+    size_bytes = FLOAT_BYTES * fleet.size
+    terms = Terms(question.steps, size_bytes, question.line, config.grace_s, buffers=fleet.buffers)
     clock = VirtualClock(plan.clients, client_model, terms)
-    clock.play(over, [not question.fleet.deaf] * len(plan.clients), 0.0)
+    clock.play(over, [not fleet.deaf] * len(plan.clients), 0.0)
     whole = over.outcome == "synced"
     return over.closed_at * (1.0 if whole else REPEAT)
 

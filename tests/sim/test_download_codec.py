@@ -18,7 +18,8 @@ from fedgc.training import CommonModel
 from fedgc.training.next_model import NextModel
 from tests.six_chunks import TASK
 
-INT8 = share_of("int8")
+INT8 = share_of("int8", 1000)
+OWN = share_of("int8", 12)  # of the model of TASK
 DOWN_S = 4.0
 
 
@@ -154,7 +155,7 @@ def test_client_without_last_model_is_sent_whole_one():
     whole = [len(now - before) for before, now in zip([set(), *there], there, strict=False)]
     assert sum(whole) == 4, "three at first, and the one that comes back"
     assert sum(map(len, there)) < 3 * settings.rounds, "one was away"
-    sent = np.cumsum([count + INT8 * (len(now) - count) for count, now in zip(whole, there, strict=True)])
+    sent = np.cumsum([count + OWN * (len(now) - count) for count, now in zip(whole, there, strict=True)])
     assert [point.down for point in done.points] == pytest.approx(sent.tolist())
 
 
@@ -162,9 +163,9 @@ def test_run_is_shorter_by_bytes_that_it_saves():
     slow = (working([[1.0]] * 3, down_s=DOWN_S),) * 6
     short, plain = (trained(config(download_codec=codec), slow) for codec in ("int8", "float32"))
     assert plain.points[-1].down == 3 * 6
-    assert short.points[-1].down == pytest.approx(3 * (1 + 5 * INT8))
+    assert short.points[-1].down == pytest.approx(3 * (1 + 5 * OWN))
     saved_s = plain.points[-1].seconds - short.points[-1].seconds
-    assert saved_s == pytest.approx(5 * DOWN_S * (1 - INT8))
+    assert saved_s == pytest.approx(5 * DOWN_S * (1 - OWN))
 
 
 def test_clients_are_sent_whole_models_where_no_update_counts():

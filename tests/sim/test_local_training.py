@@ -165,7 +165,9 @@ def test_low_precision_reaches_similar_model():
     plain = trained(config(rounds=20))
     for wire in ("int8", "int4"):
         short = trained(config(rounds=20, codec=wire))
-        assert short.points[-1].sent == pytest.approx(plain.points[-1].sent * share_of(wire))
+        assert short.points[-1].sent == pytest.approx(
+            plain.points[-1].sent * share_of(wire, plain.model.size)
+        )
         assert np.linalg.norm(short.model - plain.model) < 0.02 * np.linalg.norm(plain.model)
         assert (short.model != plain.model).any()
 

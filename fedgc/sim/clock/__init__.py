@@ -3,7 +3,7 @@
 from fedgc.sim.clock.client_model import ArrayClientModel
 from fedgc.sim.clock.clock import VirtualClock
 from fedgc.sim.clock.conditions import NEVER, Conditions, working
-from fedgc.sim.clock.interfaces import ClientModel, Failure, Finding, Span, Terms
+from fedgc.sim.clock.interfaces import FLOAT_BYTES, ClientModel, Failure, Finding, Span, Terms
 from fedgc.sim.clock.models import MODELS, Scenario
 from fedgc.sim.clock.server_link import UNCONTENDED, Line, Pipe, arrivals_s
 
@@ -20,6 +20,7 @@ __all__ = [
     "arrivals_s",
     "VirtualClock",
     "Terms",
+    "FLOAT_BYTES",
     "ClientModel",
     "Failure",
     "Finding",

@@ -85,10 +85,9 @@ class VirtualClock:
         self._heed: Callable[[Any], object] = lambda _: None
         self._heap: list[tuple[Any, ...]] = []
         self._order = count()
-        self.uploads = Uploads(clients_w, terms.line, client_model.up_s)
+        self.uploads = Uploads(clients_w, terms, client_model.up_s)
         self._up = self.uploads.pipe
-        no_slots = replace(terms.line, slots=None)  # slots are of uploads
-        self.downloads = Downloads(no_slots, terms.download_codec)
+        self.downloads = Downloads(terms)
         self._down = self.downloads.pipe
         self.watched = SpanRecord(self._clients)
         self._number, self._alive = -1, [True] * clients_w

@@ -1,11 +1,11 @@
 """The models that clients receive, and the commands that wait until they are there."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from fedgc.codecs import EXACT, share_of
 from fedgc.messages import Repair, Reveal, Skip, Take, Work
-from fedgc.sim.clock.server_link import Line, Pipe
+from fedgc.sim.clock.interfaces import Terms
+from fedgc.sim.clock.server_link import Pipe
 
 Behind = Skip | Take | Reveal | Repair  # commands that may come before the model
 
@@ -23,21 +23,22 @@ class Download:
 class Downloads:
     """The model in transit to each client, with the work that it is for.
 
-    As in a session, a client is sent the change of a model, by the codec `wire`, if it got the model before.
+    As in a session, a client is sent the change of a model, by the codec for downloads, if it got the model
+    before.
     """
 
-    def __init__(self, line: Line, wire: str = EXACT) -> None:
+    def __init__(self, terms: Terms) -> None:
         self.sent = 0.0  # in whole models
-        self.pipe: Final = Pipe(line)
+        self.pipe: Final = Pipe(replace(terms.line, slots=None))  # slots are of uploads
         self.has: Final[dict[int, int]] = {}  # the version that each client got last in its session
         self.unchanged: Final[set[int]] = set()  # versions that are the model before: they have no change
-        self._wire = wire
+        self._terms = terms
         self._known: dict[int, Download] = {}
 
     def size(self, w: int, version: int) -> float:
         """Return what a client is sent for this version, in whole models, and count it as sent."""
         has_last = self.has.get(w) == version - 1 and version not in self.unchanged
-        size = share_of(self._wire) if has_last else 1.0
+        size = self._terms.share(self._terms.download_codec) if has_last else 1.0
         self.sent += size
         return size
 

@@ -4,11 +4,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from fedgc.codecs import EXACT
+from fedgc.codecs import EXACT, share_of
 from fedgc.errors import BadSetting
 from fedgc.messages import Continue, Event, Work
 from fedgc.sim.clock.conditions import NEVER
 from fedgc.sim.clock.server_link import UNCONTENDED, Line
+
+FLOAT_BYTES: Final = 4  # of a number without a codec
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,19 @@ class Terms:
     partial: bool = True  # if not, a client that is stopped before its target sends nothing; for comparison
     watch: bool = False
     download_codec: str = EXACT  # of a model for a client that has the one before
+    buffers: int = 0  # the last numbers of an update, which travel in float32
 
     def __post_init__(self) -> None:
         if self.steps < 1 or not self.grace_s >= 0:
             raise BadSetting(f"{self!r}: needed at least one step and a grace time of 0 or more")
+
+    def share(self, wire: str, blocks: int = 1) -> float:
+        """Return the bytes of an update in this codec over those of a whole one in float32.
+
+        A codeword has the numbers of one of so many blocks.
+        """
+        numbers = self.update_bytes // FLOAT_BYTES
+        if not numbers:
+            return share_of(wire) / blocks
+        size = -(-numbers // blocks)
+        return share_of(wire, size, min(self.buffers, size)) * size / numbers

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from fedgc.codecs import share_of
 from fedgc.messages import Repair, Reveal
 from fedgc.sim.clock.conditions import NEVER
-from fedgc.sim.clock.server_link import Line, Pipe
+from fedgc.sim.clock.interfaces import Terms
+from fedgc.sim.clock.server_link import Pipe
 
 
 @dataclass(slots=True)
@@ -23,17 +23,17 @@ class Upload:
 class Uploads:
     """The queues of all clients; `up_s` returns a client's seconds for a whole update, NEVER if it cannot."""
 
-    def __init__(self, clients_w: int, line: Line, up_s: Callable[[int], float]) -> None:
+    def __init__(self, clients_w: int, terms: Terms, up_s: Callable[[int], float]) -> None:
         self.count, self.sent, self.longest = 0, 0.0, 0.0  # sent, longest: in whole updates
-        self.pipe: Final = Pipe(line, self._admitted)
+        self.pipe: Final = Pipe(terms.line, self._admitted)
         self._newest = 0  # the last round of which a vector was asked for
-        self._up_s = up_s
+        self._terms, self._up_s = terms, up_s
         self._known: dict[int, Upload] = {}
         self._to_send: list[list[int]] = [[] for _ in range(clients_w)]  # the first is in transit
 
     def ask(self, now: float, w: int, command: Reveal | Repair) -> None:
         """Queue the vector that a client is asked for."""
-        size = share_of(command.wire) / (command.mix.blocks if command.mix else 1)
+        size = self._terms.share(command.wire, command.mix.blocks if command.mix else 1)
         self._known[self.count] = Upload(w, command, size, now)
         self._to_send[w].append(self.count)
         if command.round != self._newest:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.bound import fluid_s
+from fedgc.codecs import codec_of
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 from fedgc.gates import Decision
@@ -342,6 +343,16 @@ def test_large_model_over_slow_links_is_exact_from_first_round(shared):
 def test_invalid_terms_and_failures_are_refused():
     with pytest.raises(BadSetting, match="at least one step"):
         Terms(steps=0)
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("buffers", [0, 4, 10])
+@pytest.mark.parametrize("wire", ["float32", "int8", "int4"])
+def test_share_is_that_of_bytes_that_client_sends(wire, buffers, blocks):
+    vector = np.ones(-(-10 // blocks), np.float32)
+    data = codec_of(wire, min(buffers, vector.size)).encode(vector, np.random.default_rng(0))
+    terms = Terms(update_bytes=4 * 10, buffers=buffers)
+    assert terms.share(wire, blocks) == pytest.approx(data.size / terms.update_bytes)
     with pytest.raises(BadSetting, match="a death"):
         Failure(2.0, 1.0)
     with pytest.raises(BadSetting, match="return after a death"):

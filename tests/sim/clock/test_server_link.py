@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedgc.errors import BadSetting
 from fedgc.messages import Reveal
-from fedgc.sim.clock import UNCONTENDED, Line, Pipe, arrivals_s
+from fedgc.sim.clock import UNCONTENDED, Line, Pipe, Terms, arrivals_s
 from fedgc.sim.clock.conditions import NEVER
 from fedgc.sim.clock.uploads import Uploads
 
@@ -113,7 +113,7 @@ def test_flows_of_earlier_rounds_have_slots_of_their_own(update_s):
 
 @pytest.mark.parametrize("update_s", [0.0, 0.5])
 def test_upload_is_measured_from_its_slot_on_as_on_server(update_s):
-    uploads = Uploads(2, Line(update_s=update_s, slots=1), lambda _: 2.0)
+    uploads = Uploads(2, Terms(line=Line(update_s=update_s, slots=1)), lambda _: 2.0)
     for w in range(2):
         uploads.ask(0.0, w, Reveal(f"client {w}", 1, 0, "local", None, "float32"))
     first, second = (upload for now in (2.0, 4.0) for upload in uploads.ended(now))
