@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fedgc.config import TASK, RunConfig, check_each, dashed, flat
+from fedgc.config import TASK, RunConfig, check_each, dashed, flat, is_text
 from fedgc.deploy.app_folder import MANIFEST, Setting
 from fedgc.errors import BadSetting, Unusable
 
@@ -90,8 +90,8 @@ def _sources(message: str, origins: Mapping[str, str]) -> str:
 def parse(words: Iterable[str]) -> dict[str, Setting]:
     """Return the settings in these options; refuse an unknown or invalid one.
 
-    >>> parse(["rounds=3", "code.blocks=auto", "learning-rate=0.5", "task.rank=8"])
-    {'rounds': 3, 'code.blocks': 'auto', 'learning-rate': 0.5, 'task.rank': 8}
+    >>> parse(["rounds=3", "code.blocks=auto", "learning-rate=0.5", "task.rank=8", "run=7"])
+    {'rounds': 3, 'code.blocks': 'auto', 'learning-rate': 0.5, 'task.rank': 8, 'run': '7'}
     """
     table: dict[str, Setting] = {}
     for word in words:
@@ -99,7 +99,9 @@ def parse(words: Iterable[str]) -> dict[str, Setting]:
         if not equals:
             raise BadSetting(f"setting {word!r}: needed name=value")
         key = dashed(name.strip())
-        table[key] = value_of(value.strip(), truth=key.startswith(TASK))
+        text = value.strip()
+        read = value_of(text, truth=key.startswith(TASK))
+        table[key] = text if is_text(key) and not isinstance(read, str) else read
     check_each(table)
     return table
 

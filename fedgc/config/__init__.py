@@ -3,7 +3,7 @@
 from fedgc.config.fields import AUTO, NAME, TASK, Value
 from fedgc.config.names import BASIC, KEYS, dashed, flat, group_of, known
 from fedgc.config.requirements import Requirements, requirements
-from fedgc.config.run_config import RunConfig, check_each
+from fedgc.config.run_config import RunConfig, check_each, is_text
 
 __all__ = [
     "AUTO",
@@ -18,6 +18,7 @@ __all__ = [
     "dashed",
     "flat",
     "group_of",
+    "is_text",
     "known",
     "requirements",
 ]

@@ -304,6 +304,15 @@ def check_each(table: Mapping[str, object]) -> None:
             _valid(each, values[each.name])
 
 
+def is_text(key: str) -> bool:
+    """Return whether a setting takes any text, and nothing else.
+
+    >>> is_text("run"), is_text("rounds"), is_text("work")
+    (True, False, False)
+    """
+    return key in FIELDS and HINTS[FIELDS[key]] is str
+
+
 def _fields_of(table: Mapping[str, object]) -> tuple[dict[str, Any], TaskSettings]:
     """Return the values of a table by their fields, and the settings of the task's own."""
     values: dict[str, Any] = {}
