@@ -20,9 +20,9 @@ from fedgc.errors import EdgeFailed, Unusable
 from fedgc.processes.state_folder import state_folder
 from fedgc.store import owned
 from fedgc.store.engine import runs_folder
+from fedgc.store.liveness import LOCK, read_process, this_process
 
 FILE: Final = "place.json"
-LOCK: Final = "lock"
 POLL_S: Final = 0.2
 UNKNOWN: Final = "another command"  # that holds a lock, if it could not write its process id
 
@@ -115,7 +115,7 @@ def _lock(path: Path, held: Callable[[str], None]) -> Iterator[None]:
             lock = owned.opener(str(path), os.O_RDWR | os.O_CREAT)
             stack.callback(os.close, lock)
         while lock is not None and not _locked(lock):
-            held(_holder(lock))
+            held(_holder(path))
             time.sleep(POLL_S)
         yield
 
@@ -128,15 +128,13 @@ def _locked(lock: int) -> bool:
         except BlockingIOError:
             return False
         os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        os.pwrite(lock, json.dumps(this_process().words()).encode(), 0)
     return True
 
 
-def _holder(lock: int) -> str:
-    with suppress(OSError):
-        if pid := os.pread(lock, 32, 0).decode(errors="replace").strip():
-            return f"process {pid}"
-    return UNKNOWN
+def _holder(path: Path) -> str:
+    pid = read_process(path).get("pid")
+    return f"process {pid}" if pid else UNKNOWN
 
 
 def keep_place(run: str, place: RunPlace) -> None:

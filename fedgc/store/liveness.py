@@ -8,20 +8,24 @@ that of the server, and that of the reader. A record from the future says that t
 server is alive.
 """
 
+import json
 import os
 import signal
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from fedgc.store.engine import runs_folder
 from fedgc.store.views import Run
 
 ALIVE_S: Final = 60.0  # a run without a record for so long has probably died, if its process is not visible
 SERVER: Final = "server"  # its key in the state of a run
 SUPERLINK: Final = "superlink"  # the key of the SuperLink whose clients it asks
 CRASHED: Final = "crashed"
+LOCK: Final = "lock"  # in the folder of a run on this machine: held by the command that has started it
 SUPERLINK_ENDED: Final = "its SuperLink has ended"  # the reason of a run that its user has not stopped
 _BEGAN, _EXIT_CODE = 19, 49  # fields of /proc/PID/stat behind the program's name; the first is the state
 
@@ -103,7 +107,20 @@ def reason_of(run: Run) -> str:
 
 def advice_for(run: Run) -> str:
     """Return how to resume a run whose server is gone; empty for others, and without a model."""
-    return f"`fedgc run --resume {run.first_start}` goes on" if run.models and lost(run) else ""
+    if not run.models or not lost(run):
+        return ""
+    command = read_process(runs_folder("", os.environ) / run.first_start / LOCK)
+    if ended(command) == "":
+        return f"process {command['pid']}, which has started it, is still there: as `fedgc serve` it goes on"
+    return f"`fedgc run --resume {run.first_start}` goes on"
+
+
+def read_process(path: Path) -> Mapping[str, Any]:
+    """Return the process whose `words` are in a file; empty if there are none."""
+    with suppress(OSError, ValueError):
+        words = json.loads(path.read_text())
+        return words if isinstance(words, dict) else {}
+    return {}
 
 
 def _in_round(run: Run) -> str:

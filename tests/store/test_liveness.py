@@ -10,9 +10,11 @@ from dataclasses import replace
 
 import pytest
 
+from fedgc.store.engine import runs_folder
 from fedgc.store.liveness import (
     ALIVE_S,
     CRASHED,
+    LOCK,
     SERVER,
     Process,
     advice_for,
@@ -65,6 +67,21 @@ def test_killed_server_is_reported_at_once_with_signal(server):
     process.wait()  # its exit status is no longer available
     assert reason_of(run).startswith("the server process is gone in round 4")
     assert advice_for(replace(run, models=0)) == "", "there is nothing to go on from"
+
+
+def test_command_that_restarts_run_is_named_while_it_is_there(server, monkeypatch, tmp_path):
+    process, run = server
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    process.kill()
+    until_dead(process.pid)
+    lock = runs_folder("", os.environ) / "r" / LOCK
+    lock.parent.mkdir(parents=True)
+    lock.write_text(json.dumps(this_process().words()))
+    command = f"process {os.getpid()}, which has started it, is still there: as `fedgc serve` it goes on"
+    assert advice_for(run) == command
+    for words in (run.present[SERVER], {}, []):
+        lock.write_text(json.dumps(words))
+        assert advice_for(run) == "`fedgc run --resume r` goes on"
 
 
 def test_ended_server_is_reported_with_exit_code(server):
