@@ -56,7 +56,7 @@ def strangers(stage: Stage) -> None:
     stage.require(code != 0 and bool(output), f"unregistered client: exit code {code}, its output {output}")
     stage.report("an unregistered client", f"exit code {code}: {' '.join(output[-1].split())[:160]}")
     stranger.kill()
-    _refused(stage, "a client without FEDGC_SERVER", stranger, "FEDGC_SERVER: is not set", FEDGC_SERVER="")
+    _refused(stage, "a client without FEDGC_SERVER", stranger, "(FEDGC_SERVER): is not set", FEDGC_SERVER="")
     foreign = Keyring(stage.folder / "foreign")
     foreign.begin((PROXY,), time.time(), 30)
     ours = stranger.seen("/keys") / "ca.pem"
