@@ -86,7 +86,9 @@ def clocks(stage: Stage) -> None:
         proxy.kill()
     clock = stranger.seen("/tasks") / "sitecustomize.py"  # Python's hook to change what all programs see
     clock.write_text(f"import time\n_now = time.time\ntime.time = lambda: _now() + {DAY_S}\n")
-    _refused(stage, "a client whose clock is a day ahead", stranger, "s ahead of the server's, needed at most")
+    _refused(
+        stage, "a client whose clock is a day ahead", stranger, "s ahead of the server's, needed at most"
+    )
     clock.unlink()
 
 
