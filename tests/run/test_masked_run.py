@@ -515,6 +515,24 @@ def test_silence_ends_every_phase(fleet):
         assert "too few" in one.rows[0].reason or "saw 0 vectors" in one.rows[0].reason
 
 
+@pytest.mark.parametrize("state", [State.WORKING, State.AGREEING])
+def test_shares_beyond_those_needed_are_no_fault_in_next_round(fleet, state):
+    """The last of four sites answers after three, who are enough; the next round is under way by then."""
+    one = fleet(4, gate="every")
+    one.join()
+    one.drive(lambda f: f.count(Unmask) == 4 and not any(isinstance(each, Survivors) for each in f.unsent))
+    late = next(each for each in reversed(one.unsent) if isinstance(each, Unmask))
+    one.unsent.remove(late)
+    answers = one.answer(late)  # on their way
+    one.drive(lambda f: len(f.rows) == 1 and f.run.round is not None and f.run.round.state is state)
+    for answer in answers:
+        one.say(answer)
+    one.drive()
+    assert one.outcomes() == ["synced"] * 3
+    assert [each for each in one.log if isinstance(each, Refuse)] == []
+    assert [client.refused for row in one.rows for client in row.clients] == [0] * 12
+
+
 def test_foreign_packet_is_refused_and_named(fleet):
     one = fleet(3)
     one.join()
