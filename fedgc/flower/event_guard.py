@@ -15,6 +15,7 @@ from fedgc.errors import FedgcError, Refused
 from fedgc.guards import guarded
 from fedgc.links.refusals import Refusals, no_audit
 from fedgc.messages import Add, LinkEvent, Refuse
+from fedgc.training.round_sum import lacking
 
 T = TypeVar("T")
 
@@ -46,7 +47,7 @@ class EventGuard:
             with guarded("a vector", add.client):
                 act()
         except FedgcError as error:
-            self._lacking = f"the vector of client {add.client} could not be added: {error}"
+            self._lacking = lacking(add.client, error)
             return self._refused(add.client, Refused(self._lacking))
         return ()
 

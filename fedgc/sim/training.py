@@ -17,7 +17,7 @@ round's steps are a unit.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from hashlib import sha256
@@ -29,7 +29,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadSetting, EdgeFailed, Refused
+from fedgc.errors import BadSetting, EdgeFailed, FedgcError, Refused
 from fedgc.guards import LOG
 from fedgc.history import LEFT_OUT, RoundRow
 from fedgc.messages import (
@@ -434,7 +434,9 @@ class _Training:
 
     def _add(self, add: Add) -> None:
         if not self._replays:
-            self._sum.add(add, self._fleet.sent(self._clock.asked[add.client][add.attempt]))
+            vector = self._fleet.sent(self._clock.asked[add.client][add.attempt])
+            with suppress(FedgcError):  # the round has no mean then, as on a server
+                self._sum.add(add, vector)
 
     def _apply(self, apply: Apply) -> None:
         keeper = self._keeper

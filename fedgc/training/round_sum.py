@@ -18,13 +18,22 @@ import numpy as np
 from fedgc.aggregators import AggregationRule, OutlierCheck, Shapes, result_of
 from fedgc.codes import RunningSum
 from fedgc.config import RunConfig
-from fedgc.errors import ExtensionFailed
+from fedgc.errors import ExtensionFailed, FedgcError, Refused
 from fedgc.fragments import buffers_in, fragment_number, fragment_of, numbers_of
 from fedgc.guards import guarded
 from fedgc.messages import Add
 from fedgc.run.outlier_gain import gain_of
 from fedgc.training.flat import Vector
 from fedgc.training.private_mean import PrivateMean
+
+
+def lacking(client: str, error: FedgcError) -> str:
+    """Return why a sum lacks the vector of a client.
+
+    >>> lacking("north", Refused("saw 3 numbers, needed 4"))
+    'the vector of client north could not be added: saw 3 numbers, needed 4'
+    """
+    return f"the vector of client {client} could not be added: {error}"
 
 
 class RoundSum:
@@ -62,6 +71,7 @@ class RoundSum:
             fragment = fragment_of(number, config.fragments, size)
             rule.buffers = buffers_in(fragment, size, size - self._buffers.start)
         self._updates = 0  # that the rule has taken in this round
+        self._lacking = ""  # why the sum of this round lacks a vector
         self._outliers: Mapping[str, float] = {}
         self._sum: RunningSum | None = None  # of codewords, once there is one
 
@@ -80,7 +90,14 @@ class RoundSum:
                 rule.begin(model, shapes)
 
     def add(self, add: Add, vector: Vector) -> None:
-        """Add the vector of a client."""
+        """Add the vector of a client; one that cannot be added leaves the round without a mean."""
+        try:
+            self._add(add, vector)
+        except FedgcError as error:
+            self._lacking = lacking(add.client, error)
+            raise
+
+    def _add(self, add: Add, vector: Vector) -> None:
         before = self._known.get(add.late_from) if add.late_from is not None else None
         if before is not None and before.size:
             vector = vector.copy()
@@ -98,9 +115,11 @@ class RoundSum:
         """Return the mean update (None without vectors) and reset; `weight` divides the sum of codewords.
 
         Raises:
-            Refused: The aggregation rule cannot make a mean of these updates.
+            Refused: A vector could not be added, or the aggregation rule cannot make a mean of these updates.
             ExtensionFailed: It raised anything else, or returned no mean update; this ends the run.
         """
+        if self._lacking:
+            raise Refused(self._lacking)
         if self._rules:
             rule, updates, self._updates = self._rules[self._at], self._updates, 0
             try:
@@ -149,6 +168,6 @@ class RoundSum:
 
     def clear(self) -> None:
         """Discard the vectors of a round that was not exchanged."""
-        self._sum, self._updates = None, 0
+        self._sum, self._updates, self._lacking = None, 0, ""
         for rule in self._rules:
             rule.clear()

@@ -50,6 +50,11 @@ class Broken(CollectingRule):
         if self.how == "begins":
             raise ValueError("boom")
 
+    def add(self, client, weight, update):
+        if self.how == "adds" and client == "client 1":
+            raise ValueError("boom")
+        super().add(client, weight, update)
+
     def combine(self, updates):
         vector = updates[0].vector
         if self.how == "raises":
@@ -168,3 +173,13 @@ def test_rule_is_unknown_without_its_package():
 def test_rule_without_its_method_is_named(outside):
     with pytest.raises(BadSetting, match=r"^aggregator half: saw TypeError: Can't instantiate .* combine"):
         config(aggregator="half", aggregator_options="")
+
+
+def test_update_that_rule_cannot_add_costs_mean_of_round(outside, caplog):
+    over = trained(3, aggregator="broken", aggregator_options="how=adds")
+    assert [(point.row.outcome, point.row.coverage) for point in over.points] == [("approximate", 0.0)] * 3
+    said = (
+        "the vector of client client 1 could not be added: aggregation.rule broken (client 1): saw ValueError"
+    )
+    assert all(said in point.row.reason for point in over.points)
+    assert f"round 3: the mean update is left out: {said}" in caplog.text

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedgc.config import RunConfig
+from fedgc.errors import Refused, Unexpected
 from fedgc.fragments import fragment_of
 from fedgc.messages import Add
 from fedgc.plugins import available
@@ -75,3 +76,25 @@ def test_no_client_makes_variance_negative(rule: str, fragments: int):
         assert (model[PARAMETERS:] >= 0).all()
     if rule != "weighted-mean":
         assert model[PARAMETERS:].tolist() == pytest.approx([0.3, 0.3], abs=0.1)
+
+
+def test_round_with_vector_that_rule_refused_has_no_mean(monkeypatch: pytest.MonkeyPatch):
+    total = RoundSum(RunConfig(aggregator="weighted-mean"), SIZE)
+    add, refused = total.rules[0].add, [True]
+
+    def fails_once(client: str, weight: float, update: np.ndarray) -> None:
+        if refused and client == "north":
+            refused.clear()
+            raise RuntimeError("boom")
+        add(client, weight, update)
+
+    monkeypatch.setattr(total.rules[0], "add", fails_once)
+    total.add(Add("south", 1, 0, (1.0,)), vector(1.0, 1.0))
+    with pytest.raises(Unexpected, match=r"aggregation.rule weighted-mean \(north\): saw RuntimeError: boom"):
+        total.add(Add("north", 1, 0, (1.0,)), vector(2.0, 2.0))
+    with pytest.raises(Refused, match=r"^the vector of client north could not be added: aggregation.rule"):
+        total.mean(1.0, 1)
+    total.clear()
+    for client in ("south", "north"):
+        total.add(Add(client, 1, 0, (1.0,)), vector(2.0, 2.0))
+    assert (total.mean(2.0, 2) == 2.0).all()
