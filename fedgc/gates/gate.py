@@ -2,11 +2,12 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Literal, Self, TypeVar
+from typing import ClassVar, Final, Generic, Literal, Self, TypeVar, get_args
 
 from fedgc.gates.reports import Decision, Reports
 
 Measure = Literal["none", "distance", "gradient"]
+MEASURES: Final[tuple[str, ...]] = get_args(Measure)
 State = TypeVar("State")
 
 

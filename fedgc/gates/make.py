@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from fedgc import plugins
 from fedgc.errors import BadSetting
-from fedgc.gates.gate import Gate, GateSettings
+from fedgc.gates.gate import MEASURES, Gate, GateSettings
 from fedgc.guards import guarded
 
 GROUP: Final = "fedgc.gates"
@@ -21,6 +21,9 @@ def default_gate(work: str) -> str:
 def gate_named(name: str) -> type[Gate[Any]]:
     """Return the class of the gate of this name."""
     found: type[Gate[Any]] = plugins.subclass(Gate, GROUP, name, "gate.name")
+    if found.measure not in MEASURES:
+        needed = f"needed one of {', '.join(MEASURES)}"
+        raise BadSetting(f"setting gate.name: {name!r} has the measure {found.measure!r}, {needed}")
     return found
 
 

@@ -29,7 +29,9 @@ class RunGate:
         codec = codec_of(config.download_codec, buffers)
         self._down_bytes = codec.expected(largest_fragment(config.fragments, size))
         self._gate = config.new_gate()
-        self._state = self._next = self._gate.init()
+        self._name = f"gate.name {config.chosen_gate}"
+        with guarded(f"{self._name}: init", error=ExtensionFailed):
+            self._state = self._next = self._gate.init()
 
     def decide(self, reports: Reports, plan: Plan | None, round_: int, step: int) -> Decision:
         """Decide whether a round is exchanged, at this local step of the run; the last round always is.
@@ -40,7 +42,7 @@ class RunGate:
             reports = replace(reports, forced="the last round")
         if self._config.is_private:  # a decision would tell what it is made from
             reports = replace(reports, items=())
-        where = f"gate.name {self._config.chosen_gate}, round {round_}"
+        where = f"{self._name}, round {round_}"
         priced = self._priced(reports, plan, step)
         with guarded(where, error=ExtensionFailed):
             answer: object = self._gate.step(self._state, priced)
@@ -59,8 +61,13 @@ class RunGate:
         self._state = self._next
 
     def write(self) -> str:
-        """Return the state as JSON, with the name of its gate."""
-        return json.dumps([self._config.chosen_gate, self._state])
+        """Return the state and the name of its gate as JSON; raise ExtensionFailed if it cannot hold them."""
+        try:
+            return json.dumps([self._config.chosen_gate, self._state])
+        except (TypeError, ValueError, RecursionError) as error:
+            seen = f"a state that JSON cannot hold, {returned(self._state)} ({error})"
+            needed = "needed numbers, texts, lists and tuples of them"
+            raise ExtensionFailed(f"{self._name}: saw {seen}, {needed}") from error
 
     def read(self, text: str) -> None:
         """Restore a state from JSON; raise BadSetting if it is none.

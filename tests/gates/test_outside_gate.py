@@ -166,3 +166,28 @@ def test_invalid_gate_object_is_refused(tmp_path, monkeypatch):
     install(tmp_path, monkeypatch, "ward_other", "class Thing: ...", {f"{GROUP}:thing": "Thing"})
     with pytest.raises(BadSetting, match=r"setting gate.name: 'thing' is .*Thing.*, needed a subclass of"):
         config(gate="thing", gate_options="")
+
+
+def test_gate_that_raises_before_first_check_is_named(outside, monkeypatch):
+    scenario, gate = MODELS["homogeneous"](3, 8, np.random.default_rng(0)), type(config().new_gate())
+    monkeypatch.setattr(gate, "init", lambda _: {}["loss"])
+    with pytest.raises(ExtensionFailed, match=r"^gate.name warm: init: saw KeyError: 'loss'$"):
+        train(Job(TASK, config(), scenario))
+
+
+@pytest.mark.parametrize(
+    ("state", "seen"), [({1}, "a set"), (np.zeros(2), r"float64 of shape \(2,\)"), (1j, "a complex")]
+)
+def test_state_that_json_cannot_hold_is_named(outside, monkeypatch, state, seen):
+    scenario, gate = MODELS["homogeneous"](3, 8, np.random.default_rng(0)), type(config().new_gate())
+    monkeypatch.setattr(gate, "step", lambda *_: (state, Decision(True, "warm")))
+    says = rf"^gate.name warm: saw a state that JSON cannot hold, {seen} \(.*\), needed numbers, texts, lists"
+    with pytest.raises(ExtensionFailed, match=says):
+        train(Job(TASK, config(), scenario))
+
+
+def test_unknown_measure_is_refused(outside, monkeypatch):
+    monkeypatch.setattr(gate_named("warm"), "measure", "cosine")
+    needed = "needed one of none, distance, gradient"
+    with pytest.raises(BadSetting, match=f"^setting gate.name: 'warm' has the measure 'cosine', {needed}$"):
+        config()
