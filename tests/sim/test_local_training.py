@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedgc.codecs import share_of
+from fedgc.codecs import make_codec, share_of
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 from fedgc.sim.clock import NEVER, Line, working
@@ -170,6 +170,16 @@ def test_low_precision_reaches_similar_model():
         )
         assert np.linalg.norm(short.model - plain.model) < 0.02 * np.linalg.norm(plain.model)
         assert (short.model != plain.model).any()
+
+
+@pytest.mark.parametrize("wire", ["int4", "top-k"])
+def test_bytes_of_codec_are_those_of_model_with_float32_buffers(wire):
+    task = replace(TASK, model=lambda: nn.Sequential(nn.Linear(5, 2), nn.BatchNorm1d(2)))
+    settings, parameters, buffers = config(rounds=2, codec=wire, download_codec="int8"), 16, 4
+    last, whole = trained(settings, task=task).points[-1], 4 * (parameters + buffers)
+    up, change = (make_codec(each).expected(parameters) + 4 * buffers for each in (wire, "int8"))
+    assert last.sent * whole == pytest.approx(3 * 2 * up)
+    assert last.down * whole == pytest.approx(3 * (whole + change))
 
 
 def test_figures_are_shown_in_rounds_that_evaluate():
