@@ -7,7 +7,7 @@ from fedgc.codes.encode import Coefficients, block_size, fold
 from fedgc.codes.frame_code import FrameCode
 from fedgc.codes.frames import frame_for, harmonic_frame
 from fedgc.codes.gaussian_code import GaussianCode
-from fedgc.codes.make import code_named
+from fedgc.codes.make import code_named, new_code
 from fedgc.codes.order import orders_for_round
 from fedgc.codes.place import place
 from fedgc.codes.placement import Holders, Placement
@@ -29,6 +29,7 @@ __all__ = [
     "FrameCode",
     "GaussianCode",
     "code_named",
+    "new_code",
     "Solution",
     "Coefficients",
     "fold",

@@ -66,6 +66,29 @@ def test_failing_code_is_named(outside, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("columns", "seen"),
+    [
+        (np.ones((2, 2)), r"float64 of shape \(2, 2\)"),
+        (np.full((2, 3), np.nan), "numbers that are not finite"),
+        ([[1.0] * 3] * 2, "a list"),
+    ],
+)
+def test_columns_that_are_wrong_are_named(outside, monkeypatch, columns, seen):
+    monkeypatch.setattr(code_named("uniform"), "matrix_bw", columns)
+    says = rf"^code.name uniform, 2 blocks: matrix_bw returned {seen}, needed finite floats of shape \(2, 3\)"
+    with pytest.raises(ExtensionFailed, match=says):
+        model(code="uniform")
+
+
+def test_make_that_returns_no_code_is_named(outside, monkeypatch):
+    monkeypatch.setattr(code_named("uniform"), "make", lambda *_: None)
+    with pytest.raises(
+        ExtensionFailed, match=r"^code.name uniform, 2 blocks: make returned None, needed a code$"
+    ):
+        model(code="uniform")
+
+
+@pytest.mark.parametrize(
     ("changes", "says"),
     [
         ({"code": "unifrom"}, "setting code.name: saw 'unifrom', needed one of frame, gaussian"),

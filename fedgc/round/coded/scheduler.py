@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgc.codecs import EPSILON, Wire, shapes
-from fedgc.codes import Solution, amplification_limit, code_named
+from fedgc.codes import Solution, amplification_limit, new_code
 from fedgc.errors import ExtensionFailed
 from fedgc.gates import Reports
 from fedgc.guards import guarded
@@ -180,13 +180,12 @@ class CodedScheduler(Scheduler):
     def _solved(self, done_wc: NDArray[np.bool_], most_blocks: int) -> tuple[Solution, Wire]:
         """Solve for the shortest codewords, few of them, that the replicas allow within the error limit."""
         plan = self._roster.plan
-        kind = code_named(plan.code)
         all_full = int(done_wc.sum(axis=0).min()) >= most_blocks  # then there is nothing to compensate
         likeness = 0.0 if all_full else self._reports.agreement.likeness()
         for wire, blocks in shapes(most_blocks, short=plan.short_numbers):
             limit = amplification_limit(plan.error_limit, EPSILON[wire])
+            code = new_code(plan.code, plan.placement, blocks, self._roster.assignment.seed)
             with guarded(f"code.name {plan.code}, {blocks} blocks", error=ExtensionFailed):
-                code = kind.make(plan.placement, blocks, self._roster.assignment.seed)
                 solution = code.solve(
                     code.prune(done_wc, cost=self._roster.upload_s, limit=limit),
                     correlation=likeness,
