@@ -47,7 +47,7 @@ def load(group: str, name: str, asked: str) -> object:
     fedgc.errors.BadSetting: setting gate.name: saw 'drif', needed one of drift, every, loss-change, \
 pace, qsr, relative-change (entry points fedgc.gates); did you mean drift?
     """
-    found = _own(group).get(name) or _other(group, name, asked)
+    found = _found(group, name, asked)
     try:
         return found.load()
     except Exception as error:  # a third-party package may raise anything while it is imported
@@ -69,7 +69,7 @@ def subclass(base: type, group: str, name: str, setting: str) -> Any:  # noqa: A
 
 def available(group: str) -> tuple[str, ...]:
     """Return the names that installed packages offer in this group, in alphabetical order."""
-    return tuple(sorted({*_own(group), *(each.name for each in _all(group, tuple(sys.path)))}))
+    return tuple(sorted({*_own(group), *(each.name for each in _others(group, tuple(sys.path)))}))
 
 
 def options(make: Callable[..., object], text: str, setting: str, owner: str) -> dict[str, Any]:
@@ -131,8 +131,10 @@ def _options_of(make: Callable[..., object]) -> dict[str, Any]:
     return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
 
 
-def _other(group: str, name: str, asked: str) -> EntryPoint:
-    found = [each for each in _all(group, tuple(sys.path)) if each.name == name]
+def _found(group: str, name: str, asked: str) -> EntryPoint:
+    own = _own(group).get(name)
+    found = [own] if own is not None else []
+    found += [each for each in _others(group, tuple(sys.path)) if each.name == name]
     if not found:
         names = available(group)
         needed = f"needed one of {', '.join(names)} (entry points {group})"
@@ -148,11 +150,11 @@ def _packages(found: Iterable[EntryPoint]) -> str:
 
 @lru_cache
 def _own(group: str) -> dict[str, EntryPoint]:
-    """Return fedgc's own entry points: reading one package is faster than reading all, and it goes first."""
+    """Return fedgc's own entry points; `_others` leaves them out, as an editable install has them twice."""
     return {each.name: each for each in distribution(OWN).entry_points if each.group == group}
 
 
 @lru_cache
-def _all(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:  # noqa: ARG001  the key of the cache
-    """Return the entry points of the packages on this `sys.path`, except fedgc's."""
+def _others(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:  # noqa: ARG001  the key of the cache
+    """Return the entry points of all other packages on this `sys.path`: reading them takes 20 ms."""
     return tuple(each for each in entry_points(group=group) if each.dist is None or each.dist.name != OWN)

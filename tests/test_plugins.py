@@ -27,7 +27,8 @@ def test_other_groups_are_not_searched(tmp_path, monkeypatch):
 
 def test_name_of_fedgc_cannot_be_replaced(tmp_path, monkeypatch):
     install(tmp_path, monkeypatch, "ward_one", CODE, {f"{GROUP}:every": "value"})
-    assert load(GROUP, "every", "setting gate.name") != 7
+    with pytest.raises(BadSetting, match="saw 'every' in fedgc and ward_one, needed one package"):
+        load(GROUP, "every", "setting gate.name")
 
 
 def test_name_offered_by_two_packages_is_refused(tmp_path, monkeypatch):
