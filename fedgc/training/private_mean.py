@@ -46,6 +46,7 @@ class PrivateMean(AggregationRule):
             if config.privacy_noise == AUTO
             else float(config.privacy_noise)
         )
+        self._check()
         self.clip = config.privacy_clip
         self._quantile = config.privacy_clip_quantile
         self._counts = COUNTS if self._quantile else 0.0
@@ -53,6 +54,15 @@ class PrivateMean(AggregationRule):
         self._ending: str | None = None  # once it is known
         self._sum: Vector | None = None
         self._clients = self._within = 0
+
+    def _check(self) -> None:
+        """Raise BadSetting if not even one exchange is within the budget."""
+        if self._most and epsilon_of(self.noise**-2, self._delta) > self._most * ROUNDING:
+            least = math.ceil(1000 * noise_for(self._most, 1, self._delta)) / 1000
+            raise BadSetting(
+                f"setting privacy.noise: saw {self.noise:g}, needed at least {least:g}: with less, one "
+                f"exchange spends more than privacy.epsilon ({self._most:g})"
+            )
 
     # ---- the rule
 

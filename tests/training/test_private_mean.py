@@ -57,6 +57,15 @@ def test_mean_has_promised_noise(quantile):
     assert abs(mean.mean()) < 5 * deviation / math.sqrt(SIZE)
 
 
+def test_noise_with_which_no_exchange_is_possible_is_refused():
+    why = r"privacy.noise: saw 0.01, needed at least 1.544: .* more than privacy.epsilon \(3\)"
+    with pytest.raises(BadSetting, match=why):
+        rule_of(noise=0.01, epsilon=3.0)
+    assert rule_of(noise=1.544, epsilon=3.0).ending == ""
+    with pytest.raises(BadSetting, match=r"privacy\.noise: saw 1\.543"):
+        rule_of(noise=1.543, epsilon=3.0)
+
+
 def test_noise_of_updates_and_count_make_one_exchange():
     """The joint mechanism: the updates within the clip, and the count, each over its noise."""
     rule = rule_of(noise=1.5, clip_quantile=0.5)
