@@ -84,6 +84,11 @@ class _Known:
         return self.names.get(client) or client
 
     @property
+    def unit(self) -> str:
+        """What amounts of data count: under masks no site tells its samples, and each chunk counts as one."""
+        return "chunks" if self.run.settings.get("secrecy") == "masked" else "samples"
+
+    @property
     def left(self) -> frozenset[str]:
         """The clients that have left, or are leaving."""
         return frozenset(str(each["client"]) for each in self.clients if each.get("leaves"))
@@ -312,12 +317,13 @@ def _data(known: _Known) -> Iterator[str]:
     if not isinstance(data, Mapping) or not data.get("known_samples"):
         return
     here, every = _whole(data, "present_samples"), _whole(data, "known_samples")
-    chunks = f"{_whole(data, 'present_chunks')} of {_whole(data, 'known_chunks')} chunks"
+    amounts = [f"{here} of {every} samples"] if known.unit == "samples" else []
+    amounts.append(f"{_whole(data, 'present_chunks')} of {_whole(data, 'known_chunks')} chunks")
     absent = [each for each in known.clients if not each.get("present") and each.get("samples")]
     away = _some([f"{known.name(str(each['client']))} (can load {each['samples']})" for each in absent])
     whose = f"; not connected: {away}" if away else ""
     when = "present" if state_of(known.run) == "running" else "present at the end"
-    yield f"data {when}: {here} of {every} samples, {chunks}{whose}"
+    yield f"data {when}: {', '.join(amounts)}{whose}"
     if fetched := _whole(data, "fetched_chunks"):
         size = f"{_whole(data, 'fetched_bytes') / 1e6:.3g} MB"
         yield f"chunks fetched from stores of sites: {fetched}, {size}"
@@ -332,7 +338,7 @@ def _last_round(known: _Known) -> Iterator[str]:
     if _sample(known):
         parts.append(f"asked {len(known.rows)} of {len(known.clients)} clients")
     if row.outcome in SUMMED and row.known_samples:
-        parts.append(f"counted {row.counted_samples} of {row.known_samples} samples")
+        parts.append(f"counted {row.counted_samples} of {row.known_samples} {known.unit}")
     why = _why_empty(row, known.rows) if row.outcome == "empty" else _why_so(row)
     parts += [why] if why else []
     if row.outcome != "skipped" and (lacking := _some(_uncounted(known))):
@@ -371,7 +377,7 @@ def _uncounted(known: _Known) -> list[str]:
         out |= {client: LEFT if client in left else "not in this round" for client in absent}
     words = []
     for client, why in out.items():
-        size = f"can load {samples[client]} samples" if samples.get(client) and not whole else ""
+        size = f"can load {samples[client]} {known.unit}" if samples.get(client) and not whole else ""
         about = "; ".join(filter(None, (size, why)))
         words.append(f"{known.name(client)}{f' ({about})' if about else ''}")
     return words

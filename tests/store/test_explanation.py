@@ -111,6 +111,19 @@ def test_round_that_is_stored_is_over(store: Store, round_: int, follows: str):
     assert told(store).lines[0].startswith(f"round {round_} of 9, gathering"), "once more, after a resume"
 
 
+def test_masked_run_tells_chunks_in_place_of_unknown_samples(store: Store):
+    """A site tells no number of samples, and each of its chunks counts as one."""
+    store.write(Begun(NOW - 50, "ward", {**RunConfig().table(), "secrecy": "masked"}))
+    data = {"present_chunks": 2, "present_samples": 2, "known_chunks": 3, "known_samples": 3}
+    clients = (client("aa", samples=1), client("bb", samples=1), client("cc", samples=1, present=False))
+    store.write(Present(NOW, "ward", live(*clients, data=data)))
+    store.write(Appended(NOW, "ward", row(2, "synced", known_samples=3, counted_samples=2)))
+    lines = told(store).lines
+    assert lines[1] == "data present: 2 of 3 chunks; not connected: west (can load 1)"
+    assert "counted 2 of 3 chunks" in " ".join(lines)
+    assert "samples" not in " ".join(lines)
+
+
 def test_missing_data_names_its_client_and_remedy(store: Store):
     store.write(
         Present(NOW, "ward", live(client("aa", awaited=True), client("bb"), client("cc", present=False)))
