@@ -55,7 +55,7 @@ from fedgc.store.liveness import ALIVE_S, advice_for, alive, lost, reason_of, st
 from fedgc.store.views import Run
 from fedgc.training.tasks.find import check_name
 
-AFTER: Final = "the run is over; the scripts of clients have up to 60 s to test and save their models"
+AFTER: Final = "the run is over; its clients have up to 60 s to end: a script may test and save its model"
 ELSEWHERE: Final = "the server writes to another store; showing its log"
 ROUND_OVER: Final = re.compile(r"\bround (\d+) (synced|approximate|skipped|empty|aborted) ")
 NOT_STOPPED: Final = "the run was asked to stop, and may go on"
