@@ -72,6 +72,7 @@ def _whole(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            unfinished.touch(mode=0o600)
             yield unfinished
             unfinished.replace(path)
         finally:

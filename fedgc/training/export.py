@@ -122,6 +122,7 @@ def write_model(path: Path, state: Mapping[str, Any], about: Mapping[str, Any]) 
     }
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        part.touch(mode=0o600)
         if path.suffix == ".pt":
             torch.save({"state_dict": tensors, "about": dict(about)}, part)
         else:

@@ -81,6 +81,12 @@ def held(state, vector) -> bool:
     )
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "model.pt"])
+def test_written_model_is_readable_by_its_owner_only(models, name):
+    fedgc("export", name)
+    assert Path(name).stat().st_mode & 0o777 == 0o600
+
+
 def test_model_is_written_as_safetensors_with_metadata(models):
     assert "version 3 of r, round 3" in fedgc("export", "model.safetensors")
     assert held(load_file("model.safetensors"), models[2])

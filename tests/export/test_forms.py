@@ -46,6 +46,15 @@ def test_existing_file_is_not_replaced(told, tmp_path: Path):
     assert (tmp_path / "clients.csv").read_text() == "mine"
 
 
+@pytest.mark.parametrize("write", [write_csv, write_parquet])
+def test_tables_are_readable_by_their_owner_only(told, tmp_path: Path, write):
+    """They have the losses and sample counts of single clients."""
+    if write is write_parquet:
+        pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    paths = write(tables(told, told.run()), tmp_path)
+    assert [path.stat().st_mode & 0o777 for path in paths] == [0o600, 0o600]
+
+
 def test_uncreatable_folder_gives_one_line_and_leaves_nothing(told, tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(EdgeFailed, match=rf"rounds\.csv: Not a directory: {tmp_path}/file/folder, needed"):
