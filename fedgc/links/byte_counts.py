@@ -1,4 +1,4 @@
-"""Byte accounts of a client: bytes sent and received in each round, and how long vectors took.
+"""Byte accounts of a client: bytes sent and received, and how long vectors took.
 
 Both ends keep one. Vectors count as up (client to server) or down. All other bytes of a session, and all
 lines of a packet and of its answer, count as control.
@@ -12,12 +12,10 @@ from typing import Any, Final, Literal, get_args
 
 Kind = Literal["up_bytes", "down_bytes", "control_bytes", "upload_s", "download_s", "refused"]
 
-KEPT_ROUNDS: Final = 64  # rows of older rounds are dropped
-
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """The amounts of one client in one round."""
+    """The amounts of one client, in a round or over several."""
 
     up_bytes: int = 0
     down_bytes: int = 0
@@ -41,35 +39,22 @@ _AT: Final[Mapping[Kind, int]] = {kind: at for at, kind in enumerate(get_args(Ki
 
 
 class Accounts:
-    """The amounts of one client by round; a round lasts from its first command to the next round's."""
+    """The amounts of one client since they were settled; `round` is the one that it works on."""
 
     def __init__(self) -> None:
         self.round = 0
-        self._rounds: dict[int, list[Any]] = {}  # the values of amounts: many are added for each that is read
-        self._unsettled = _nothing()
+        self._unsettled = _nothing()  # the values of amounts: many are added for each that is read
         self._lock = threading.Lock()  # the driver calls `settle` while the link's thread adds
 
-    def add(self, kind: Kind, amount: float, round_: int | None = None) -> None:
-        """Add to an amount of a round, by default the current one."""
-        key, at = self.round if round_ is None else round_, _AT[kind]
+    def add(self, kind: Kind, amount: float) -> None:
+        """Add to an amount."""
         with self._lock:
-            sums = self._rounds.get(key)
-            if sums is None:
-                sums = self._rounds[key] = _nothing()
-                while len(self._rounds) > KEPT_ROUNDS:
-                    del self._rounds[min(self._rounds)]
-            sums[at] += amount
-            self._unsettled[at] += amount
+            self._unsettled[_AT[kind]] += amount
 
     def take_over(self, amounts: Amounts) -> None:
-        """Add what another process has settled to the current round."""
+        """Add what another process has settled."""
         for kind, amount in zip(_AT, amounts.values, strict=True):
             self.add(kind, amount)
-
-    def of(self, round_: int) -> Amounts:
-        """Return the amounts of a round."""
-        with self._lock:
-            return Amounts(*self._rounds.get(round_, ()))
 
     def settle(self) -> Amounts:
         """Return the amounts since the last call."""

@@ -140,7 +140,7 @@ class Session:
 
     @property
     def accounts(self) -> Accounts:
-        """The byte accounts, by round."""
+        """The byte accounts, and the round that the client works on."""
         return self._flow.accounts
 
     def receive(self, wait_s: float) -> ToClient | None:

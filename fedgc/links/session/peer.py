@@ -155,7 +155,7 @@ class Peer:
 
     def refuse(self, round_: int, reason: str) -> None:
         """Tell the client what was left out, and count it."""
-        self.flow.accounts.add("refused", 1, round_)
+        self.flow.accounts.add("refused", 1)
         self.flow.channel.send(Refuse(self.client, round_, reason))
         self.wake()
 

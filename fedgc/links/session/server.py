@@ -136,10 +136,6 @@ class Listener:
         """Free an announced codeword: another may come in its place."""
         self._call(self._sessions.uploads.forget, client, StreamId("codeword", round_, attempt))
 
-    def amounts(self, client: str, round_: int) -> Amounts:
-        """Return the byte amounts of a client in a round."""
-        return self._sessions.accounts(client).of(round_)
-
     def settle(self, client: str) -> Amounts:
         """Return a client's byte amounts since the last call."""
         return self._sessions.accounts(client).settle()

@@ -360,7 +360,7 @@ class SessionTable:
         before = peer.flow.received(piece.stream)
         is_new = piece.stream in peer.flow.incoming and piece.offset + len(piece.payload) > before
         # What nobody waits for is no part of an update: its sender gives nothing.
-        peer.flow.accounts.add("up_bytes" if is_new else "control_bytes", size, piece.stream.number)
+        peer.flow.accounts.add("up_bytes" if is_new else "control_bytes", size)
         try:
             incoming = peer.flow.take(piece)
             if incoming is None or not is_new:

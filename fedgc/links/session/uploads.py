@@ -110,7 +110,7 @@ class Uploads:
             return
         self._ready[stub], norm = peer.finished(stream)
         seconds = now - self._ended(stub, now)
-        peer.flow.accounts.add("upload_s", seconds, stream.number)
+        peer.flow.accounts.add("upload_s", seconds)
         codeword = Codeword(
             now, peer.client, stream.number, stream.attempt, seconds, incoming.size_bytes, norm
         )

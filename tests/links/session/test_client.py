@@ -78,7 +78,7 @@ def test_codeword_of_closed_round_is_not_offered(link) -> None:
     session.offer(1, 0, link.vector())  # it was in the making
     session.offer(2, 0, link.vector())
     assert link.event(Codeword).round == 2
-    assert link.listener.amounts(client, 1).refused == 0
+    assert link.listener.settle(client).refused == 0
     assert not link.listener.refused
 
 
@@ -86,11 +86,14 @@ def test_model_is_sent_once_per_version(link) -> None:
     session = link.session()
     client = link.event(Joined).client
     link.listener.publish(0, link.vector())
+    moved = []
     for round_ in (1, 2):
         link.listener.send(work(client, round_))
         link.command(session)
-    assert session.accounts.of(2).down_bytes == 0
-    assert session.accounts.of(1).down_bytes > link.numbers * 4
+        session.fresh_model(0)
+        moved.append(session.accounts.settle().down_bytes)
+    assert moved[0] > link.numbers * 4
+    assert moved[1] == 0
 
 
 def test_events_arrive_unchanged_with_listener_clock(link) -> None:
@@ -139,7 +142,7 @@ def test_codeword_arrives_whole_and_is_reported_once(link, blocks: int) -> None:
     told = link.event(Codeword)
     assert (told.round, told.attempt, told.size_bytes) == (1, 0, codeword.nbytes)
     np.testing.assert_array_equal(link.listener.take(client, 1, 0), codeword)
-    assert link.listener.amounts(client, 1).up_bytes > codeword.nbytes
+    assert link.listener.settle(client).up_bytes > codeword.nbytes
     assert link.events.empty()
 
 
@@ -153,11 +156,8 @@ def test_both_ends_count_same_bytes(link) -> None:
     link.command(session)
     session.offer(1, 0, link.vector())
     link.event(Codeword)
-    ours = link.listener.amounts(client, 1)
-    assert (ours.up_bytes, ours.down_bytes) == (
-        session.accounts.of(1).up_bytes,
-        session.accounts.of(1).down_bytes,
-    )
+    ours, theirs = link.listener.settle(client), session.accounts.settle()
+    assert (ours.up_bytes, ours.down_bytes) == (theirs.up_bytes, theirs.down_bytes)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -172,7 +172,7 @@ def test_non_finite_codeword_is_refused_and_reported_as_failure(link, bad: float
     failed = link.event(Failed)
     assert "NaN or Inf" in failed.reason
     assert isinstance(link.command(session), Refuse)
-    assert link.listener.amounts(client, 1).refused == 1
+    assert link.listener.settle(client).refused == 1
     assert link.listener.refused["BadVector"] == 1
 
 
@@ -187,7 +187,7 @@ def test_long_codeword_of_wrong_size_is_refused_before_first_byte(make_link) -> 
     assert isinstance(refusal, Refuse)
     assert "needed 200000" in refusal.reason
     assert link.event(Failed).reason == refusal.reason, "the round waits for it no longer"
-    assert link.listener.amounts(client, 1).up_bytes == 0
+    assert link.listener.settle(client).up_bytes == 0
 
 
 def test_unrequested_codeword_is_refused(link) -> None:

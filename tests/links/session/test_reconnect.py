@@ -16,7 +16,7 @@ from fedgc.links import frames as wire
 from fedgc.links.session import streams
 from fedgc.links.session.client import Session
 from fedgc.links.session.connection import HEAD_LIMIT, PATH, PROTOCOL
-from fedgc.messages import Codeword, Held, Joined, Lost, Progress, Refuse, Reveal, Skip, Work
+from fedgc.messages import Codeword, Held, Joined, Loaded, Lost, Progress, Refuse, Reveal, Skip, Work
 from tests.links.conftest import SHORT_GRACE_S, WAIT_S
 from tests.links.raw_stream import RawStream
 
@@ -62,7 +62,7 @@ def test_cut_upload_resumes_at_first_missing_byte(make_link, make_relay, after: 
     assert told.size_bytes == codeword.nbytes
     np.testing.assert_array_equal(link.listener.take(client, 1, 0), codeword)
     assert relay.connections > 1
-    twice = link.listener.amounts(client, 1).up_bytes - codeword.nbytes
+    twice = link.listener.settle(client).up_bytes - codeword.nbytes
     assert twice < 2_000_000, "what had arrived was sent again"
     assert link.events.empty()
 
@@ -80,8 +80,10 @@ def test_cut_download_resumes_at_first_missing_byte(make_link, make_relay, after
     assert link.command(session) == work(client)
     np.testing.assert_array_equal(session.fresh_model(0), model)
     assert relay.connections > 1
-    assert link.listener.amounts(client, 1).down_bytes - model.nbytes < 2_000_000
-    link.eventually(lambda: link.listener.amounts(client, 1).download_s > 0)
+    assert isinstance(link.passing.get(timeout=WAIT_S), Loaded)
+    moved = link.listener.settle(client)
+    assert moved.down_bytes - model.nbytes < 2_000_000
+    assert moved.download_s > 0
 
 
 def test_upload_resumes_while_old_connection_is_open(make_link, make_relay) -> None:

@@ -140,6 +140,6 @@ def test_pieces_without_offer_are_no_bytes_of_update() -> None:
     peer = host.enter()
     host.takes(peer, messages(sender())[1:])
     assert not host.events
-    amounts = peer.flow.accounts.of(1)
+    amounts = peer.flow.accounts.settle()
     assert amounts.up_bytes == 0
     assert amounts.control_bytes > VECTOR.nbytes
