@@ -132,7 +132,7 @@ class CodedEngine(Engine):
     def _named(self, work: Work) -> dict[int, str]:
         return dict(work.names)
 
-    def _start_round(self, work: Work, order: tuple[int, ...]) -> None:  # noqa: ARG002  the order says all
+    def _start_round(self, order: tuple[int, ...]) -> None:
         self._queue = deque(order)
         self._hold()
         self._again.clear()

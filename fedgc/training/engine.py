@@ -246,7 +246,7 @@ class Engine(ABC):
         """Return the names of the trajectories of this work."""
 
     @abstractmethod
-    def _start_round(self, work: Work, order: tuple[int, ...]) -> None:
+    def _start_round(self, order: tuple[int, ...]) -> None:
         """Queue the work of a round."""
 
     @abstractmethod
@@ -280,7 +280,7 @@ class Engine(ABC):
         self._names = self._named(work)
         self._trajectories.restrict(self._names, work.target)
         self._work = work
-        self._start_round(work, work.order)
+        self._start_round(work.order)
         self._validate_due(work, model)
 
     def _validate_due(self, work: Work, model: Vector) -> None:
@@ -295,7 +295,7 @@ class Engine(ABC):
             raise BadMessage(f"continue: saw target {command.target}, needed at least {work.target}")
         self._set_aside()
         self._work = replace(work, round=command.round, target=command.target)
-        self._start_round(self._work, command.order)
+        self._start_round(command.order)
 
     def _close(self, command: Close) -> None:
         if self._work is None or command.round != self._work.round:

@@ -165,7 +165,7 @@ class LocalEngine(Engine):
         self._work = work
         names = chunk_names(self._trajectories[LOCAL_TRAJECTORY].name)
         self._loop.merge(Begin(work, names, model, None, None, self._progress.reached), parts, own)
-        self._start_round(work, work.order)
+        self._start_round(work.order)
         self._validate_due(work, model)
 
     def _go_on(self) -> None:
@@ -178,7 +178,7 @@ class LocalEngine(Engine):
     def _named(self, work: Work) -> dict[int, str]:
         return {LOCAL_TRAJECTORY: trajectory_name(dict(work.names))}
 
-    def _start_round(self, work: Work, order: tuple[int, ...]) -> None:  # noqa: ARG002  the order says all
+    def _start_round(self, order: tuple[int, ...]) -> None:
         if LOCAL_TRAJECTORY not in self._trajectories:
             self._current = None  # what the loop has began elsewhere
         self._queued, self._ahead, self._asked, self._leaves = bool(order), False, None, False
