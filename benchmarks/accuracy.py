@@ -38,7 +38,7 @@ from typing import Final
 
 from benchmarks.arms import BSP, Arm, named
 from benchmarks.grid import Modelled, Recorded, Source, sources
-from benchmarks.report import Report, Value, machine
+from benchmarks.report import Report, Value, machine, number_or_nan
 from benchmarks.scene import Scene
 from benchmarks.trial import MORE_TUNING_SEEDS, Care, Measured, Trial, play
 
@@ -237,12 +237,8 @@ def text_lines(of: Report) -> Iterator[str]:
     """Yield lines of text: every arm in every scenario, the quickest first."""
     head = " ".join(f"{name:>9}" for name in ("seconds", "MB", "target", "at end"))
     yield f"{'scenario':22} {'arm':24} {'seed':>4} {head}"
-    order = sorted(of.rows, key=lambda row: (str(row["straggler"]), _number(row["seconds_to_target"])))
+    order = sorted(of.rows, key=lambda row: (str(row["straggler"]), number_or_nan(row["seconds_to_target"])))
     for row in order:
         names = ("seconds_to_target", "megabytes_to_target", "target", "points")
-        numbers = " ".join(f"{_number(row[name]):9.4g}" for name in names)
+        numbers = " ".join(f"{number_or_nan(row[name]):9.4g}" for name in names)
         yield f"{row['straggler']!s:22} {row['arm']!s:24} {row['seed']!s:>4} {numbers}"
-
-
-def _number(value: Value) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan

@@ -20,18 +20,17 @@ figures are measured last.
 import os
 import queue
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from threading import BrokenBarrierError
 from typing import Final
 
-from benchmarks.memory_watch import processor_s
-from benchmarks.report import Report, Value, machine
+from benchmarks.memory_watch import looking, processor_s
+from benchmarks.report import Report, Value, machine, number
 from benchmarks.stock import MODELS, Quickstart, fedavg_overheads_s, plain_stream_s
 from benchmarks.stop import stops_heard_s
 from fedgc.deploy.app_folder import Setting
@@ -206,7 +205,8 @@ class Plan:
 
 def _run(federation: LocalFederation, folder: Path, plan: Plan, timeout_s: float) -> Rows:
     run = federation.submit(plan.settings())
-    with _watched(federation, run) as watch:
+    watch = Watch()
+    with looking(lambda: watch.look(federation, run), WATCH_S):
         try:
             status = federation.wait(run, timeout_s)
         finally:
@@ -259,8 +259,7 @@ def _plain(rows: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
     if not session:
         raise EdgeFailed("no round over a session to compare with")
     down, up = (
-        int(median(int(_number(row[way])) for row in session)) // CLIENTS
-        for way in ("down_bytes", "up_bytes")
+        int(median(int(number(row[way])) for row in session)) // CLIENTS for way in ("down_bytes", "up_bytes")
     )
     seconds = median(plain_stream_s(down, up, CLIENTS) for _ in range(STREAMS))
     return {
@@ -284,7 +283,6 @@ class Watch:
     peak_bytes: int = 0
     cpu_s: float = 0.0
     first_cpu_s: float | None = None
-    over: threading.Event = field(default_factory=threading.Event)
 
     def look(self, federation: LocalFederation, run: int) -> None:
         """Sample the present process, if there is one."""
@@ -298,23 +296,6 @@ class Watch:
             self.peak_bytes = max(self.peak_bytes, _kilobytes(status["VmHWM"]))
             self.first_cpu_s = cpu_s if self.first_cpu_s is None else self.first_cpu_s
             self.cpu_s = cpu_s - self.first_cpu_s
-
-
-@contextmanager
-def _watched(federation: LocalFederation, run: int) -> Iterator[Watch]:
-    watch = Watch()
-
-    def keep() -> None:
-        while not watch.over.wait(WATCH_S):
-            watch.look(federation, run)
-
-    thread = threading.Thread(target=keep, daemon=True)
-    thread.start()
-    try:
-        yield watch
-    finally:
-        watch.over.set()
-        thread.join()
 
 
 def _is_server(pid: int) -> bool:
@@ -342,8 +323,8 @@ def figures(rows: Sequence[Mapping[str, Value]]) -> dict[str, float | None]:
     session = _overhead_s(rows, "session", "tiny")
     fedavg = _overhead_s(rows, "fedavg", "tiny")
     large = _overhead_s(rows, "session", "mb100")
-    stream = [_number(row["seconds"]) for row in rows if row["what"] == "stream"]
-    heard = [1000 * _number(row["heard_s"]) for row in rows if row["what"] == "stop"]
+    stream = [number(row["seconds"]) for row in rows if row["what"] == "stream"]
+    heard = [1000 * number(row["heard_s"]) for row in rows if row["what"] == "stop"]
     return {
         "session_overhead_s": session,
         "messages_overhead_s": _overhead_s(rows, "messages", "tiny"),
@@ -364,7 +345,7 @@ def _of(
 
 
 def _overhead_s(rows: Sequence[Mapping[str, Value]], what: str, model: str) -> float | None:
-    overheads = [_number(row["overhead_s"]) for row in _of(rows, what, model)]
+    overheads = [number(row["overhead_s"]) for row in _of(rows, what, model)]
     return median(overheads) if overheads else None
 
 
@@ -373,13 +354,9 @@ def _peak_models(rows: Sequence[Mapping[str, Value]]) -> float | None:
     idle, full = _of(rows, "server", "tiny", MANY), _of(rows, "server", "mb100", MANY)
     if not (idle and full):
         return None
-    above = _number(full[0]["peak_bytes"]) - _number(idle[0]["idle_bytes"])
+    above = number(full[0]["peak_bytes"]) - number(idle[0]["idle_bytes"])
     return above / MODEL_BYTES["mb100"] - BLOCKS
 
 
 def _ratio(top: float | None, bottom: float | None) -> float | None:
     return None if top is None or bottom is None else top / bottom
-
-
-def _number(value: Value) -> float:
-    return float(value or 0.0)

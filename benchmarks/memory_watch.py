@@ -76,16 +76,24 @@ class MemoryWatch:
 @contextmanager
 def watched(finders: Mapping[str, Find]) -> Iterator[MemoryWatch]:
     """Watch processes in a thread; each is found by a function, once it is there."""
-    watch, over = MemoryWatch(), threading.Event()
+    watch = MemoryWatch()
+    with looking(lambda: watch.look(finders), LOOK_S):
+        yield watch
+
+
+@contextmanager
+def looking(look: Callable[[], object], every_s: float) -> Iterator[None]:
+    """Call `look` again and again in a thread while the block runs."""
+    over = threading.Event()
 
     def keep() -> None:
-        while not over.wait(LOOK_S):
-            watch.look(finders)
+        while not over.wait(every_s):
+            look()
 
     thread = threading.Thread(target=keep, daemon=True)
     thread.start()
     try:
-        yield watch
+        yield
     finally:
         over.set()
         thread.join()

@@ -21,6 +21,11 @@ def number(value: Value) -> float:
     return float(value or 0.0)
 
 
+def number_or_nan(value: Value) -> float:
+    """Return a value of a row as a number; NaN for one that is none."""
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """The result of one benchmark."""

@@ -68,7 +68,7 @@ from benchmarks.deadline import errors_at_deadline, ratios
 from benchmarks.events import MILLION, measure_events
 from benchmarks.grid import Source, link_ratio, sources
 from benchmarks.policies import INT8_WIRE, baselines, bounds, original_codes, planned
-from benchmarks.report import Figure, Report, Value, machine
+from benchmarks.report import Figure, Report, Value, machine, number_or_nan
 from fedgc.codecs import share_of
 from fedgc.sim.baselines import PartialStragglers, WorkQueue
 from fedgc.sim.catalogue import PIECES, ours
@@ -312,7 +312,7 @@ def _of_claims(rows: Sequence[Mapping[str, Value]]) -> dict[str, Figure]:
         return min(_medians(claims, _ratio_of(top, bottom)).values(), default=None)
 
     def of_errors(name: str) -> float | None:
-        return min(_medians(claims, lambda row: _number(row[name])).values(), default=None)
+        return min(_medians(claims, lambda row: number_or_nan(row[name])).values(), default=None)
 
     return {
         "original_over_ours": least("original_s", "own_chunks_s"),
@@ -327,7 +327,7 @@ def _of_claims(rows: Sequence[Mapping[str, Value]]) -> dict[str, Figure]:
 
 
 def _ratio_of(top: str, bottom: str) -> Callable[[Mapping[str, Value]], float]:
-    return lambda row: _number(row[top]) / _number(row[bottom])
+    return lambda row: number_or_nan(row[top]) / number_or_nan(row[bottom])
 
 
 def _medians(
@@ -340,11 +340,7 @@ def _medians(
 
 def _of_a_million(events: Mapping[str, Value]) -> Mapping[str, float | None]:
     """Return the times per million events, if at least a million were measured."""
-    handled = _number(events["events"])
-    whole, alone = (_number(events[name]) / handled * MILLION for name in ("seconds", "round_seconds"))
+    handled = number_or_nan(events["events"])
+    whole, alone = (number_or_nan(events[name]) / handled * MILLION for name in ("seconds", "round_seconds"))
     many = handled >= MILLION
     return {"million_events_s": whole if many else None, "million_events_round_s": alone if many else None}
-
-
-def _number(value: Value) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan

@@ -21,7 +21,6 @@ A row is one kind of fault in one kind of work.
 
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from typing import Final
 
 from benchmarks import counting
 from benchmarks import soak_sums as sums
+from benchmarks.memory_watch import looking
 from benchmarks.report import Figure, Report, Value, machine
 from benchmarks.served import CLIENT, SERVER, Served, eventually
 from benchmarks.soak_faults import Fault, Happened, Kind, make, schedule
@@ -237,24 +237,18 @@ def _made(fault: Fault, served: Served) -> Happened:
 @contextmanager
 def _watched(served: Served, found: Soaked) -> Iterator[None]:
     """Take samples of the run and its processes in a thread while the block runs."""
-    over = threading.Event()
+    last = 0
 
     def look() -> None:
-        last = 0
-        while not over.wait(LOOK_S):
-            now, reached = time.monotonic(), served.last()
-            if reached > last:
-                last = reached
-                found.completed.append(now)
-            found.watch.look(served, now, reached)
+        nonlocal last
+        now, reached = time.monotonic(), served.last()
+        if reached > last:
+            last = reached
+            found.completed.append(now)
+        found.watch.look(served, now, reached)
 
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    try:
+    with looking(look, LOOK_S):
         yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def _link_logs(folder: Path) -> None:

@@ -29,7 +29,7 @@ from benchmarks import bands
 from benchmarks.bands import Bursts, Swapped
 from benchmarks.deadline import always
 from benchmarks.grid import Modelled, Source, link_ratio, sources
-from benchmarks.report import Figure, Report, Value, machine
+from benchmarks.report import Figure, Report, Value, machine, number_or_nan
 from fedgc.config import AUTO, RunConfig
 from fedgc.history import WINDOW, Speed, Speeds
 from fedgc.round.machine import Assignment, Round
@@ -348,14 +348,14 @@ def compare(rows: Sequence[Row]) -> list[Row]:
     cells: defaultdict[tuple[Value, Value], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for row in rows:
         if "scenario" in row:
-            cells[row["scenario"], row["upload"]][str(row["setting"])] += _number(row["mean_s"])
+            cells[row["scenario"], row["upload"]][str(row["setting"])] += number_or_nan(row["mean_s"])
     found = []
     for (scenario, upload), means in cells.items():
         tuned = means.pop("tuned")
         best = min(means, key=means.__getitem__)
         regret = tuned / means[best] - 1.0
         found.append({"cell": scenario, "upload": upload, "best": best, "regret": regret})
-    return sorted(found, key=lambda cell: -_number(cell["regret"]))
+    return sorted(found, key=lambda cell: -number_or_nan(cell["regret"]))
 
 
 def figures(cells: Sequence[Row], rows: Sequence[Row]) -> dict[str, Figure]:
@@ -364,12 +364,13 @@ def figures(cells: Sequence[Row], rows: Sequence[Row]) -> dict[str, Figure]:
     unequal = [row for row in rows if "unequal" in row]
     drifts = [row["recovery_rounds"] for row in rows if "drift" in row]
     over = {
-        name: sum(_number(row["tuned_s"]) for row in unequal) / sum(_number(row[name]) for row in unequal)
+        name: sum(number_or_nan(row["tuned_s"]) for row in unequal)
+        / sum(number_or_nan(row[name]) for row in unequal)
         for name in ("uncoded_s", "fluid_s")
         if unequal
     }
     return {
-        "worst_regret": _number(cells[0]["regret"]) if cells else None,
+        "worst_regret": number_or_nan(cells[0]["regret"]) if cells else None,
         "shuffled_loss": max((top / bottom - 1.0 for top, bottom in shuffled), default=None),
         "over_uncoded_proportional": over.get("uncoded_s"),
         "over_fluid_bound": over.get("fluid_s"),
@@ -382,17 +383,13 @@ def _largest(values: Sequence[Value]) -> float | None:
     """Return the largest value; infinite if a recovery never came."""
     if not values:
         return None
-    return max(float("inf") if value is None else _number(value) for value in values)
+    return max(float("inf") if value is None else number_or_nan(value) for value in values)
 
 
 def _sums(rows: Sequence[Row], by: str, top: str, bottom: str) -> list[tuple[float, float]]:
     sums: defaultdict[Value, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for row in rows:
         if by in row:
-            sums[row[by]][0] += _number(row[top])
-            sums[row[by]][1] += _number(row[bottom])
+            sums[row[by]][0] += number_or_nan(row[top])
+            sums[row[by]][1] += number_or_nan(row[bottom])
     return [(first, second) for first, second in sums.values()]
-
-
-def _number(value: Value) -> float:
-    return float(value) if isinstance(value, int | float) else float("nan")
