@@ -3,7 +3,6 @@
 The model's loss is minus the sum of its weights, so each optimizer step adds 1 to every weight.
 """
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +18,7 @@ from fedgc.errors import BadTask
 from fedgc.training.loop.environment import ScriptEnvironment
 from fedgc.training.loop.model_state import ModelState
 from fedgc.training.loop.training_loop import TrainingLoop
-from tests.scripts.driven import Driven
+from tests.scripts.driven import Driven, told
 
 SCRIPT = """
 import json, sys, time
@@ -71,11 +70,6 @@ def script(tmp_path: Path) -> Path:
     text = SCRIPT.replace("FOLDER", repr(str(tmp_path / "saved")))
     path.write_text(text.replace("CALLBACK", CALLBACK))
     return path
-
-
-def told(words: str) -> dict[str, object]:
-    line = next(line for line in words.splitlines() if line.startswith("told "))
-    return json.loads(line.removeprefix("told "))
 
 
 def checkpoints(folder: Path) -> set[int]:

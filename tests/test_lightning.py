@@ -3,7 +3,6 @@
 The model's loss is minus the sum of its weights, so each optimizer step adds 1 to every weight.
 """
 
-import json
 import os
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.scripts.driven import Driven
+from tests.scripts.driven import Driven, told
 
 SCRIPT = """
 import json, time
@@ -66,11 +65,6 @@ def script(folder: Path, package: str = PACKAGES[0], stop: int = -1) -> Path:
     text = SCRIPT.replace("PACKAGE", package).replace("FOLDER", repr(str(folder / "saved")))
     path.write_text(text.replace("STOP", str(stop)))
     return path
-
-
-def told(words: str) -> dict[str, object]:
-    line = next(line for line in words.splitlines() if line.startswith("told "))
-    return json.loads(line.removeprefix("told "))
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -1,9 +1,15 @@
-"""Smaller plans for benchmarks that play fedgc's planner."""
+"""Fixtures for tests of benchmarks."""
 
 from collections.abc import Iterator
 from importlib import import_module
 
 import pytest
+import torch
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

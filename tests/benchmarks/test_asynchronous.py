@@ -25,11 +25,6 @@ from tests.six_chunks import SIZES, TASK, load
 BATCH, STEPS, RATE = 4, 3, 0.3
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def accuracy(module):
     inputs, labels = load("c2")
     return {"accuracy": float((module(inputs).argmax(1) == labels).float().mean())}

@@ -25,11 +25,6 @@ CHUNKS = dict(list(SIZES.items())[:2])
 SHARES = np.array(list(CHUNKS.values())) / sum(CHUNKS.values())
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def job(rounds: int, paces=((1.0,), (1.0,)), task=TASK) -> Job:
     config = RunConfig(
         rounds=rounds, local_steps=STEPS, batch_size=BATCH, learning_rate=RATE, shared_momentum="off",

@@ -43,7 +43,7 @@ class RawStream:
 
     def send(self, message: bytes) -> None:
         """Send a message."""
-        self.line.sendall(struct.pack("<I", len(message)) + message)
+        self.line.sendall(framed(message))
 
     def read(self) -> bytes | None:
         """Return the next message, None at the end."""
@@ -54,3 +54,8 @@ class RawStream:
         """Yield messages until the end."""
         while (message := self.read()) is not None:
             yield message
+
+
+def framed(message: bytes) -> bytes:
+    """Return a message as it is sent: after its length."""
+    return struct.pack("<I", len(message)) + message

@@ -1,5 +1,6 @@
 """A client that drives a script by hand: it waits for its model, for steps and for what it hands in."""
 
+import json
 import time
 from pathlib import Path
 from types import TracebackType
@@ -86,3 +87,9 @@ class Driven:
         while not condition():
             assert time.monotonic() < end, self.log.read_text() if self.log.exists() else "no output"
             time.sleep(0.01)
+
+
+def told(words: str) -> dict[str, object]:
+    """Return what a script has printed after the word `told`."""
+    line = next(line for line in words.splitlines() if line.startswith("told "))
+    return json.loads(line.removeprefix("told "))

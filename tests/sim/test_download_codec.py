@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from fedgc.codecs import share_of
 from fedgc.codecs.model_change import apply_change
@@ -21,11 +20,6 @@ from tests.six_chunks import TASK
 INT8 = share_of("int8", 1000)
 OWN = share_of("int8", 12)  # of the model of TASK
 DOWN_S = 4.0
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    torch.set_num_threads(1)
 
 
 def config(**changes) -> RunConfig:

@@ -23,11 +23,6 @@ SHARES = {"client 0": ("c0", "c1"), "client 1": ("c2", "c3"), "client 2": ("c4",
 BATCH = 4
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def config(**changes) -> RunConfig:
     values = {
         "work": "local", "rounds": 6, "local_steps": 3, "gate": "every", "quorum": 1.0, "batch_size": BATCH,

@@ -18,11 +18,6 @@ from fedgc.training.model_stack import ModelStack
 from tests.six_chunks import TASK
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def adam(parameters, rate):
     return torch.optim.Adam(parameters, lr=rate)
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from benchmarks.bound import fluid_s
 from fedgc.config import RunConfig
@@ -14,11 +13,6 @@ from fedgc.training import CommonModel, new_engine
 from fedgc.training.pace import Pace
 from fedgc.training.tasks import Task
 from tests.six_chunks import SIZES, TASK, load
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    torch.set_num_threads(1)
 
 
 def config(**changes) -> RunConfig:

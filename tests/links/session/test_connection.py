@@ -16,6 +16,7 @@ import pytest
 from fedgc.errors import BadMessage
 from fedgc.links.session.certificate import SERVER_NAME, client_context, make_certificate, server_context
 from fedgc.links.session.connection import Connection, request
+from tests.links.raw_stream import framed
 
 CERTIFICATE = make_certificate(time.time())
 LIMIT = 2**20
@@ -91,10 +92,6 @@ def eventually(holds: Callable[[], bool]) -> None:
     end = time.monotonic() + 30.0
     while not holds():
         assert time.monotonic() < end, "it did not happen"
-
-
-def framed(message: bytes) -> bytes:
-    return struct.pack("<I", len(message)) + message
 
 
 def test_messages_arrive_whole_however_records_cut_them(both) -> None:

@@ -1,6 +1,5 @@
 """Test the listener's connections with clients that no code of fedgc's client serves."""
 
-import struct
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from fedgc.links.identity import Identity
 from fedgc.links.session.certificate import fingerprint
 from fedgc.messages import WIRE_VERSION, Held, Joined, Work
 from tests.links.conftest import SHORT_GRACE_S
-from tests.links.raw_stream import RawStream
+from tests.links.raw_stream import RawStream, framed
 
 BIG = 2_000_000  # numbers: 8 MB, more than the buffers of a socket
 SMALL = 4096  # bytes that the system keeps for one that does not read
@@ -32,10 +31,6 @@ class Raw(RawStream):
         welcome = wire.decode(self.read() or b"", wire.FROM_SERVER, now=0.0, client="raw").value
         assert isinstance(welcome, Welcome)
         return welcome.ticket
-
-
-def framed(message: bytes) -> bytes:
-    return struct.pack("<I", len(message)) + message
 
 
 @pytest.fixture
