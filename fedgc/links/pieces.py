@@ -189,11 +189,6 @@ class Outgoing:
         self._acknowledged = 0
 
     @property
-    def done(self) -> bool:
-        """Every byte is acknowledged."""
-        return self._acknowledged == self.offer.size
-
-    @property
     def next_size(self) -> int:
         """Bytes of the next piece."""
         return min(self._piece, self.offer.size - self.sent)

@@ -416,7 +416,7 @@ class Run:
             self._gate.keep()
         if synced and over.result:
             self._summed(over, over.result, now)
-            outputs.append(Apply(over.assignment.number, self.version, over.result.weight, outcome))
+            outputs.append(Apply(over.assignment.number, self.version, over.result.weight))
         if outcome not in NOTHING:
             self._target = self.config.round_steps + (0 if synced else self._target)
         if synced:

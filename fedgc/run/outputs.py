@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedgc.history import RoundRow
-from fedgc.messages import Command, Outcome
+from fedgc.messages import Command
 from fedgc.round.plan import Plan
 from fedgc.run.chunk_table import Known
 from fedgc.run.planner import Planner
@@ -17,7 +17,6 @@ class Apply:
     round: int
     version: int
     weight: float
-    outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)

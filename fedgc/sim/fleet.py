@@ -60,7 +60,7 @@ class Fleet:
     def __init__(self, job: "Job", folder: Path, buffers: int, workers: "Stacked | None" = None) -> None:
         """The last `buffers` numbers of a model are those of buffers; `workers` are by default the job's."""
         self._buffers = buffers
-        self._folder, self._file, self._config = folder, ClientFile(folder / STATES), job.config
+        self._folder, self._file = folder, ClientFile(folder / STATES)
         self._sizes, self._keeps_own = job.task.sizes(), bool(job.task.private)
         self._workers, self.findings = workers or _workers(job, folder), Findings()
         self.forecast: Callable[[int], Iterable[tuple[str, int]]] = lambda _: ()

@@ -54,11 +54,6 @@ class Begun:
         if not self.settings.get("task"):
             raise BadMessage(f"run {self.run}: saw settings without a task, needed one")
 
-    @property
-    def task(self) -> str:
-        """The task's name, or what is trained in its place."""
-        return task_in(self.settings)
-
 
 @dataclass(frozen=True, slots=True)
 class Appended:

@@ -49,11 +49,6 @@ class Round:
     down_bytes: int
     control_bytes: int
 
-    @property
-    def discarded(self) -> int:
-        """Finished replicas of chunks that are in no sum."""
-        return self.finished - self.counted
-
 
 @dataclass(frozen=True, slots=True)
 class Client:
@@ -161,16 +156,11 @@ class Lately:
     """A client over the newest rounds of a run, summed."""
 
     client: str
-    name: str
-    site: str
-    link: str
-    last_seen: float
     rounds: int
     finished: int
     counted: int
     steps: int
     busy_s: float
-    upload_s: float
     up_bytes: int
     down_bytes: int
     control_bytes: int

@@ -72,16 +72,13 @@ def lately(connection: Connection, key: str, rounds: int) -> tuple[Lately, ...]:
     sums = (
         func.sum(getattr(ClientRound, name)).label(name)
         for name in (
-            "finished", "counted", "steps", "busy_s", "upload_s", "up_bytes", "down_bytes", "control_bytes",
-            "refused",
+            "finished", "counted", "steps", "busy_s", "up_bytes", "down_bytes", "control_bytes", "refused",
         )
     )  # fmt: skip
     counts = (func.count().label("rounds"), func.count(ClientRound.failure).label("failures"))
     added = select(ClientRound.client_id, *counts, *sums).where(ClientRound.round_id.in_(ids))
     totals = added.group_by(ClientRound.client_id).subquery()
-    names = ("key", "name", "site", "link", "last_seen")
-    of_client = tables.Client.id == totals.c.client_id
-    chosen = select(totals, *(getattr(tables.Client, name) for name in names)).join(tables.Client, of_client)
+    chosen = select(totals, tables.Client.key).join(tables.Client, tables.Client.id == totals.c.client_id)
     lines = connection.execute(chosen.order_by(tables.Client.id)).mappings()
     return tuple(_lately(line) for line in lines)
 
@@ -175,7 +172,6 @@ def _stretch(line: RowMapping, metrics: Mapping[str, float]) -> Stretch:
 
 
 def _lately(line: RowMapping) -> Lately:
-    words = {name: line[name] for name in ("name", "site", "link", "last_seen", "busy_s", "upload_s")}
     counts: dict[str, Any] = {
         name: int(line[name])  # PostgreSQL sums integers as decimals
         for name in (
@@ -183,4 +179,4 @@ def _lately(line: RowMapping) -> Lately:
             "refused",
         )
     }  # fmt: skip
-    return Lately(client=line["key"], **words, **counts)
+    return Lately(client=line["key"], busy_s=line["busy_s"], **counts)

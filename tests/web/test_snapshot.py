@@ -50,7 +50,7 @@ def test_snapshot_series_holds_every_round_of_short_run(told):
     assert series.loss == tuple(each.row.loss for each in rounds)
     assert series.metrics["accuracy"] == tuple(each.row.metrics.get("accuracy") for each in rounds)
     assert series.counted == tuple(each.counted for each in rounds)
-    assert series.discarded == tuple(each.discarded for each in rounds)
+    assert series.discarded == tuple(each.finished - each.counted for each in rounds)
     assert series.plain_bytes == tuple(2 * MODEL_BYTES * each.clients for each in rounds)
 
 
