@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from fedgc.errors import EdgeFailed, Unusable
+from fedgc.store import owned
 
 
 def drawable(*paths: Path | None) -> None:
@@ -15,8 +16,9 @@ def drawable(*paths: Path | None) -> None:
 
 
 def keep(path: Path, exchange: bytes) -> None:
-    """Write the drawing."""
+    """Write the drawing, for its owner alone: it can have figures of single clients."""
     try:
-        path.write_bytes(exchange)
+        with open(path, "wb", opener=owned.opener) as file:
+            file.write(exchange)
     except OSError as error:
         raise EdgeFailed(f"{path}: cannot be written: {error.strerror}") from error

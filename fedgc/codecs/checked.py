@@ -53,7 +53,7 @@ def encoded(codec: Codec, vector: NDArray[np.float32], rng: np.random.Generator)
     if data.size not in sizes:
         seen = f"encode returned {data.size} bytes for {vector.size} numbers"
         raise BadVector(f"{seen}, needed {needed(sizes)}, as `largest` says")
-    return data
+    return np.ascontiguousarray(data)
 
 
 def tiles_of(codec: Codec, data: Bytes, size: int) -> Iterator[tuple[int, NDArray[np.float32]]]:

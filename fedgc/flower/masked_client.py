@@ -33,6 +33,7 @@ from fedgc.errors import (
     words_of,
 )
 from fedgc.flower.app_guard import DESCRIPTOR
+from fedgc.flower.masked_federation import federation_of
 from fedgc.large_vectors import Readable
 from fedgc.links.log import LOG
 from fedgc.messages import (
@@ -58,7 +59,6 @@ from fedgc.messages import (
     Unmask,
 )
 from fedgc.secagg import Client, Federation, MaskedVector, Step, packets, rules
-from fedgc.store.descriptor import read_descriptor
 from fedgc.training import Answer, Start
 
 if TYPE_CHECKING:
@@ -288,17 +288,7 @@ def site_of(
 
     if not pinned or not node.get(VAULT):
         raise BadSetting(f"node config: a masked run needs {DESCRIPTOR} and {VAULT}, saw {sorted(node)}")
-    federation = read_descriptor(Path(str(pinned))).federation
-    if federation.privacy is not None and config.measure != "none":
-        raise BadSetting(
-            f"setting gate.name: saw {config.chosen_gate}, which weighs a {config.measure} of each client, "
-            "needed one that weighs none: with privacy no norm may leave"
-        )
-    if federation.privacy is not None and config.protects_records:
-        raise BadSetting(
-            "setting privacy.unit: saw record, needed client under a descriptor with --site-clip, "
-            "which protects all records of a site"
-        )
+    federation = federation_of(Path(str(pinned)), config)
     passphrase = secret_of(Path(str(node[KEY])) if node.get(KEY) else None, environment)
     if passphrase is None:
         raise BadSetting(f"node config: the vault needs {KEY} here, or {PASSPHRASE_IN} in the environment")

@@ -30,6 +30,7 @@ from fedgc.flower.cache_folders import full_name
 from fedgc.flower.driver import Driver
 from fedgc.flower.initialize import Events, announced_model
 from fedgc.flower.job import Evaluate, Job, ServerModel
+from fedgc.flower.masked_federation import federation_of
 from fedgc.flower.must_fit import must_fit_server
 from fedgc.flower.recording import name_of_run
 from fedgc.flower.run_memory import Memory, of_start, remembered
@@ -52,7 +53,6 @@ from fedgc.processes.available import available_memory, release_memory
 from fedgc.run.initialization import Initialization
 from fedgc.run.machine import Finished
 from fedgc.secagg import Federation
-from fedgc.store.descriptor import read_descriptor
 from fedgc.store.engine import runs_folder
 from fedgc.store.later_starts import SUBMITTED_ROUNDS
 from fedgc.training import AnnouncedModel, CommonModel, Vector
@@ -371,7 +371,7 @@ class FedGC(Strategy):
         """Return the federation of a masked run."""
         if self.config.secrecy == "open":
             return None
-        return read_descriptor(Path(self.config.federation)).federation
+        return federation_of(Path(self.config.federation), self.config)
 
     def _scratch(self) -> Scratch:
         folder = runs_folder(self.config.checkpoint_dir, os.environ) / SCRATCH

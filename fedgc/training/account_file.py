@@ -28,7 +28,7 @@ class AccountFile:
         content, new = json.dumps([spent, undelivered]).encode(), self._path.with_suffix(".new")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with new.open("wb") as file:
+            with open(new, "wb", opener=_own) as file:
                 file.write(_digest(content) + content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -64,6 +64,11 @@ class AccountFile:
             raise EdgeFailed(
                 f"account {earlier}: is now {self._path}, and could not be removed: {text_of(error, earlier)}"
             ) from error
+
+
+def _own(path: str, flags: int) -> int:
+    """An opener for `open`: new files are readable by their owner only."""
+    return os.open(path, flags, 0o600)
 
 
 def _read(path: Path) -> tuple[Releases, Releases]:

@@ -39,6 +39,7 @@ def test_report_command_writes_page_and_prints_figures(store, tmp_path: Path):
     assert {row["name"] for row in said["rows"]} == set(NAMES.values())
     assert said["figures"]["measures"]["accuracy"] == 1 - 1 / 12, "all digits"
     assert path.read_text().startswith("<!doctype html>")
+    assert path.stat().st_mode & 0o777 == 0o600, "it has figures of single clients"
     assert fedgc("report", "spring", "--html", str(path)) == f"{path}\n"
 
 

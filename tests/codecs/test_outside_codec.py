@@ -58,7 +58,8 @@ class Broken(Codec):
     def encode(self, vector, rng):
         if self.how == "list":
             return vector.tolist()
-        return vector.astype("<f4").view(np.uint8)
+        data = vector.astype("<f4").view(np.uint8)
+        return np.repeat(data, 2)[::2] if self.how == "strided" else data
 
     def decode(self, data, size):
         vector = data.view("<f4").astype(np.float32)
@@ -186,6 +187,11 @@ def test_broken_codec_ends_simulation_and_is_named(how, says):
     named = f"codec broken how={how} (the update of client 0): {says}"
     with pytest.raises(Refused, match=f"^{re.escape(named)}$"):
         trained(codec=f"broken how={how}")
+
+
+def test_codec_may_return_any_view_of_its_bytes():
+    done = trained(codec="broken how=strided")
+    assert (done.model == trained(codec="broken how=well").model).all()
 
 
 def test_codec_is_documented_and_options_are_checked():

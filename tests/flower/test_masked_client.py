@@ -16,6 +16,7 @@ from flwr.app import Context, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedgc import FedGC
 from fedgc.config import RunConfig
 from fedgc.errors import (
     BadMessage,
@@ -30,6 +31,7 @@ from fedgc.errors import (
 from fedgc.flower.client import _client
 from fedgc.flower.masked_client import SEE_CLIENT_LOG, MaskedClient, site_of
 from fedgc.flower.message_work import MessageWork
+from fedgc.flower.sink import Sink
 from fedgc.flower.site_policy import SitePolicy
 from fedgc.links.frames import Offer
 from fedgc.links.message.packets import Packet
@@ -56,6 +58,7 @@ from fedgc.secagg.federation import member_list
 from fedgc.store.vault import Vault
 from fedgc.training import Answer, Start
 from tests.flower.test_site_policy import logged, masked_policy
+from tests.six_chunks import TASK
 
 MODEL = np.linspace(-1, 1, 11, dtype=np.float32)
 CONFIG = RunConfig(work="coded")
@@ -440,6 +443,9 @@ def test_differential_privacy_forbids_sending_norm(house: House) -> None:
     local = dataclasses.replace(MASKED, work="local")
     with pytest.raises(BadSetting, match="with privacy no norm may leave"):
         of(local, node)
+    server = FedGC(TASK, dataclasses.replace(local, federation=str(node["federation"])), sink=Sink())
+    with pytest.raises(BadSetting, match="with privacy no norm may leave"):
+        server._job(None, Sink(), "r", None, None)
 
 
 def test_descriptor_with_noise_protects_records_already(house: House) -> None:

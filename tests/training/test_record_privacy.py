@@ -259,6 +259,7 @@ def test_damaged_account_is_refused(tmp_path):
     account = AccountFile(path)
     account.put([(1.0, 0.5, 3)], [(1.0, 0.5, 2)])
     assert account.read() == (((1.0, 0.5, 3),), ((1.0, 0.5, 2),))
+    assert path.stat().st_mode & 0o777 == 0o600
     for damaged in (path.read_bytes()[:-1], path.read_bytes().replace(b"3]", b"1]"), b""):
         path.write_bytes(damaged)
         with pytest.raises(EdgeFailed, match="what this client has spent of its privacy"):
