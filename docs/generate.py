@@ -44,7 +44,7 @@ INTERFACES: Final = {  # of extensions, with the members that an author writes
     CollectingRule: ("combine",),
     AggregationRule: ("add", "result", "outliers", "clear"),
     Codec: ("encode", "decode", "largest", "expected"),
-    Code: ("make", "matrix_bw", "_frame", "_mixing", "solve", "prune"),
+    Code: ("make", "matrix_bw", "solve", "prune"),
     Sink: tuple(name for name in vars(Sink) if not name.startswith("_")),
 }
 CALLBACKS: Final = ("hf.Callback", "lightning.Callback")  # of Trainers, in modules that are not in `__all__`

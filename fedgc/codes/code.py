@@ -13,7 +13,7 @@ import numpy as np
 
 from fedgc.codes.arrays import Bool, Float, Int
 from fedgc.codes.complete import Sizes, check_correlation, complete, expected_error
-from fedgc.codes.mixing import Mixing
+from fedgc.codes.mixing import Mixing, mix
 from fedgc.codes.placement import Placement, finished
 from fedgc.codes.prune import WithinLimit, any_client, left_in
 from fedgc.codes.solution import Solution
@@ -49,13 +49,14 @@ class Code(ABC):
     def matrix_bw(self) -> Float:
         """Return R, each client's column (blocks x clients)."""
 
-    @abstractmethod
     def _frame(self, chunk_s: Int) -> Float:
         """Return the columns of these chunks' holders: one frame for all chunks, or one for each."""
+        frames: Float = np.moveaxis(self.matrix_bw[:, self.placement.holder_cn[:, chunk_s]], 2, 0)
+        return frames
 
-    @abstractmethod
     def _mixing(self, finished_cs: Bool, chunk_s: Int) -> tuple[Mixing, Int]:
         """Solve these chunks; return the systems and the index of each chunk's system."""
+        return mix(self._frame(chunk_s), finished_cs.T.astype(np.float64)), np.arange(len(chunk_s))
 
     def _used(self, finished_cn: Bool) -> Bool:
         """Return which finished replicas are mixed in: all, unless a code needs fewer."""

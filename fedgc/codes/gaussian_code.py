@@ -6,9 +6,8 @@ matrices, which is good in the median and unbounded in the worst case.
 
 import numpy as np
 
-from fedgc.codes.arrays import Bool, Float, Int
+from fedgc.codes.arrays import Float
 from fedgc.codes.code import Code
-from fedgc.codes.mixing import Mixing, mix
 from fedgc.codes.placement import Placement
 
 
@@ -31,16 +30,8 @@ class GaussianCode(Code):
     def __init__(self, placement: Placement, blocks: int, rng: np.random.Generator) -> None:
         super().__init__(placement, blocks)
         self._matrix_bw = rng.standard_normal((blocks, placement.clients_w))
-        self._frame_nbc = np.moveaxis(self._matrix_bw[:, placement.holder_cn], 2, 0)
 
     @property
     def matrix_bw(self) -> Float:
         """Return R, a column for each client."""
         return self._matrix_bw
-
-    def _frame(self, chunk_s: Int) -> Float:
-        frames: Float = self._frame_nbc[chunk_s]
-        return frames
-
-    def _mixing(self, finished_cs: Bool, chunk_s: Int) -> tuple[Mixing, Int]:
-        return mix(self._frame(chunk_s), finished_cs.T.astype(np.float64)), np.arange(len(chunk_s))

@@ -18,7 +18,7 @@ from tests.outside_package import install
 from tests.six_chunks import TASK
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "extend.md").read_text()
-RULE, GATE, SINK = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+RULE, GATE, CODE, SINK = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 ROUNDS = 6
 
 
@@ -51,6 +51,14 @@ def test_page_gate_skips_by_distance(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     assert near == ["synced"] * ROUNDS
     assert late == ["skipped", "skipped", "synced"] * 2
+
+
+def test_sum_by_page_code_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    install(tmp_path, monkeypatch, "ward_codes", CODE, {"fedgc.codes:uniform": "Uniform"})
+    shape: dict[str, Any] = {"work": "coded", "replicas": 2, "blocks": 2}
+    own, plain = (trained(code=name, **shape) for name in ("uniform", "frame"))
+    assert {point.row.outcome for point in own.points} == {"synced"}
+    np.testing.assert_allclose(own.model, plain.model, atol=1e-4)
 
 
 def test_page_sink_writes_line_for_each_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
