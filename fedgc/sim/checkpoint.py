@@ -25,6 +25,7 @@ from zipfile import ZIP_STORED, ZipFile, ZipInfo
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgc.aggregators.memory import give_back, memory_of
 from fedgc.errors import EdgeFailed
 from fedgc.sim.checkpoint_file import SHOWN, check_same, locked, reading, writing
 from fedgc.training import Vector
@@ -231,7 +232,7 @@ class Numbers:
             yield (MODEL, version), self.trainers.models[version].data
         yield (OPTIMIZER,), self.optimizer.state()
         for number, rule in enumerate(self.sum.rules):
-            for name, values in rule.memory().items():
+            for name, values in memory_of(rule, self.sum.name).items():
                 key = (RULE, number, name, values.dtype.str, np.shape(values))
                 yield key, np.ascontiguousarray(values).data
         yield from self.trainers.parts()
@@ -252,7 +253,7 @@ class Numbers:
                 self.trainers.restore(kind, of, data)
         self.trainers.restored()
         for rule, kept in zip(self.sum.rules, memory, strict=True):
-            rule.recall(kept)
+            give_back(rule, self.sum.name, kept)
 
 
 class Keeper:

@@ -59,7 +59,7 @@ class RoundSum:
         self.anew: Final = partial(RoundSum, config, size, entropy, parameters=parameters, checks=checks)
         self._size, self._fragments = size, config.fragments
         self._at, self._numbers = 0, size  # the fragment of the present round, and how many numbers it has
-        self._name = config.chosen_rule
+        self.name: Final = config.chosen_rule
         rules = min(config.fragments, max(1, size)) if config.work == "local" else 0
         self.private: Final = PrivateMean(config, entropy) if config.is_private else None
         self._rules: Sequence[AggregationRule] = (
@@ -86,7 +86,7 @@ class RoundSum:
         self._at = fragment_number(version, self._fragments, self._size)
         self._numbers = numbers_of(fragment_of(version, self._fragments, self._size))
         for rule in self._rules:
-            with guarded(f"aggregation.rule {self._name}, model {version}", error=ExtensionFailed):
+            with guarded(f"aggregation.rule {self.name}, model {version}", error=ExtensionFailed):
                 rule.begin(model, shapes)
 
     def add(self, add: Add, vector: Vector) -> None:
@@ -103,7 +103,7 @@ class RoundSum:
             vector = vector.copy()
             vector[self._buffers] += self._known[max(self._known)] - before
         if self._rules:
-            with guarded(f"aggregation.rule {self._name}", add.client):
+            with guarded(f"aggregation.rule {self.name}", add.client):
                 self._rules[self._at].add(add.client, add.weights[0], vector)
             self._updates += 1
             return
@@ -123,9 +123,9 @@ class RoundSum:
         if self._rules:
             rule, updates, self._updates = self._rules[self._at], self._updates, 0
             try:
-                return result_of(rule, self._name, round_, self._numbers, updates)
+                return result_of(rule, self.name, round_, self._numbers, updates)
             finally:
-                with guarded(f"aggregation.rule {self._name}, round {round_}", error=ExtensionFailed):
+                with guarded(f"aggregation.rule {self.name}, round {round_}", error=ExtensionFailed):
                     self._outliers = rule.outliers
         total, self._sum = self._sum, None
         if total is None:
@@ -149,7 +149,7 @@ class RoundSum:
         """An outlier of the last mean whose influence is to be evaluated, if any."""
         if not (self._checks and self._rules):
             return None
-        with guarded(f"aggregation.rule {self._name}", error=ExtensionFailed):
+        with guarded(f"aggregation.rule {self.name}", error=ExtensionFailed):
             return self._rules[0].check
 
     def compared(
@@ -158,7 +158,7 @@ class RoundSum:
         """Tell the rule how much better the last model is with a client, by its figures and the other's."""
         gain = gain_of(figures, others)
         if gain is not None:
-            with guarded(f"aggregation.rule {self._name}", error=ExtensionFailed):
+            with guarded(f"aggregation.rule {self.name}", error=ExtensionFailed):
                 self._rules[0].checked(check.client, gain if check.counts else -gain)
 
     @property

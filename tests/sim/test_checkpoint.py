@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedgc.errors import BadSetting, EdgeFailed, Unusable
+from fedgc.errors import BadSetting, EdgeFailed, ExtensionFailed, Unusable
 from fedgc.round.plan import make_plan
 from fedgc.sim import checkpoint as checkpoints
 from fedgc.sim.checkpoint import Checkpoint
@@ -157,6 +157,37 @@ def test_rule_gets_memory_back_in_its_shape(tmp_path, monkeypatch):
     whole, path = train(of), tmp_path / "run.ckpt"
     stopped(of, path, 4)
     assert np.array_equal(train(of, checkpoint=Checkpoint(path)).model, whole.model)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("return {}['last']", r"memory: saw KeyError: 'last'"),
+        ("return None", "memory returned None, needed names with arrays of numbers, bool or text"),
+        ("return {'last': 1.0}", "memory returned a float as 'last', needed"),
+        ("return {1: self.last}", "memory returned 1 as a name, needed"),
+        (
+            "return {'seen': np.array(['a', None])}",
+            r"memory returned object of shape \(2,\) as 'seen', needed",
+        ),
+        ("return {'seen': np.zeros(2, 'i4,f8')}", "memory returned .* as 'seen', needed"),
+        ("return {'seen': np.zeros(2, 'M8[s]')}", r"memory returned datetime64\[s\] of shape"),
+    ],
+)
+def test_memory_that_no_checkpoint_keeps_is_named(line, message, tmp_path, monkeypatch):
+    code = RULE.replace('return {"last": self.last}', line)
+    install(tmp_path / "site", monkeypatch, "running_rules", code, {"fedgc.aggregators:running": "Running"})
+    with pytest.raises(ExtensionFailed, match=f"^aggregation.rule running: {message}"):
+        train(job(aggregator="running"), checkpoint=Checkpoint(tmp_path / "run.ckpt"))
+
+
+def test_recall_that_raises_is_named(tmp_path, monkeypatch):
+    code = RULE.replace('memory["last"]', 'memory["first"]')
+    install(tmp_path / "site", monkeypatch, "running_rules", code, {"fedgc.aggregators:running": "Running"})
+    of, path = job(aggregator="running"), tmp_path / "run.ckpt"
+    stopped(of, path, 3)
+    with pytest.raises(ExtensionFailed, match=r"^aggregation.rule running: recall: saw KeyError: 'first'"):
+        train(of, checkpoint=Checkpoint(path))
 
 
 def test_steps_whose_update_does_not_count_are_not_counted(tmp_path, monkeypatch):
