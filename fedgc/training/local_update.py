@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from fedgc.codecs import Bytes, Codec, encoded, rounding, tiles_of
+from fedgc.errors import BadVector
 from fedgc.training.flat import Vector
 
 BLOCK: Final = 1 << 16  # numbers of one step of a loop over a vector
@@ -112,7 +113,7 @@ def with_error_feedback(
     stamp of `last`, the residual before that update is used, so a repeated request gives the same.
 
     Raises:
-        BadVector: The codec returned bytes or numbers that it must not.
+        BadVector: The codec returned bytes or numbers that it must not. The residual is then still `last`.
     """
     before = None if last is None else last.before if last.stamp == stamp else last.after
     if before is not None and before.size != update.size:
@@ -123,6 +124,8 @@ def with_error_feedback(
     if np.may_share_memory(data, update):
         data = data.copy()
     for first, decoded in tiles_of(codec, data, update.size):
+        if not np.isfinite(decoded).all():  # in the residual they would be in all later updates as well
+            raise BadVector("decode returned NaN or Inf, needed finite numbers")
         update[first : first + decoded.size] -= decoded
     return data, Residual(stamp, before, update)
 

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgc.codecs import make_codec
+from fedgc.codecs import Codec, make_codec
 from fedgc.config import RunConfig
-from fedgc.errors import TaskFailed
+from fedgc.errors import BadVector, TaskFailed
 from fedgc.messages import Work
 from fedgc.training.data import concatenated, samples_of
 from fedgc.training.local_update import chunk_names, chunk_numbers, trajectory_name, with_error_feedback
@@ -104,3 +104,26 @@ def test_lead_of_late_client_is_mean_step_since_its_earlier_model():
     config, models = RunConfig(shared_momentum=0.25), {0: np.float32([9, 1]), 2: np.float32([1, 0])}
     lead = lead_of(config, models, work(before=0, common_steps=8.0), parameters=2)
     np.testing.assert_allclose(lead, 0.75 * np.array([8, 1]) / 8, rtol=1e-6)
+
+
+class Cut(Codec):
+    """Sends the numbers as float16, in which large ones are infinite."""
+
+    def largest(self, size):
+        return 2 * size
+
+    def encode(self, vector, rng):
+        with np.errstate(over="ignore"):
+            return vector.astype("<f2").view(np.uint8)
+
+    def decode(self, data, size):
+        return data.view("<f2").astype(np.float32)
+
+
+def test_infinite_numbers_of_codec_are_not_kept_for_later():
+    _, rest = with_error_feedback(np.array([1.0001, 2.0], np.float32), Cut(), (1, 0, "me"), None)
+    with pytest.raises(BadVector, match=r"^decode returned NaN or Inf, needed finite numbers$"):
+        with_error_feedback(np.array([1e9, 2.0], np.float32), Cut(), (2, 0, "me"), rest)
+    data, rest = with_error_feedback(np.array([1.0, 2.0], np.float32), Cut(), (3, 0, "me"), rest)
+    assert np.isfinite(Cut().decode(data, 2)).all()
+    assert np.isfinite(rest.after).all()
