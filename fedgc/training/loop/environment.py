@@ -1,6 +1,7 @@
 """What a client tells its training script in the environment: where it listens, and the settings."""
 
 import json
+import multiprocessing
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -70,3 +71,8 @@ def client_settings() -> Mapping[str, str | int | float]:
     """
     environment = ScriptEnvironment.read(os.environ)
     return MappingProxyType(dict(environment.client) if environment else {})
+
+
+def imports_anew() -> bool:
+    """Whether multiprocessing has spawned this process, which is about to import the script."""
+    return bool(getattr(multiprocessing.current_process(), "_inheriting", False))

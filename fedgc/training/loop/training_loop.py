@@ -24,7 +24,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadTask, EdgeFailed, FedgcError
 from fedgc.training.devices import GPU_SHARE, limit_memory
 from fedgc.training.figures import scored
-from fedgc.training.loop.environment import ScriptEnvironment
+from fedgc.training.loop.environment import ScriptEnvironment, imports_anew
 from fedgc.training.loop.forks import handle_sigterm
 from fedgc.training.loop.leader import ENDED, NUMBERS, Action, ClientEnded, Do, Leader, end_in_one_line
 from fedgc.training.loop.model_state import ModelState
@@ -36,6 +36,9 @@ Batch = TypeVar("Batch")
 Validate = Callable[[nn.Module], Mapping[str, float]]
 
 STATE_FILE: Final = "script.pt"  # private tensors and the optimizer's state, in the client's folder
+ANEW: Final = (
+    "fedgc: saw a step of a process that imports the script anew, needed `if __name__ == '__main__':`"
+)
 ALONE: Final = "fedgc: no client has started this script, so it trains by itself\n"
 
 _joined = threading.Event()  # a process takes part once
@@ -104,7 +107,7 @@ def join(
     if is_first() or state.sharded:
         state.bind(common_rank(environment.config()))
     state.step_in_float32()
-    leader = Leader(environment) if is_first() else None
+    leader = Leader(environment) if is_first() and not imports_anew() else None
     loop = TrainingLoop(state, environment, leader, samples, validate, optimizer)
     _leave_at_exit(loop)
     end_in_one_line()
@@ -341,6 +344,8 @@ class TrainingLoop:
             ranks.agree(Action(do).numbers())
 
     def _announce(self, ranks: Ranks) -> None:
+        if self._leader is None and is_first():
+            raise BadTask(ANEW)
         if self._samples is None:
             raise BadTask("fedgc.join: needed samples=..., as only `steps` can count a loader's samples")
         self._samples = total_samples(ranks.gather((self._samples, self._how_counted)))

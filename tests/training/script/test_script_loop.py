@@ -528,6 +528,31 @@ while fed.step():
     advanced(loop, 1)
 
 
+@pytest.mark.parametrize(
+    ("guard", "says"),
+    [
+        ("True", "exit status 1: fedgc: saw a step of a process that imports the script anew, needed `if __"),
+        ("__name__ == '__main__'", "exit status 7"),
+    ],
+)
+def test_step_of_spawned_process_is_refused(make: Make, tmp_path: Path, guard: str, says: str):
+    """It would wait for the client, which speaks with the script itself; `join` alone does no harm."""
+    text = f"""
+import multiprocessing, os
+fed = fedgc.join(torch.nn.Linear(2, 1), samples=3)
+if {guard}:
+    fed.step()
+    child = multiprocessing.get_context("spawn").Process(target=abs, args=(1,))
+    child.start()
+    child.join()
+    os._exit(child.exitcode or 7)
+"""
+    loop = ready(make(script(tmp_path, text)))
+    begin(loop, work())
+    with pytest.raises(TaskFailed, match=says):
+        advanced(loop, 4)
+
+
 def test_script_that_dies_in_validation_without_work_is_reported(make: Make, tmp_path: Path):
     text = """
 fed = fedgc.join(torch.nn.Linear(2, 1), samples=3, validate=lambda m: exit(3))
