@@ -45,6 +45,7 @@ from fedgc.flower.stock_rounds import (
     Trained,
     name_of,
 )
+from fedgc.flower.warn_once import WarnOnce
 from fedgc.guards import guarded
 from fedgc.history import RoundRow
 from fedgc.links import typed_json as typed
@@ -61,6 +62,7 @@ NO_EVALUATE: Final = "No evaluate function registered"  # Flower's error of a Cl
 OLD_RECORD: Final = "fitins.parameters"  # what a ClientApp with a `client_fn` looks for in a train message
 OF_CLIENT_FN: Final = "; needed a ClientApp with @app.train, saw one with a client_fn"
 EXAMPLES: Final = "num-examples"
+MOST_NAMED: Final = 8
 LOSSES: Final = ("train_loss", "train-loss", "loss")
 
 Metrics = dict[str, float]
@@ -115,6 +117,7 @@ class StockDriver:
         self._looked = self._shown = -NODES_S
         self._began = clock()
         self._warned: set[str] = set()
+        self._warn_once = WarnOnce(log)
         self.result: Final = Result()
 
     def _restored(self, checkpoint: Checkpoint) -> StockState:
@@ -256,6 +259,7 @@ class StockDriver:
         try:
             with guarded("a reply", name_of(node)):
                 trained, metrics = self._read(node, content)
+                self._note_lists(round_, content)
         except Refused as error:
             self._failed("train", node, round_, str(error))
             return
@@ -280,12 +284,21 @@ class StockDriver:
         try:
             with guarded("a reply", name_of(node)):
                 reply = _metrics(content)
+                self._note_lists(round_, content)
         except Refused as error:
             self._failed("evaluate", node, round_, str(error))
             return
         if round_ in self._evaluations:
             self._evaluations[round_].replies.append(reply)
         self._count(round_, node)
+
+    def _note_lists(self, round_: int, content: RecordDict) -> None:
+        """Warn of metrics that `_metrics` leaves out; Flower's own strategies take the mean of lists."""
+        record = _only(content.metric_records, "metrics")
+        if lists := [name for name, value in sorted(record.items()) if isinstance(value, list)]:
+            names = ", ".join(printable(name, LONGEST_FIGURE) for name in lists[:MOST_NAMED])
+            text = f"saw lists as metrics ({names}), needed single numbers: they are left out"
+            self._warn_once("lists", round_, text)
 
     def _count(self, round_: int, node: int) -> None:
         """Count one evaluate reply; report the metrics once all are here."""

@@ -108,6 +108,20 @@ def test_names_of_metrics_can_be_shown() -> None:
     assert len(sink.metrics[1]) == MOST_FIGURES
 
 
+def test_lists_as_metrics_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Flower's own strategies take their mean, so an app that moves would miss them."""
+
+    def client(node: int, message: Message) -> RecordDict:
+        answer = adds(1.0)(node, message)
+        answer["metrics"].update({"per-class": [0.5, 1.0], "a": [1]})
+        return answer
+
+    driver, *_ = run(client, evaluate_every=1)
+    said = [each for each in caplog.messages if "lists" in each]
+    assert said == ["round 1: saw lists as metrics (a, per-class), needed single numbers: they are left out"]
+    assert dict(driver.result.train_metrics_clientapp[1]) == {"loss": pytest.approx(5 / 3)}
+
+
 class Ordered(Kept):
     """A sink that refuses, as the store does, figures of a round that it does not know."""
 
