@@ -69,6 +69,7 @@ class LiveState:
         amounts = run.amounts.by_client
         known = dict.fromkeys(amounts, "") | self.names
         closes = run.round.assignment.closes if run.round else {}
+        idle = run.idle
         return tuple(
             LiveClient(
                 client,
@@ -82,6 +83,7 @@ class LiveState:
                 amounts.get(client, Amount()).samples,
                 client in self._left,
                 closes.get(client) if client in present else None,
+                idle.get(client, ""),
             )
             for client, name in sorted(known.items(), key=lambda pair: (pair[1], pair[0]))
         )

@@ -23,6 +23,7 @@ class LiveClient:
     samples: int = 0  # in them
     leaves: bool = False  # it takes no more work
     closes: float | None = None  # when the hours of its site end, on the clock of `RoundRow.started`
+    idle: str = ""  # why none of its data can be used, while a round waits for others
 
 
 @dataclass(frozen=True, slots=True)

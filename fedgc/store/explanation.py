@@ -209,13 +209,13 @@ def _running(known: _Known) -> Explanation:
     awaited = tuple(_awaited(known))
     since, until = _time(live, "since"), _time(live, "until")
     lines = [_waits(known, awaited, since, until), *_data(known), *_last_round(known)]
-    lines += [*_hours(known), *known.refusals, *known.failures]
+    lines += [*_idle(known), *_hours(known), *known.refusals, *known.failures]
     return Explanation((*lines, *_to_do(known, awaited, until)), awaited, since, until)
 
 
 def _awaited(known: _Known) -> Iterator[Awaited]:
     for each in known.clients:
-        if each.get("awaited"):
+        if each.get("awaited") and not each.get("idle"):
             client = str(each["client"])
             yield Awaited(
                 client,
@@ -281,7 +281,10 @@ def _to_do(known: _Known, awaited: Sequence[Awaited], until: float | None) -> It
         start = f"start {absent or more}"
         if known.failures:
             start = f"remove what makes the apps fail, or {start}"
-        explained = absent or known.refusals or known.failures or known.left
+        idle = not absent and any(_idle(known))
+        if idle:
+            start += " with data that the run can use"
+        explained = absent or idle or known.refusals or known.failures or known.left
         busy = "" if explained else f"; {ONE_RUN}, so clients may be busy with another one"
         gone = f"; {_some(sorted(map(known.name, known.left)))} left" if known.left else ""
         yield f"to do: {start}{ends}{gone}; min-clients says how many a run needs to begin{busy}"
@@ -298,6 +301,13 @@ def _to_do(known: _Known, awaited: Sequence[Awaited], until: float | None) -> It
         yield f"to do: nothing; at {_clock(until)} the round goes on with what is there"
     else:
         yield "to do: nothing"
+
+
+def _idle(known: _Known) -> Iterator[str]:
+    """Return which clients take no part, though they are there, and why."""
+    for each in known.clients:
+        if each.get("present") and (why := each.get("idle")):
+            yield f"takes no part: {known.name(str(each['client']))}: {why}"
 
 
 def _hours(known: _Known) -> Iterator[str]:

@@ -155,6 +155,17 @@ def test_gathering_run_says_how_many_clients_must_come(store: Store):
     assert lines[-1].endswith("min-clients says how many a run needs to begin")
 
 
+def test_gathering_run_says_whose_data_it_cannot_use(store: Store):
+    why = "chunk west: no other client announces it, and the run's data is shared"
+    of_no_use = client("cc", awaited=True, idle=why)
+    store.write(Present(NOW, "ward", live(client("aa"), of_no_use, phase="gathering", needed=1)))
+    lines = told(store).lines
+    assert lines[0].startswith("round 3 of 9, gathering: 1 more client must come, for 12 s")
+    assert f"takes no part: west: {why}" in lines
+    assert lines[-1].startswith("to do: start more clients with data that the run can use by ")
+    assert lines[-1].endswith("min-clients says how many a run needs to begin")
+
+
 @pytest.mark.parametrize(
     ("other", "said"),
     [
