@@ -6,16 +6,23 @@ each client; any other script lies on the clients' machines.
 """
 
 import shlex
+import sys
 from pathlib import Path
+from typing import Final
 
 from fedgc.deploy.app_folder import App
 from fedgc.errors import BadSetting
 from fedgc.training.script.place import script_in
 from fedgc.training.script.process import command_of
 
+STAYS: Final = (
+    "does not travel, as it is in no app of this folder (`fedgc new` makes an app); each client starts the "
+    "file of that name on its own machine"
+)
+
 
 def placed_script(script: str, folder: Path, app: App | None, *, here: bool) -> str:
-    """Return the command that clients start.
+    """Return the command that clients start; say on the standard error that a file here does not travel.
 
     Args:
         script: The command, as the setting `script` has it; empty without a script.
@@ -38,6 +45,8 @@ def placed_script(script: str, folder: Path, app: App | None, *, here: bool) -> 
             )
         return shlex.join(inside if word == file else word for word in words)
     if not here:
+        if file and (folder / file).is_file():
+            sys.stderr.write(f"script {file}: {STAYS}\n")
         return script
     if file and not (folder / file).is_file():
         raise BadSetting(f"setting script: saw {file}, which is not in {folder}, needed a file that exists")

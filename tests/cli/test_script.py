@@ -30,9 +30,13 @@ def test_launched_script_becomes_absolute(folder: Path):
     assert placed == f"python -u {folder}/train.py {folder}/digits"
 
 
-def test_script_of_remote_clients_is_unchanged(folder: Path):
-    assert placed_script("train.py", folder, None, here=False) == "train.py"
+def test_script_of_remote_clients_is_unchanged(folder: Path, capsys: pytest.CaptureFixture[str]):
+    assert placed_script("/srv/train.py", folder, None, here=False) == "/srv/train.py"
     assert placed_script("", folder, None, here=True) == ""
+    assert capsys.readouterr().err == ""
+    assert placed_script("train.py --lr 1", folder, None, here=False) == "train.py --lr 1"
+    said = capsys.readouterr().err
+    assert said.startswith("script train.py: does not travel, as it is in no app of this folder (`fedgc new`")
 
 
 @pytest.mark.parametrize(
