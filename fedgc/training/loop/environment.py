@@ -13,6 +13,9 @@ from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed
 
 VARIABLE: Final = "FEDGC_CLIENT"
+ANEW: Final = (
+    "fedgc: saw a step of a process that imports the script anew, needed `if __name__ == '__main__':`"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,23 @@
-"""A handler of SIGTERM that forks of the process do not inherit: a worker of a pool ends when it is asked to.
+"""What is done when the process is asked to end, or ends; its forks do not inherit either.
+
+A worker of a pool ends when it is asked to.
 
 Python hands a signal to its handler between two instructions, and forgets in a new fork which signals had
 come. A SIGTERM that a fork gets before that would be lost, and `Pool.terminate` would wait for ever. So the
 signal is blocked during a fork, and the fork handles it in the system's way before it is unblocked.
 """
 
+import atexit
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Final
+
+from fedgc.errors import FedgcError
 
 Handler = Callable[[int, FrameType | None], None]
 
@@ -24,6 +31,21 @@ def handle_sigterm(handler: Handler) -> None:
         os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_in_fork)
     _handlers.add(handler)
     signal.signal(signal.SIGTERM, handler)
+
+
+def leave_at_exit(hand_over: Callable[[], None]) -> None:
+    """Call `hand_over` when this process, and none of its forks, ends by itself before the run does."""
+    joined = os.getpid()
+
+    def leave() -> None:
+        if os.getpid() != joined:
+            return
+        if getattr(sys, "last_value", None) is not None:
+            return  # it ended with an exception: the weights may be half-way through a step
+        with suppress(FedgcError):
+            hand_over()
+
+    atexit.register(leave)
 
 
 def _is_ours(handler: Any) -> bool:  # noqa: ANN401  a function, a number or None

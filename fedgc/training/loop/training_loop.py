@@ -6,7 +6,6 @@ and optimizers are its own business. Between two steps the script can be interru
 that are done, and goes on from the next common model.
 """
 
-import atexit
 import os
 import signal
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any, Final, TypeVar
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -24,8 +24,9 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadTask, EdgeFailed, FedgcError
 from fedgc.training.devices import GPU_SHARE, limit_memory
 from fedgc.training.figures import scored
-from fedgc.training.loop.environment import ScriptEnvironment, imports_anew
-from fedgc.training.loop.forks import handle_sigterm
+from fedgc.training.flat import Vector
+from fedgc.training.loop.environment import ANEW, ScriptEnvironment, imports_anew
+from fedgc.training.loop.forks import handle_sigterm, leave_at_exit
 from fedgc.training.loop.leader import ENDED, NUMBERS, Action, ClientEnded, Do, Leader, end_in_one_line
 from fedgc.training.loop.model_state import ModelState
 from fedgc.training.loop.ranks import Ranks, is_first
@@ -36,9 +37,6 @@ Batch = TypeVar("Batch")
 Validate = Callable[[nn.Module], Mapping[str, float]]
 
 STATE_FILE: Final = "script.pt"  # private tensors and the optimizer's state, in the client's folder
-ANEW: Final = (
-    "fedgc: saw a step of a process that imports the script anew, needed `if __name__ == '__main__':`"
-)
 ALONE: Final = "fedgc: no client has started this script, so it trains by itself\n"
 
 _joined = threading.Event()  # a process takes part once
@@ -109,7 +107,7 @@ def join(
     state.step_in_float32()
     leader = Leader(environment) if is_first() and not imports_anew() else None
     loop = TrainingLoop(state, environment, leader, samples, validate, optimizer)
-    _leave_at_exit(loop)
+    leave_at_exit(loop.hand_over)
     end_in_one_line()
     return loop
 
@@ -133,13 +131,12 @@ class TrainingLoop:
         self._how_counted = Counted.GIVEN
         self._validate = validate
         self._optimizer = optimizer
-        self._ranks: Ranks | None = (
-            None  # known at the first step, when the launcher's process group is there
-        )
+        self._ranks: Ranks | None = None  # known at the first step, when the process group is there
         self._place = Action(Do.STEP)
         self._steps = 0  # since the common model; outside a federation since the start
         self._epoch: int | None = None  # of the last pass over a loader
         self._is_stepping = False  # `step` was called, outside a federation
+        self._at_break: Vector | None = None  # the model of a loop that was left, until the next step
         self._ended = False
         self._settings = RunConfig() if environment is None else environment.config()
         self._client = MappingProxyType(dict(environment.client) if environment else {})
@@ -204,6 +201,13 @@ class TrainingLoop:
             return
         if self._samples is None:
             self._samples, self._how_counted = samples_of(loader)
+        try:
+            yield from self._passes(loader)
+        except GeneratorExit:
+            self._break()
+            raise
+
+    def _passes(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         if not self.step():
             return
         had_batches = False
@@ -218,6 +222,12 @@ class TrainingLoop:
                 seen, needed = ONCE if had_batches else NO_BATCH
                 raise BadTask(f"steps: saw a loader {seen}, needed {needed}")
             had_batches = True
+
+    def _break(self) -> None:
+        """Keep the model of a loop that was left: what the script does to it afterwards is its own."""
+        if self._leader is not None and not self._state.sharded:
+            self._at_break = np.empty_like(self._leader.trained)
+            self._state.read(self._at_break)
 
     def _alone(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """Pass once over the loader, outside a federation."""
@@ -236,6 +246,7 @@ class TrainingLoop:
             return True
         if self._ended:
             return False
+        self._at_break = None
         if self._ranks is None:
             self._ranks = Ranks()
             self._announce(self._ranks)
@@ -386,7 +397,10 @@ class TrainingLoop:
             self._leader.ready()
 
     def _hand_in(self, do: Do) -> None:
-        self._state.read(self._leader.trained if self._leader else None)
+        if self._at_break is not None and self._leader is not None:
+            np.copyto(self._leader.trained, self._at_break)
+        else:
+            self._state.read(self._leader.trained if self._leader else None)
         if self._state.private or do == Do.LEAVE:
             self._keep(with_optimizer=do == Do.LEAVE)
         if self._leader is not None:
@@ -482,18 +496,3 @@ def _leave_at_sigterm(loop: TrainingLoop) -> None:
         loop.leave()
 
     handle_sigterm(leave)
-
-
-def _leave_at_exit(loop: TrainingLoop) -> None:
-    """Hand in what is done when the script ends by itself before the run does."""
-    joined = os.getpid()
-
-    def leave() -> None:
-        if os.getpid() != joined:
-            return  # a fork of the script
-        if getattr(sys, "last_value", None) is not None:
-            return  # it ended with an exception: the weights may be half-way through a step
-        with suppress(FedgcError):
-            loop.hand_over()
-
-    atexit.register(leave)

@@ -197,6 +197,34 @@ def test_steps_of_leaving_script_are_reported_without_waiting(make: Make, tmp_pa
     assert answered(engine, Reveal("north", 1, 0, "local", None)).report.steps == 3
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_model_after_break_is_own_of_script(make: Make, tmp_path: Path, again: bool):
+    """Best weights are restored after the loop; another loop goes on with the model as it is."""
+    text = f"""
+model = torch.nn.Linear(2, 1)
+fed = fedgc.join(model)
+loader = torch.utils.data.DataLoader(torch.ones(64, 1))
+def train(steps):
+    for at, _ in enumerate(fed.steps(loader), 1):
+        with torch.no_grad():
+            for each in model.parameters():
+                each.add_(1.0)
+        if at == steps:
+            break
+train(4)
+with torch.no_grad():
+    for each in model.parameters():
+        each.zero_()
+if {again}:
+    train(2)
+"""
+    loop = ready(make(script(tmp_path, text)))
+    begin(loop, work(target=8))
+    taken = 5 if again else 3  # a loop that goes on counts the step that was left
+    assert advanced(loop, taken) == taken
+    np.testing.assert_array_equal(handed(loop), np.full(3, 2.0 if again else 4.0, np.float32))
+
+
 @pytest.mark.parametrize("status", [0, 3])
 def test_exit_status_of_slowly_ending_script_decides(make: Make, tmp_path: Path, status: int):
     """Also if the next round begins before the process has ended."""
