@@ -133,6 +133,8 @@ class StepReports:
         """Enter the steps that a client reports, or refuse the report."""
         if isinstance(event, Progress):
             return self.roster.refuse(event, "progress of a chunk, this is local work")
+        if self._has_failed(event):
+            return []
         why_not = self._why_not(event)
         if why_not:
             return self.roster.refuse(event, why_not)
@@ -173,6 +175,11 @@ class StepReports:
         this, limit_s = self.roster.assignment, self.roster.limit_s
         return Continue(self.roster.plan.clients[w], this.number, this.target, self.numbers(w), limit_s)
 
+    def _has_failed(self, event: Report) -> bool:
+        """Whether the client had failed in this round, or was lost: its report was on its way."""
+        state = self.clients.get(self.roster.w.get(event.client, -1))
+        return state is not None and not state.able and event.round == self.roster.assignment.number
+
     def _why_not(self, event: Report) -> str:
         """Return why this report does not count, or an empty string."""
         away = self.roster.here(event)
@@ -180,7 +187,7 @@ class StepReports:
             return away
         w = self.roster.w[event.client]
         state = self.clients.get(w)
-        if state is None or not state.able:
+        if state is None:
             return f"client {event.client} is not in round {self.roster.assignment.number}"
         if event.samples != self.samples[w]:
             return f"it trains on {event.samples} samples, needed {self.samples[w]}"

@@ -173,6 +173,18 @@ def test_failed_client_is_not_called_stalled_later():
     assert machine.statistics.awaited == {2}
 
 
+def test_report_of_client_that_has_failed_is_no_fault():
+    """It was on its way when the client said that it had failed; it counts nothing."""
+    machine, fleet = begun(planned(3))
+    fleet.train("client 0", TARGET)
+    report = fleet.report("client 0", 1.5)
+    machine.handle(Failed(1.0, "client 0", 1, "ValueError: no data", ()))
+    assert machine.handle(report) == ()
+    for client in ("client 1", "client 2"):
+        reach(machine, fleet, client, now=2.0)
+    assert sorted(fleet.unsent) == ["client 1", "client 2"], "its update is not asked for"
+
+
 class AnyOrder(RuleBasedStateMachine):
     """Reports, deaths, returns with and without state, failures, late and foreign events, in any order."""
 
