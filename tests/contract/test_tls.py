@@ -196,5 +196,5 @@ def test_superlink_without_tls_flag_is_named_by_doctor_and_run(tmp_path: Path):
         said = made.types("run", "--superlink", "hospital", "--set", "rounds=1")
     assert said.returncode == 1, said.stdout
     assert said.stderr.startswith("fedgc: the run did not complete: ")
-    assert said.stderr.endswith(f"{FLAG}\n")
+    assert said.stderr.endswith(f"{FLAG}; it has no model to go on from\n")
     assert said.stderr.count("\n") == 1
