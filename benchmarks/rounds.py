@@ -73,7 +73,7 @@ from fedgc.codecs import share_of
 from fedgc.sim.baselines import PartialStragglers, WorkQueue
 from fedgc.sim.catalogue import PIECES, ours
 from fedgc.sim.clock import MODELS, UNCONTENDED, Scenario
-from fedgc.sim.ours import CHOSEN, Fedgc
+from fedgc.sim.ours import CHOSEN, NUMBERS, Fedgc
 from fedgc.sim.owned import processes
 from fedgc.sim.policy import Policy, Result
 
@@ -179,7 +179,7 @@ class _Plays:
     def results(self, policy: Policy) -> tuple[Result, ...]:
         """Return the results of all rounds after those for learning."""
         if isinstance(policy, Fedgc) and policy.short and policy.blocks == 1 and not self.linked:
-            share = share_of("int8")
+            share = share_of("int8", NUMBERS)
             whole = self.results(replace(policy, short=False))
             return tuple(replace(each, sent=share * each.sent, size=share * each.size) for each in whole)
         if policy not in self._known:

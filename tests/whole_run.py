@@ -430,18 +430,18 @@ class Server:
             assert apply.weight > 0
             if over is not None:
                 self._check_coverage(over)
-                assert bool(over.short) == (apply.outcome == "approximate")
+                assert bool(over.short) == (over.outcome == "approximate")
             self.made += 1
             self.tokens[apply.version] = self.made
             return
         assert over is not None
-        if apply.outcome == "synced":
+        if over.outcome == "synced":
             self._check_sum(apply, over)
         else:
             assert over.short
             assert over.error is not None
             assert 0 <= over.error < np.inf
-        assert bool(over.short) == (apply.outcome == "approximate")
+        assert bool(over.short) == (over.outcome == "approximate")
         self.made += 1
         self.tokens[apply.version] = self.made
 
