@@ -111,7 +111,7 @@ def advice_for(run: Run) -> str:
         return ""
     command = read_process(runs_folder("", os.environ) / run.first_start / LOCK)
     if ended(command) == "":
-        return f"process {command['pid']}, which has started it, is still there: as `fedgc serve` it goes on"
+        return f"process {command['pid']} has started it and still runs; `fedgc serve` resumes it by itself"
     return f"`fedgc run --resume {run.first_start}` goes on"
 
 

@@ -77,7 +77,7 @@ def test_command_that_restarts_run_is_named_while_it_is_there(server, monkeypatc
     lock = runs_folder("", os.environ) / "r" / LOCK
     lock.parent.mkdir(parents=True)
     lock.write_text(json.dumps(this_process().words()))
-    command = f"process {os.getpid()}, which has started it, is still there: as `fedgc serve` it goes on"
+    command = f"process {os.getpid()} has started it and still runs; `fedgc serve` resumes it by itself"
     assert advice_for(run) == command
     for words in (run.present[SERVER], {}, []):
         lock.write_text(json.dumps(words))

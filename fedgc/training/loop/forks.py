@@ -1,6 +1,4 @@
-"""What is done when the process is asked to end, or ends; its forks do not inherit either.
-
-A worker of a pool ends when it is asked to.
+"""What a script does when it gets SIGTERM or ends, and its forks do not: a worker of a pool just ends.
 
 Python hands a signal to its handler between two instructions, and forgets in a new fork which signals had
 come. A SIGTERM that a fork gets before that would be lost, and `Pool.terminate` would wait for ever. So the
