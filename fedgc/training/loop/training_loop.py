@@ -28,6 +28,7 @@ from fedgc.training.flat import Vector
 from fedgc.training.loop.environment import ANEW, ScriptEnvironment, imports_anew
 from fedgc.training.loop.forks import handle_sigterm, leave_at_exit
 from fedgc.training.loop.leader import ENDED, NUMBERS, Action, ClientEnded, Do, Leader, end_in_one_line
+from fedgc.training.loop.losses import loss_number
 from fedgc.training.loop.model_state import ModelState
 from fedgc.training.loop.ranks import Ranks, is_first
 from fedgc.training.loop.samples import Counted, samples_of, total_samples
@@ -265,7 +266,7 @@ class TrainingLoop:
             loss: The loss of this step, as a number or a tensor with one element.
         """
         if self._leader is not None and self._ranks is not None and not self._ended:
-            self._leader.log_loss(float(loss.detach() if isinstance(loss, torch.Tensor) else loss))
+            self._leader.log_loss(loss_number(loss))
 
     def leave(self) -> None:
         """Ask to leave the run: the next step hands in the steps that are done, and ends the loop.
