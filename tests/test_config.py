@@ -323,7 +323,7 @@ counts, amounts = st.integers(1, 4096), st.floats(1e-3, 1e6)
 NARROW = {
     "server_momentum": st.floats(0, 0.99), "error_limit": st.floats(1e-7, 1), "inject_clients": st.just(0.0),
     "largest_share": st.floats(1e-3, 1), "fragment_mixing": st.floats(0, 1),
-    "privacy_delta": st.floats(1e-9, 0.5), "privacy_clip_quantile": st.floats(0, 0.9),
+    "privacy_delta": st.floats(1e-9, 0.01), "privacy_clip_quantile": st.floats(0, 0.9),
     **dict.fromkeys(UP_TO_1, st.floats(1e-3, 1)),
 }  # fmt: skip
 WORDS = {

@@ -14,6 +14,7 @@ All = Literal["all"]
 Value = str | int | float
 TASK: Final = "task."  # the prefix of a task's own settings in tables
 LARGEST_WHOLE: Final = 2**63 - 1
+LARGEST_DELTA: Final = 0.01  # of differential privacy: about the probability that epsilon does not hold
 IN_64_BITS: Final = "a whole number of at most 64 bits, with its sign"
 NAME: Final = re.compile(r"(?!latest\Z)[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")  # latest is the newest run
 NAME_NEEDS: Final = "letters, digits, - _ and . (not first), at most 64, and not latest"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from fedgc.config.fields import AUTO, Auto, not_negative, positive, setting
+from fedgc.config.fields import AUTO, LARGEST_DELTA, Auto, not_negative, positive, setting
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,11 @@ class PrivacySettings:
         "above 0, or auto",
     )
     privacy_delta: float = setting(
-        "privacy.delta", 1e-6, "epsilon is stated at this delta", lambda v: 0 < v < 1, "above 0 and below 1"
+        "privacy.delta",
+        1e-6,
+        "epsilon is stated at this delta, which lies far below one part in the number protected",
+        lambda v: 0 < v <= LARGEST_DELTA,
+        f"above 0 and at most {LARGEST_DELTA}",
     )
     privacy_clip: float = setting(
         "privacy.clip",

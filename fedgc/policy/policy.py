@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
 
-from fedgc.config.fields import setting
+from fedgc.config.fields import LARGEST_DELTA, setting
 from fedgc.policy.hours import Hours
 
 DIGEST: Final = "sha256:"
@@ -83,7 +83,7 @@ class Policy:
     )  # fmt: skip
     delta: float = setting(
         "privacy.delta", 1e-6, "epsilon is stated at delta = {}",
-        lambda value: 0 < value < 1, "a probability between 0 and 1",
+        lambda value: 0 < value <= LARGEST_DELTA, f"above 0 and at most {LARGEST_DELTA}",
     )  # fmt: skip
     figures: Names | None = setting(
         "metrics.names", None, "only these figures of the site's data leave it (loss: of training): {}",

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgc.aggregators import squared_norm
+from fedgc.config.fields import LARGEST_DELTA
 from fedgc.errors import BadSetting
 from fedgc.large_vectors import Readable
 from fedgc.secagg.keystream import BLOCK_WORDS, RandomBytes
@@ -60,8 +61,8 @@ class Privacy:
             raise BadSetting(f"noise: saw {self.noise}, needed a multiple of the site clip above 0")
         if self.exchanges < 1:
             raise BadSetting(f"exchanges: saw {self.exchanges}, needed at least 1")
-        if not 0 < self.delta < 1:
-            raise BadSetting(f"delta: saw {self.delta}, needed a probability between 0 and 1")
+        if not 0 < self.delta <= LARGEST_DELTA:
+            raise BadSetting(f"delta: saw {self.delta}, needed above 0 and at most {LARGEST_DELTA}")
 
     def spent(self, exchanges: int) -> float:
         """Return epsilon after this many exchanges.

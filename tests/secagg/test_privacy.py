@@ -32,6 +32,12 @@ def test_epsilon_is_least_value_that_keeps_delta(noise, exchanges, power):
     assert found == 0 or delta_of(found, mu) <= delta < delta_of(found * (1 - 1e-6), mu) * (1 + 1e-6)
 
 
+@pytest.mark.parametrize("delta", [0.0, 0.011, 0.5, math.nan])
+def test_delta_that_protects_nobody_is_refused(delta):
+    with pytest.raises(BadSetting, match=r"delta: saw .*, needed above 0 and at most 0.01"):
+        Privacy(clip=1.0, noise=4.0, exchanges=2, delta=delta)
+
+
 def test_small_delta_is_neither_lost_nor_negative():
     values = [delta_of(eps, 3.0) for eps in (10.0, 30.0, 60.0, 100.0)]
     assert values == sorted(values, reverse=True)

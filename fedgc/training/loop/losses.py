@@ -17,9 +17,8 @@ def loss_number(loss: float | torch.Tensor) -> float:
     Traceback (most recent call last):
     fedgc.errors.BadTask: fed.log: saw the loss 'a tensor of 3 numbers', needed one number
     """
-    tensor = isinstance(loss, torch.Tensor)
     try:
-        return float(loss.detach() if tensor else loss)
+        return float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
     except (TypeError, ValueError, RuntimeError) as error:
-        seen = f"a tensor of {loss.numel()} numbers" if tensor else str(loss)[:60]
+        seen = f"a tensor of {loss.numel()} numbers" if isinstance(loss, torch.Tensor) else str(loss)[:60]
         raise BadTask(f"fed.log: saw the loss {seen!r}, needed one number") from error
