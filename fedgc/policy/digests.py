@@ -20,6 +20,8 @@ from fedgc.policy.policy import DIGEST
 MANIFEST: Final = "pyproject.toml"  # its settings of a run change, and what they do is checked
 STATEMENT: Final = "task.fedgc.json"  # names the digest of the app, and travels with it
 LARGEST_APP_BYTES: Final = 1 << 28  # unpacked; Flower takes bundles of at most 10 MB
+PACKED: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others unpack without a limit
+BLOCK_BYTES: Final = 1 << 20
 INFO: Final = ".info/"  # Flower's list of the files, which it removes when it installs an app
 
 
@@ -70,9 +72,18 @@ def files_in_bundle(content: bytes) -> dict[str, bytes]:
             size_bytes = sum(each.file_size for each in files)
             if size_bytes > LARGEST_APP_BYTES:
                 raise Unusable(f"app: saw {size_bytes} bytes of files, needed at most {LARGEST_APP_BYTES}")
-            return {each.filename: bundle.read(each) for each in files}
+            return {each.filename: _content(bundle, each) for each in files}
     except NOT_READ as error:
         raise Unusable(f"app: saw {len(content)} bytes that are no bundle of Flower ({error})") from error
+
+
+def _content(bundle: zipfile.ZipFile, file: zipfile.ZipInfo) -> bytes:
+    """Return a file of a bundle. It may unpack to more than its size: all of it is never in memory."""
+    if file.compress_type not in PACKED:
+        raise Unusable(f"app: saw the compression {file.compress_type} of a file, needed deflate, or none")
+    with bundle.open(file) as opened:
+        blocks = iter(lambda: opened.read(BLOCK_BYTES), b"")
+        return b"".join(blocks)
 
 
 def _without_settings(manifest: bytes) -> bytes:

@@ -1,6 +1,7 @@
 """Test that whatever breaks a policy, or contradicts it, is refused by the name of the rule."""
 
 import io
+import tracemalloc
 import zipfile
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -367,6 +368,29 @@ def test_bundle_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.MonkeyPa
             bundle.writestr(name, bytes(501))
     with pytest.raises(Unusable, match="app: saw 1002 bytes of files, needed at most 1000"):
         files_in_bundle(content.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("method", "needed"),
+    [
+        (zipfile.ZIP_DEFLATED, "no bundle of Flower"),
+        (zipfile.ZIP_BZIP2, "saw the compression 12 of a file, needed deflate, or none"),
+        (zipfile.ZIP_LZMA, "saw the compression 14 of a file, needed deflate, or none"),
+    ],
+)
+def test_bundle_that_unpacks_to_more_than_it_says_takes_little_memory(method: int, needed: str):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", method) as bundle:
+        bundle.writestr("a.py", bytes(100 << 20))
+    false = bytearray(content.getvalue())
+    for at in (22, false.index(b"PK\x01\x02") + 24):  # the file's size, in both of its headers
+        false[at : at + 4] = (1).to_bytes(4, "little")
+    tracemalloc.start()
+    with pytest.raises(Unusable, match=needed):
+        files_in_bundle(bytes(false))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20 << 20
 
 
 def test_digests_follow_code_and_not_settings(tmp_path: Path):
