@@ -6,12 +6,14 @@ that are there by then. Where late updates count, some clients are always behind
 of the last model that it has scored, and the run judges a model also without the others.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import INFO, Logger
 from typing import Final
 
 from fedgc.config import RunConfig
+from fedgc.errors import Refused
 from fedgc.flower.sink import Sink
 from fedgc.history import BestModel
 from fedgc.messages import Scored
@@ -19,6 +21,7 @@ from fedgc.run.best_model import BestModelSearch
 from fedgc.run.client_figures import ClientFigures
 from fedgc.store.checkpoint import Checkpoint
 
+MOST_SCORES: Final = 8  # of one model by one client: a process that was started again scores it anew
 LEAST_WAIT_S: Final = 10.0  # for the figures of the last model
 TIMES_LONGEST: Final = 5.0  # the longest time from work to figures: how long the last ones are waited for
 
@@ -44,6 +47,7 @@ class _Model:
     checkpoint: Checkpoint | None = None
     entered: bool = False  # in the search for the best one
     judged: bool = False  # by the figures of clients
+    scores: Counter[str] = field(default_factory=Counter)  # how often each client has scored it
     on_server: float | None = None  # the followed figure, by the server's own evaluation
 
 
@@ -112,10 +116,17 @@ class Validation:
         self._working[client] = now
 
     def scored(self, event: Scored, name: str, present: Collection[str]) -> None:
-        """Take in the figures of a client, or why it has none."""
+        """Take in the figures of a client, or why it has none.
+
+        Raises:
+            Refused: It scores this model too often: all scores are written and logged.
+        """
         model = self._models.get(event.version)
         if model is None:  # it takes no more figures, or there never was one
             return
+        model.scores[event.client] += 1
+        if model.scores[event.client] > MOST_SCORES:
+            raise Refused(f"saw more than {MOST_SCORES} scores of model {event.version}, needed one")
         event = self._figures.enter(event, present)
         self._scorers.add(event.client)
         if (since := self._working.pop(event.client, None)) is not None:

@@ -6,8 +6,9 @@ import logging
 import numpy as np
 import pytest
 
+from fedgc.errors import Refused
 from fedgc.flower.sink import Sink
-from fedgc.flower.validation import LEAST_WAIT_S, Validation
+from fedgc.flower.validation import LEAST_WAIT_S, MOST_SCORES, Validation
 from fedgc.history import BestModel
 from fedgc.messages import MOST_FIGURES, Scored
 from fedgc.store.checkpoint import Checkpoint
@@ -100,6 +101,20 @@ def test_client_cannot_name_new_figures_without_limit() -> None:
     assert len({name for mean in run.sink.means.values() for name in mean} - {"accuracy"}) == MOST_FIGURES
     assert len({name for _, _, _, metrics in run.sink.scores for name in metrics}) == MOST_FIGURES + 1
     assert run.sink.means[3] == {"accuracy": 0.5}
+
+
+def test_client_that_scores_one_model_again_and_again_is_refused() -> None:
+    """Each score is written to the store and logged: a flood of them delayed rounds, and rows were lost."""
+    run = Run()
+    for number in range(MOST_SCORES):
+        run.validation.scored(Scored(1.0, "a", 0, 10, (("accuracy", number / 10),)), "a", ALL)
+    with pytest.raises(Refused, match="saw more than 8 scores of model 0, needed one"):
+        run.validation.scored(Scored(1.0, "a", 0, 10, (("accuracy", 0.9),)), "a", ALL)
+    assert len(run.sink.scores) == MOST_SCORES
+    run.validation.scored(Scored(1.0, "b", 0, 10, (("accuracy", 0.5),)), "b", ALL)
+    run.make(1)
+    run.validation.scored(Scored(1.0, "a", 1, 10, (("accuracy", 0.9),)), "a", ALL)
+    assert [each[:2] for each in run.sink.scores[MOST_SCORES:]] == [(0, "b"), (1, "a")]
 
 
 def test_mean_waits_for_all_clients() -> None:
