@@ -29,6 +29,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from fedgc.errors import printable
 from fedgc.messages import CHUNK_BYTES, LARGEST_HOLDINGS, Held
 from fedgc.round.plan import Chunk
 
@@ -256,7 +257,7 @@ class Holdings:
         if not numbers:
             return ""
         chunk = self._chunks[numbers[0]]
-        name = chunk.name if len(chunk.name) <= LONGEST_NAME else f"{chunk.name[:LONGEST_NAME]}..."
+        name = printable(chunk.name, LONGEST_NAME) + "..." * (len(chunk.name) > LONGEST_NAME)
         rivals = self._numbers[chunk.owner, chunk.name] if chunk.name in self._rivals else []
         used = [self._chunks[number] for number in rivals if number not in self.left_out]
         more = len(numbers) - 1
@@ -266,7 +267,8 @@ class Holdings:
         differ = f"; {more} more chunks differ: data made at random need a seed" if more else ""
         if chunk.samples != used[0].samples:
             return f"chunk {name}: saw {chunk.samples} samples, others have {used[0].samples}{differ}"
-        return f"chunk {name}: saw content of digest {chunk.digest}, others have {used[0].digest}{differ}"
+        seen, needed = printable(chunk.digest), printable(used[0].digest)
+        return f"chunk {name}: saw content of digest {seen}, others have {needed}{differ}"
 
     # ---- the table
 

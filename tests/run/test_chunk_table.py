@@ -52,6 +52,17 @@ def test_shared_chunk_with_other_digest_is_refused_with_both():
     assert holdings.samples == 40  # what was refused is data of the run all the same
 
 
+def test_refusal_of_chunk_shows_only_what_can_be_printed():
+    holdings = Holdings()
+    holdings.announced("a", shared("x\n\x1b[2J"))
+    told = holdings.announced("b", shared("x\n\x1b[2J", digest="\x1b[31m\nERROR"))
+    assert told.refused == "chunk x [2J: saw content of digest [31m ERROR, others have d"
+    holdings = Holdings()
+    holdings.announced("a", shared("x" * 100))
+    told = holdings.announced("b", shared("x" * 100, samples=7))
+    assert told.refused == f"chunk {'x' * 64}...: saw 7 samples, others have 10"
+
+
 def test_chunk_of_lost_client_takes_precedence():
     holdings = Holdings()
     holdings.announced("a", shared("x"))
