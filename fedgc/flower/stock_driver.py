@@ -261,7 +261,7 @@ class StockDriver:
                 trained, metrics = self._read(node, content)
                 self._note_lists(round_, content)
         except Refused as error:
-            self._failed("train", node, round_, str(error))
+            self._failed("train", node, round_, words_of(error))
             return
         outputs = self._machine.answered(self._clock(), node, round_, trained)
         if outputs:  # else the run is over, or its node was lost
@@ -286,7 +286,7 @@ class StockDriver:
                 reply = _metrics(content)
                 self._note_lists(round_, content)
         except Refused as error:
-            self._failed("evaluate", node, round_, str(error))
+            self._failed("evaluate", node, round_, words_of(error))
             return
         if round_ in self._evaluations:
             self._evaluations[round_].replies.append(reply)

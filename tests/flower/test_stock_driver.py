@@ -11,7 +11,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedgc.errors import BadSetting, BadVector
+from fedgc.errors import LONGEST_LINE, BadSetting, BadVector
 from fedgc.flower.stock_driver import StockDriver, StockJob
 from fedgc.flower.stock_layout import Layout
 from fedgc.messages import MOST_FIGURES
@@ -316,6 +316,30 @@ def test_invalid_answer_is_left_out_and_others_count(client: Client, reason: str
     assert sink.rows[0].outcome == "approximate"
     assert reason in sink.rows[0].clients[0].failure
     np.testing.assert_allclose(driver.result.arrays.to_numpy_ndarrays()[0], FIRST[0] + 2.0)
+
+
+def long_array_name(node: int, message: Message) -> RecordDict:
+    answer = adds(1.0)(node, message)
+    if node == 1 and "arrays" in answer:
+        answer["arrays"] = ArrayRecord({"x" * 10**6: Array(np.zeros(2))})
+    return answer
+
+
+def long_metric_name(node: int, message: Message) -> RecordDict:
+    answer = adds(1.0)(node, message)
+    if node == 1:
+        answer["metrics"] = MetricRecord({"x" * 10**6: 1.0})
+    return answer
+
+
+@pytest.mark.parametrize("client", [long_array_name, long_metric_name])
+def test_refusal_of_answer_repeats_no_long_name(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    _, over, _, sink, _ = run(client, rounds=1)
+    assert over.complete
+    assert len(sink.rows[0].clients[0].failure) <= LONGEST_LINE
+    told = [each.getMessage() for each in caplog.records if "message failed" in each.getMessage()]
+    assert told
+    assert max(map(len, told)) < 2 * LONGEST_LINE
 
 
 def test_figures_with_too_many_examples_are_left_out() -> None:
