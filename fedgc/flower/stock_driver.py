@@ -7,11 +7,11 @@ their message.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING, Logger
-from typing import Any, Final
+from typing import Final
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -34,6 +34,7 @@ from fedgc.errors import (
 from fedgc.flower.left_out import LeftOut
 from fedgc.flower.sink import Live, LiveClient, Sink
 from fedgc.flower.stock_layout import Layout, Vector
+from fedgc.flower.stock_metrics import LOSSES, Metrics, left_out, mean_of, metrics_of, only
 from fedgc.flower.stock_rounds import (
     LEAST_DEADLINE_S,
     Aggregate,
@@ -50,7 +51,6 @@ from fedgc.guards import guarded
 from fedgc.history import RoundRow
 from fedgc.links import typed_json as typed
 from fedgc.links.message.grid_loop import RAISED
-from fedgc.messages import LARGEST_COUNT, LONGEST_FIGURE, MOST_FIGURES
 from fedgc.run.outputs import Finished
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.training import ServerOptimizer
@@ -61,11 +61,7 @@ PRESENT_S: Final = 0.25
 NO_EVALUATE: Final = "No evaluate function registered"  # Flower's error of a ClientApp without @app.evaluate
 OLD_RECORD: Final = "fitins.parameters"  # what a ClientApp with a `client_fn` looks for in a train message
 OF_CLIENT_FN: Final = "; needed a ClientApp with @app.train, saw one with a client_fn"
-EXAMPLES: Final = "num-examples"
-MOST_NAMED: Final = 8
-LOSSES: Final = ("train_loss", "train-loss", "loss")
 
-Metrics = dict[str, float]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -162,7 +158,7 @@ class StockDriver:
             with _grid_call():
                 nodes = sorted(self._grid.get_node_ids())
             self._do(self._machine.nodes_seen(now, nodes))
-            self._await_only(nodes)
+            self._awaitonly(nodes)
         self._pull()
         self._do(self._machine.tick(self._clock()))
         self._show(now)
@@ -259,7 +255,7 @@ class StockDriver:
         try:
             with guarded("a reply", name_of(node)):
                 trained, metrics = self._read(node, content)
-                self._note_lists(round_, content)
+                self._note_left_out(round_, content)
         except Refused as error:
             self._failed("train", node, round_, words_of(error))
             return
@@ -271,8 +267,8 @@ class StockDriver:
 
     def _read(self, node: int, content: RecordDict) -> tuple[Trained, Metrics]:
         """Keep the model in a reply; return the rest."""
-        arrays = _only(content.array_records, "arrays")
-        examples, metrics = _metrics(content)
+        arrays = only(content.array_records, "arrays")
+        examples, metrics = metrics_of(content)
         try:
             self._answers[node] = self._layout.vector({name: each.numpy() for name, each in arrays.items()})
         except (ValueError, TypeError) as error:
@@ -283,8 +279,8 @@ class StockDriver:
     def _evaluated(self, node: int, round_: int, content: RecordDict) -> None:
         try:
             with guarded("a reply", name_of(node)):
-                reply = _metrics(content)
-                self._note_lists(round_, content)
+                reply = metrics_of(content)
+                self._note_left_out(round_, content)
         except Refused as error:
             self._failed("evaluate", node, round_, words_of(error))
             return
@@ -292,13 +288,10 @@ class StockDriver:
             self._evaluations[round_].replies.append(reply)
         self._count(round_, node)
 
-    def _note_lists(self, round_: int, content: RecordDict) -> None:
-        """Warn of metrics that `_metrics` leaves out; Flower's own strategies take the mean of lists."""
-        record = _only(content.metric_records, "metrics")
-        if lists := [name for name, value in sorted(record.items()) if isinstance(value, list)]:
-            names = ", ".join(printable(name, LONGEST_FIGURE) for name in lists[:MOST_NAMED])
-            text = f"saw lists as metrics ({names}), needed single numbers: they are left out"
-            self._warn_once("lists", round_, text)
+    def _note_left_out(self, round_: int, content: RecordDict) -> None:
+        """Warn of metrics that `metrics_of` leaves out; Flower's own strategies take the mean of all."""
+        for about, text in left_out(content):
+            self._warn_once(about, round_, text)
 
     def _count(self, round_: int, node: int) -> None:
         """Count one evaluate reply; report the metrics once all are here."""
@@ -309,7 +302,7 @@ class StockDriver:
         if not evaluation.awaits:
             self._report(round_)
 
-    def _await_only(self, nodes: list[int]) -> None:
+    def _awaitonly(self, nodes: list[int]) -> None:
         """Wait for no evaluate reply of other nodes, or for longer than a round lasts."""
         now = self._clock()
         for round_, evaluation in sorted(self._evaluations.items()):
@@ -319,7 +312,7 @@ class StockDriver:
 
     def _report(self, round_: int) -> None:
         """Report the metrics of the evaluate replies that are here."""
-        metrics = _mean(self._evaluations.pop(round_).replies)
+        metrics = mean_of(self._evaluations.pop(round_).replies)
         if metrics:
             self.result.evaluate_metrics_clientapp[round_] = MetricRecord(dict(metrics))
             figures = " ".join(f"{name}={value:.4g}" for name, value in metrics.items())
@@ -339,7 +332,7 @@ class StockDriver:
             except Refused as error:
                 self._left_out.note(round_, error)
             self._models[closed.version] = self._model
-            self.result.train_metrics_clientapp[round_] = MetricRecord(dict(_mean(self._train_metrics)))
+            self.result.train_metrics_clientapp[round_] = MetricRecord(dict(mean_of(self._train_metrics)))
         self._rule.clear()
         self._updates = 0
         self._train_metrics = []
@@ -436,25 +429,6 @@ def _grid_call() -> Iterator[None]:
         raise _GridFailed(f"Flower's grid: {words_of(error)}") from error
 
 
-def _only(records: Mapping[str, Any], what: str) -> Any:  # noqa: ANN401  a record of either kind
-    if len(records) != 1:
-        raise BadMessage(f"reply: saw {len(records)} records of {what}, needed one")
-    return next(iter(records.values()))
-
-
-def _metrics(content: RecordDict) -> tuple[float, Metrics]:
-    """Return num-examples and all metrics that are single numbers, with names that can be shown."""
-    record = _only(content.metric_records, "metrics")
-    metrics = {name: float(value) for name, value in record.items() if isinstance(value, int | float)}
-    if EXAMPLES not in metrics:
-        raise BadMessage(f"reply: saw the metrics {sorted(record)[:8]}, needed the number {EXAMPLES}")
-    examples = metrics.pop(EXAMPLES)
-    if not 0 <= examples <= LARGEST_COUNT:
-        raise BadMessage(f"{EXAMPLES}: saw {examples}, needed a number of 0 to {LARGEST_COUNT:g}")
-    shown = {printable(name, LONGEST_FIGURE): value for name, value in metrics.items()}
-    return examples, dict(list(shown.items())[:MOST_FIGURES])
-
-
 def figures_of(evaluate_fn: EvaluateFn, round_: int, arrays: ArrayRecord) -> dict[str, float]:
     """Return the numeric metrics of a Flower `evaluate_fn` for a model."""
     try:
@@ -466,17 +440,6 @@ def figures_of(evaluate_fn: EvaluateFn, round_: int, arrays: ArrayRecord) -> dic
     if not isinstance(record, MetricRecord):
         raise TaskFailed(f"evaluate_fn returned a {type(record).__name__}, needed a MetricRecord or None")
     return {name: float(value) for name, value in record.items() if isinstance(value, int | float)}
-
-
-def _mean(replies: list[tuple[float, Metrics]]) -> Metrics:
-    """Return the mean of each metric common to all replies, weighted by examples."""
-    total = sum(examples for examples, _ in replies)
-    if not total > 0:
-        return {}
-    names = set.intersection(*(set(metrics) for _, metrics in replies))
-    return {
-        name: sum(examples * metrics[name] for examples, metrics in replies) / total for name in sorted(names)
-    }
 
 
 def line_of(row: RoundRow) -> str:
