@@ -231,7 +231,7 @@ class FedGC(Strategy):
             self.config,
             sink,
             arrays,
-            train_config or ConfigRecord({"lr": self.config.learning_rate}),
+            train_config or ConfigRecord(),
             evaluate_config or ConfigRecord(),
             self._memory.save,
             self._memory.resume,

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedgc import FedGC, RunConfig
@@ -151,3 +151,12 @@ def test_settings_without_effect_on_stock_clients_are_named(caplog: pytest.LogCa
         (row,) = store.rounds(run.run)
     assert (run.task, run.present["unit"]) == ("stock", "clients")
     assert "2 of 2 stock clients answered" in round_line(row)
+
+
+def test_stock_clients_get_no_config_of_ours() -> None:
+    """A client that has a rate of its own unless it is sent one trains as under Flower's strategies."""
+    for given in (None, ConfigRecord()):
+        grid = PlayedGrid(adds(1.0))
+        grid.run = SimpleNamespace(run_id=next(RUNS), override_config={})
+        strategy(rounds=1).start(grid, ArrayRecord(FIRST), train_config=given)
+        assert [dict(each.content["config"]) for each in grid.sent] == [{"server-round": 1}] * 2
