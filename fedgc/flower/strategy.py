@@ -61,6 +61,22 @@ from fedgc.training.tasks import Task, must_be_task
 
 _begun: Final = Counter[tuple[int, str]]()  # starts of this process, by Flower's run and the run's name
 SCRATCH: Final = ".scratch"  # next to the folders of runs, whose names begin with no dot
+OF_OWN_CLIENTS: Final = (  # an app may read others, such as learning-rate, from its run config
+    "work",
+    "optimizer.schedule",
+    "optimizer.warmup-steps",
+    "optimizer.shared-momentum",
+    "timing.upload-deadline-s",
+    "timing.late-s",
+    "timing.quorum",
+    "timing.patience",
+    "aggregation.largest-share",
+    "aggregation.rollback",
+    "aggregation.check-outliers",
+    "client.precision",
+    "links.codec",
+    "links.download-codec",
+)
 SLACK_S: Final = 600.0  # a message must outlive its session's lease, or Flower drops the reply
 
 
@@ -409,9 +425,11 @@ class FedGC(Strategy):
 
 def _unused_by_stock(config: RunConfig) -> list[str]:
     """Return the settings, other than their defaults, that have no effect on rounds of stock clients."""
-    usual, own = RunConfig().table(), ("timing.quorum", "timing.patience", "aggregation.largest-share")
+    usual = RunConfig().table()
     changed = (name for name, value in config.table().items() if name in usual and value != usual[name])
-    return [name for name in changed if name in own or name.startswith(("gate.", "data.", "code."))]
+    return [
+        name for name in changed if name in OF_OWN_CLIENTS or name.startswith(("gate.", "data.", "code."))
+    ]
 
 
 def _end(reason: str, *, complete: bool) -> None:
