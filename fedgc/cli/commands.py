@@ -344,8 +344,8 @@ def status(
         bool,
         typer.Option(
             "--why",
-            help="Only why the run stands where it stands: whom it waits for, or why it ended; the data that "
-            "is present and counted; what to do.",
+            help="Only the reason for the state of the run: whom it waits for, or why it ended; the data "
+            "that is present and counted; what to do.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -388,7 +388,7 @@ def plan(  # noqa: PLR0913, PLR0917  one for each option
 ) -> None:
     """Show the code chosen for these clients, its reason, its predicted time, and possible improvements.
 
-    Of local work: the quorum with which these clients give whole updates soonest, and whether updates
+    For local work: the quorum with which these clients give whole updates soonest, and whether updates
     should count late, also in groups by speed.
 
     With --model-gb: the time, bytes, memory and disk that local work on such a model needs.
@@ -419,8 +419,8 @@ def watch(
         str | None,
         typer.Option(
             metavar="FILE|env:NAME",
-            help="Ask for the token that this file or variable holds, else FEDGC_TOKEN; "
-            "made up where one is needed.",
+            help="File or variable with the token that the page asks for, else FEDGC_TOKEN; "
+            "a random token if one is needed.",
         ),
     ] = None,
     json_check: Annotated[

@@ -57,9 +57,9 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
         list[str] | None,
         typer.Option(
             help="A policy by the beginning of its name: fedgc static, fedgc skip, fedgc steer, uncoded, "
-            "drop slowest, over-selection, work queue or published partial; may be repeated. Of "
-            "fedgc, clients follow no command during their work (static), those to leave out a chunk (skip), "
-            "or also those to take one next, as real ones do (steer)."
+            "drop slowest, over-selection, work queue or published partial; may be repeated. "
+            "The clients of fedgc static follow no command during their work, those of fedgc skip leave out "
+            "chunks, and those of fedgc steer also take chunks next, as real clients do."
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="The root of every random choice.")] = 0,

@@ -50,7 +50,7 @@ def verify(  # noqa: PLR0913, PLR0917  one for each option
     statement: File = None,
     federation: Annotated[
         Path | None,
-        typer.Option(help="A descriptor: does it pin this statement, and have members signed it?"),
+        typer.Option(help="Also check that this descriptor pins the statement, and that members signed it."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
