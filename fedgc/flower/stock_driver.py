@@ -158,7 +158,7 @@ class StockDriver:
             with _grid_call():
                 nodes = sorted(self._grid.get_node_ids())
             self._do(self._machine.nodes_seen(now, nodes))
-            self._awaitonly(nodes)
+            self._await_only(nodes)
         self._pull()
         self._do(self._machine.tick(self._clock()))
         self._show(now)
@@ -302,7 +302,7 @@ class StockDriver:
         if not evaluation.awaits:
             self._report(round_)
 
-    def _awaitonly(self, nodes: list[int]) -> None:
+    def _await_only(self, nodes: list[int]) -> None:
         """Wait for no evaluate reply of other nodes, or for longer than a round lasts."""
         now = self._clock()
         for round_, evaluation in sorted(self._evaluations.items()):
