@@ -26,6 +26,7 @@ from fedgc.training.loop.ranks import Ranks
 from fedgc.training.lora_ranks import padded
 
 DISTRIBUTED: Final = ("DistributedDataParallel", "DataParallel")  # which hold the module that is trained
+FSDP1: Final = "FullyShardedDataParallel"  # each of its ranks has pieces of tensors, under other names
 
 
 class ModelState:
@@ -40,6 +41,8 @@ class ModelState:
         """`private` holds patterns of names, such as `head.*`."""
         if not isinstance(model, nn.Module):
             raise BadTask(f"fedgc.join: saw a {type(model).__name__}, needed a torch module")
+        if any(type(each).__name__ == FSDP1 for each in model.modules()):
+            raise BadTask(f"fedgc.join: saw {FSDP1} (FSDP1), needed a model sharded by fully_shard (FSDP2)")
         self.model: Final = model
         self.module: Final = unwrapped(model)
         tensors = exchanged_tensors(self.module, private)

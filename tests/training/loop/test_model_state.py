@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 
 from fedgc.errors import BadTask
 from fedgc.training.loop.model_state import ModelState
@@ -48,6 +49,18 @@ def test_tensor_that_is_gone_is_named():
     module[0] = nn.Sequential(module[0])
     with pytest.raises(BadTask, match=r"saw a model without 0\.weight, which it had at fedgc\.join"):
         state.read(filled(state, 0.0))
+
+
+@pytest.mark.filterwarnings("ignore:FSDP is switching")  # to NO_SHARD, as there is one rank
+def test_model_sharded_by_fsdp1_is_refused():
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        sharded = FullyShardedDataParallel(model(), device_id=torch.device("cpu"), use_orig_params=True)
+        for each in (sharded, nn.Sequential(sharded)):
+            with pytest.raises(BadTask, match=r"saw FullyShardedDataParallel .*, needed .* fully_shard"):
+                ModelState(each)
+    finally:
+        distributed.destroy_process_group()
 
 
 def test_compiled_part_keeps_names_of_plain_module():
