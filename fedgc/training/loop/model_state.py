@@ -83,9 +83,9 @@ class ModelState:
         """Copy the tensors into the vector. All ranks call it; only rank 0 has a vector.
 
         Raises:
-            BadTask: A parameter that was frozen is trained now.
+            BadTask: A parameter that was frozen is trained now, or a tensor has another shape or no data.
         """
-        live = self._live(self._names)
+        live = self._whole()
         self._check_trained()
         tensors: Mapping[str, Any] = self._gathered() if _sharded(live) else live
         if into is not None:
@@ -101,7 +101,7 @@ class ModelState:
             named = self._split(vector)
             if self._common is not None:
                 np.copyto(self._common, vector)
-        self._write(named, self._live(self._names), ranks)
+        self._write(named, self._whole(), ranks)
 
     def _split(self, vector: Vector) -> dict[str, Tensor]:
         """Return what the module has of a vector, by name."""
@@ -152,6 +152,19 @@ class ModelState:
                     "fedgc.join after the model is complete"
                 )
         return {name: found[name] for name in names}
+
+    def _whole(self) -> dict[str, Tensor]:
+        """Return the exchanged tensors; one of another shape might be read or written by broadcasting."""
+        live = self._live(self._names)
+        for name, each in live.items():
+            if tuple(each.shape) != tuple(self._shapes[name]):
+                raise BadTask(
+                    f"fedgc: saw {name} of shape {list(each.shape)}, which was {list(self._shapes[name])} at "
+                    "fedgc.join; needed the call to fedgc.join after the model is complete"
+                )
+            if each.is_meta:
+                raise BadTask(f"fedgc: saw {name} on the meta device, needed a model that is loaded")
+        return live
 
     def _check_trained(self) -> None:
         """Raise BadTask if a parameter that is not exchanged is trained."""

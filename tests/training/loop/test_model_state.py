@@ -51,6 +51,23 @@ def test_tensor_that_is_gone_is_named():
         state.read(filled(state, 0.0))
 
 
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (torch.ones(1, 3), r"saw 0\.weight of shape \[1, 3\], which was \[2, 3\] at fedgc\.join"),
+        (torch.ones(2, 3, device="meta"), r"saw 0\.weight on the meta device, needed a model that is loaded"),
+    ],
+)
+def test_tensor_of_another_shape_or_without_data_is_neither_read_nor_written(weight, message):
+    module = model()
+    state = ModelState(module)
+    module[0].weight = nn.Parameter(weight)
+    with pytest.raises(BadTask, match=message):
+        state.read(filled(state, 0.0))
+    with pytest.raises(BadTask, match=message):
+        state.write(filled(state, 0.0), Ranks())
+
+
 @pytest.mark.filterwarnings("ignore:FSDP is switching")  # to NO_SHARD, as there is one rank
 def test_model_sharded_by_fsdp1_is_refused():
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
