@@ -130,7 +130,8 @@ def keep(
         store: The store of the run.
         console: Where the run is shown.
         on: Enters where a run of a name takes place; called only if there is something to run.
-        claim_s: So long another command may hold the run while it is not under way, by default `CLAIM_S`.
+        claim_s: So long another command may hold the run while it is not under way, and so long the SuperLink
+            of a run that was followed may be away; by default `CLAIM_S`.
 
     Returns:
         How the last start of the run ended; None if it was complete before.
@@ -141,7 +142,17 @@ def keep(
     """
     app = app_in(wanted.folder)
     wanted, name = _named(store, wanted, app)
-    with claimed(name, _Waits(store, console, name, CLAIM_S if claim_s is None else claim_s)):
+    limit_s = CLAIM_S if claim_s is None else claim_s
+    with claimed(name, _Waits(store, console, name, limit_s)):
+        wanted, known = _under_its_name(store, wanted, app)
+        known = _last(store, known.run) if known is not None else None
+        away_s = 0.0
+        if known is not None and alive(known, time.time()):
+            known, away_s = _followed(store, known, console), limit_s
+        if known is not None and known.state == "completed" and not _wants_more(store, wanted, app, known):
+            say(console, f"run {known.run} is complete")
+            return None
+        _await_known(wanted, away_s, console)
         return _kept(wanted, most, store, console, on, app)
 
 
@@ -152,16 +163,8 @@ def _kept(
     console: Console,
     on: Callable[[Wanted, str], AbstractContextManager[Host]],
     app: App | None,
-) -> Over | None:
-    """Keep a run alive whose lock is held."""
-    wanted, known = _under_its_name(store, wanted, app)
-    known = _last(store, known.run) if known is not None else None
-    if known is not None and alive(known, time.time()):
-        known = _followed(store, known, console)
-    if known is not None and known.state == "completed" and not _wants_more(store, wanted, app, known):
-        say(console, f"run {known.run} is complete")
-        return None
-    must_be_known(wanted)
+) -> Over:
+    """Keep a run alive whose lock is held, and that is not under way."""
     config = ready(store, wanted, app)
     name = config.resume or config.run
     if not config.keep_checkpoints:
@@ -176,6 +179,21 @@ def _kept(
         lasts = "" if over.stopped else ", and is not restarted"
         say(console, f"run {name} was stopped after round {over.seen.last}{lasts}")
     return over
+
+
+def _await_known(wanted: Wanted, limit_s: float, console: Console) -> None:
+    """Refuse an unknown SuperLink; that of `fedgc up` may have ended with its run, and is waited for."""
+    until, said = time.monotonic() + limit_s, False
+    while True:
+        try:
+            return must_be_known(wanted)
+        except Unusable as error:
+            if time.monotonic() >= until:
+                raise
+            if not said:
+                say(console, f"waiting: {error}")
+                said = True
+        time.sleep(POLL_S)
 
 
 class _Waits:

@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 import time
 from contextlib import ExitStack, closing, suppress
+from pathlib import Path
 
 import click
 import pytest
@@ -153,6 +154,35 @@ def test_run_of_killed_server_is_resumed_before_higher_priority(starts, serve):
     made = starts(*[does(9, state="completed")] * 2)
     serve()
     assert made.given == [("a", "a"), ("b", "")]
+
+
+def test_run_that_was_followed_waits_for_its_superlink_that_ended_with_it(starts, serve, monkeypatch, capsys):
+    add("a")
+    made = starts(does(9, state="completed"))
+    with Store.open() as store:
+        store.queue.take(GONE, time.time())
+        does(4)(store, "a")
+        store.write(Present(time.time(), "a", {SERVER: this_process().words()}))
+    away = [Unusable("SuperLink 'up': saw no federation up, needed one")] * 2
+
+    def named(name: str, folder: Path) -> object:
+        if followed and away:
+            raise away.pop()
+        return made
+
+    followed: list[bool] = []
+
+    def ends(*_: object) -> None:
+        followed.append(True)
+        with Store.open() as store:
+            store.write(Ended(time.time(), "a", "failed", "its SuperLink is gone"))
+
+    monkeypatch.setattr("fedgc.cli.serve.follow", ends)
+    monkeypatch.setattr("fedgc.cli.run.named", named)
+    serve()
+    assert states() == {"a": "completed"}
+    assert made.given == [("a", "a")]
+    assert capsys.readouterr().out.count("waiting: SuperLink 'up': saw no federation up, needed one") == 1
 
 
 @pytest.mark.usefixtures("signals")
