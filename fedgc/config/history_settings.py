@@ -49,7 +49,7 @@ class HistorySettings:
     evaluate_every: int = setting(
         "history.evaluate-every",
         1,
-        "rounds between evaluations on the server (0: never)",
+        "rounds between evaluations; the server also evaluates the model of the last round (0: never)",
         not_negative,
         "0 or more",
     )

@@ -219,6 +219,15 @@ class RunConfig(Settings):
             return self.rounds
         return -(-self.rounds // min(self.gate_period, self.max_gap or self.gate_period))
 
+    def evaluates_after(self, round_: int) -> bool:
+        """Return whether the server evaluates the model that this round made.
+
+        >>> [each for each in range(1, 6) if RunConfig(rounds=5, evaluate_every=2).evaluates_after(each)]
+        [2, 4, 5]
+        """
+        every = self.evaluate_every
+        return every > 0 and (round_ % every == 0 or round_ >= self.rounds)
+
     @property
     def _budget(self) -> float | None:
         return None if self.gate_budget == AUTO else float(self.gate_budget)

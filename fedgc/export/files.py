@@ -7,10 +7,12 @@ import csv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from fedgc.errors import EdgeFailed, Unusable, text_of
 from fedgc.export.rows import Column, Table
+
+FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")  # with these begin the formulas of spreadsheets
 
 
 def write_csv(tables: Sequence[Table], folder: Path) -> list[Path]:
@@ -38,8 +40,17 @@ def _csv(table: Table, path: Path) -> Path:
         writer = csv.writer(opened)
         writer.writerow([column.name for column in table.columns])
         for part in table.parts:
-            writer.writerows(part)
+            writer.writerows([_inert(cell) for cell in row] for row in part)
     return path
+
+
+def _inert(cell: object) -> object:
+    """Return a cell with which a spreadsheet computes nothing: clients choose their names.
+
+    >>> _inert("=1+1"), _inert("north"), _inert(-1.5)
+    ("'=1+1", 'north', -1.5)
+    """
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell
 
 
 def _parquet(table: Table, path: Path) -> Path:

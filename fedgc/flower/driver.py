@@ -405,8 +405,7 @@ class Driver:
         if self._job.save:
             self._checkpoints.due = self._checkpoint(apply.round, apply.version)
         self._validation.made(apply.version, apply.round, self._checkpoints.due)
-        every = self._job.config.evaluate_every
-        if every and apply.round % every == 0:
+        if self._job.config.evaluates_after(apply.round):
             self._evaluations.begin(apply.round, lambda: self.average, comparison)
         if self._validation.is_evaluated(apply.version, apply.round):
             self._rollback.made(self._checkpoints.due or self._checkpoint(apply.round, apply.version))

@@ -59,8 +59,10 @@ NODES_S: Final = 1.0  # between queries of the connected nodes
 POLL_S: Final = 0.04
 PRESENT_S: Final = 0.25
 NO_EVALUATE: Final = "No evaluate function registered"  # Flower's error of a ClientApp without @app.evaluate
-OLD_RECORD: Final = "fitins.parameters"  # what a ClientApp with a `client_fn` looks for in a train message
-OF_CLIENT_FN: Final = "; needed a ClientApp with @app.train, saw one with a client_fn"
+HINTS: Final = (  # by what errors of Flower say; a client_fn looks for the record of old messages
+    ("fitins.parameters", "; needed a ClientApp with @app.train, saw one with a client_fn"),
+    ("No train function registered", "; needed a ClientApp with @app.train: saw none, as in that of fedgc"),
+)
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -227,7 +229,7 @@ class StockDriver:
                 continue
             if reply.has_error():
                 reason = printable(reply.error.reason)
-                hint = OF_CLIENT_FN if OLD_RECORD in reason else ""
+                hint = next((text for seen, text in HINTS if seen in reason), "")
                 said = f"failed with code {reply.error.code}, {reason}"
                 if about[0] == "evaluate" and NO_EVALUATE in reason:
                     self._scoreless.add(about[1])
@@ -339,8 +341,7 @@ class StockDriver:
         row = self._left_out.row(row)
         self._log.log(INFO, "%s", line_of(row))
         self._job.sink.append(row)
-        every = self._job.config.evaluate_every
-        is_evaluated = every and round_ % every == 0 and closed.weight > 0
+        is_evaluated = self._job.config.evaluates_after(round_) and closed.weight > 0
         if is_evaluated:
             self._evaluate(round_)
         self._keep(closed)

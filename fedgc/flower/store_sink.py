@@ -129,7 +129,8 @@ class StoreSink(Sink):
     def append(self, row: RoundRow) -> None:
         """Record a round's row."""
         self._has_rounds = self._has_rounds or row.outcome != "stopped"
-        why = f" ({row.left_out})" if row.left_out else ""
+        cause = row.left_out or ("" if row.counted_samples else _fault_of(row))
+        why = f" ({cause})" if cause else ""
         self._lacking = f"{row.lacking} in the last round{why}" if row.lacking else ""
         row = replace(row, started=row.started + self._offset_s)
         self._put(Appended(self._wall(), self._run, row))
@@ -217,3 +218,8 @@ def _hours(client: LiveClient, offset_s: float) -> dict[str, object]:
 def _fields(value: Live | LiveClient | Data) -> dict[str, object]:
     """Return the fields of a value; unlike `asdict` it copies nothing."""
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+def _fault_of(row: RoundRow) -> str:
+    """Return why a round gave nothing."""
+    return row.reason or next((each.failure for each in row.clients if each.failure), "")

@@ -167,7 +167,7 @@ class FedGC(Strategy):
         """
         one = copy.copy(self)
         one.config = self._settings(grid, num_rounds, timeout)
-        one._check_configs(train_config, evaluate_config)
+        one._check_given(initial_arrays, train_config, evaluate_config)
         configs = (train_config, evaluate_config)
         if self._sink is not None:
             if one.config.resume and self._memory.resume is None:
@@ -202,7 +202,7 @@ class FedGC(Strategy):
         """
         self._run(grid, sink, None, (None, None), None)
 
-    def _check_configs(self, *configs: ConfigRecord | None) -> None:
+    def _check_given(self, arrays: ArrayRecord | None, *configs: ConfigRecord | None) -> None:
         for name, given in zip(("train_config", "evaluate_config"), configs, strict=True):
             if given is None:
                 continue
@@ -213,6 +213,12 @@ class FedGC(Strategy):
                     f"FedGC.start: saw {name}, needed none with fedgc's own clients, which take the run's "
                     "settings (settings of a task are named task.NAME)"
                 )
+        if arrays is None and not self.config.script:
+            self._with_task()
+        if arrays is not None and not isinstance(arrays, ArrayRecord):
+            raise Unusable(
+                f"FedGC.start: saw initial_arrays of {type(arrays).__name__}, needed an ArrayRecord"
+            )
 
     def _run(
         self,

@@ -459,8 +459,7 @@ class _Training:
             LOG.warning("round %d: %s: %s", apply.round, LEFT_OUT, left_out)
         uncounted = sorted(self._sum.uncounted)
         self._load(apply.version)
-        every = self._job.config.evaluate_every
-        if not every or apply.round % every:
+        if not self._job.config.evaluates_after(apply.round):
             return figures, left_out, uncounted
         evaluated = self._common.evaluate(self.average)
         is_last = apply.round >= self._job.config.rounds

@@ -112,6 +112,16 @@ def address(url: str | None, environment: Mapping[str, str]) -> URL:
     return found
 
 
+def _name_of(url: URL) -> str:
+    """Return the URL of a SQLite file as it is typed; a path that is not of this locale is shown in part.
+
+    >>> _name_of(make_url("sqlite:////srv/a b/%C3%BC.db"))
+    'sqlite:////srv/a b/ü.db'
+    """
+    path = os.fsencode(url.database or "").decode(errors="replace")
+    return f"{url.drivername}:///{path}" if path else f"{url.drivername}://"
+
+
 class Database:
     """An open database: `reading` and `writing` give a connection for one transaction."""
 
@@ -129,8 +139,8 @@ class Database:
         `kind` names the database in errors, and `damaged` says what helps if its file is damaged.
         """
         self.url, self._kind, self._damaged = url, kind, damaged
-        self.name = url.render_as_string(hide_password=True)
         self.is_sqlite = url.get_backend_name() == "sqlite"
+        self.name = _name_of(url) if self.is_sqlite else url.render_as_string(hide_password=True)
         self.is_memory = self.is_sqlite and url.database in (None, "", ":memory:")
         self._wait_s = wait_s
         self._opens_afresh = opens_afresh

@@ -85,9 +85,16 @@ def alive(run: Run, now: float) -> bool:
 def busy_with(runs: Iterable[Run], own: str, superlink: object, now: float) -> tuple[str, ...]:
     """Return the other runs that are alive on a SuperLink: its SuperNodes serve one run at a time.
 
-    Without a SuperLink there are none: it is not known which clients they have.
+    Without a SuperLink there are none: it is not known which clients they have. Runs of stock clients keep no
+    SuperNode for themselves.
     """
-    same = (each for each in runs if superlink and each.present.get(SUPERLINK) == superlink)
+    same = (
+        each
+        for each in runs
+        if superlink
+        and each.present.get(SUPERLINK) == superlink
+        and each.settings.get("client.app") != "stock"
+    )
     return tuple(each.run for each in same if each.run != own and alive(each, now))
 
 

@@ -130,7 +130,7 @@ class Ordered(Kept):
         super().evaluated(round_, metrics)
 
 
-@pytest.mark.parametrize(("every", "rounds"), [(1, [0, 1, 2, 3]), (2, [0, 2]), (0, [0])])
+@pytest.mark.parametrize(("every", "rounds"), [(1, [0, 1, 2, 3]), (2, [0, 2, 3]), (0, [0])])
 def test_figures_of_server_follow_their_round(every: int, rounds: list[int]) -> None:
     config = config_of(
         {"work": "coded", "rounds": 3, "min_clients": 2, "client_app": "stock", "evaluate_every": every}
@@ -395,15 +395,31 @@ def test_checkpoint_of_other_run_kind_or_model_is_refused() -> None:
             run(adds(1.0), off)
 
 
-def test_client_fn_is_named_as_cause_of_its_error() -> None:
+@pytest.mark.parametrize(
+    ("reason", "said", "hint"),
+    [
+        (
+            "<class 'KeyError'>:<'fitins.parameters'>",
+            "raised KeyError: fitins.parameters",
+            "with a client_fn",
+        ),
+        (
+            "<class 'ValueError'>:<\"No train function registered with name 'default'\">",
+            "raised ValueError: ",
+            "saw none, as in that of fedgc",
+        ),
+    ],
+)
+def test_clientapp_without_train_function_is_named_as_cause(reason: str, said: str, hint: str) -> None:
     grid, sink = PlayedGrid(raises), Kept()
-    grid.reason = "<class 'KeyError'>:<'fitins.parameters'>"
+    grid.reason = reason
     config = config_of({"work": "coded", "rounds": 1, "min_clients": 2})
     job = StockJob(config, sink, ArrayRecord(FIRST), ConfigRecord(), ConfigRecord())
     assert StockDriver(grid, job, time.monotonic, logging.getLogger("test")).drive().complete
     failure = sink.rows[0].clients[0].failure
-    assert failure.startswith("its ClientApp raised KeyError: fitins.parameters")
-    assert "needed a ClientApp with @app.train, saw one with a client_fn" in failure
+    assert failure.startswith(f"its ClientApp {said}")
+    assert "needed a ClientApp with @app.train" in failure
+    assert failure.endswith(hint)
 
 
 def test_client_without_evaluate_function_is_asked_once() -> None:

@@ -137,6 +137,10 @@ REFUSED = "1 client was refused data: c: why"
             f"50% of the samples in the last round ({REFUSED})",
         ),
         ({"outcome": "empty", "known_samples": 40}, "0% of the samples in the last round"),
+        (
+            {"outcome": "empty", "known_samples": 40, "reason": "a: saw NaN"},
+            "0% of the samples in the last round (a: saw NaN)",
+        ),
     ],
 )
 def test_completed_run_reports_share_of_samples(tmp_path: Path, changes: dict, reason: str):

@@ -38,6 +38,11 @@ def test_strategy_without_task_has_stock_clients():
             "evaluate_config={'a': 1}, needed a ConfigRecord",
         ),
         (FedGC(sink=Sink()), {}, "saw no task; only stock clients with initial arrays can do without"),
+        (
+            FedGC(sink=Sink()),
+            {"initial_arrays": [np.zeros(3)]},
+            "saw initial_arrays of list, needed an ArrayRecord",
+        ),
         (FedGC(sink=Sink()), {"num_rounds": 0}, "setting rounds: saw 0, needed at least 1"),
         (FedGC(sink=Sink()), {"timeout": -1}, "setting timing.deadline-s: saw -1.0, needed above 0"),
         (

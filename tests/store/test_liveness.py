@@ -16,9 +16,11 @@ from fedgc.store.liveness import (
     CRASHED,
     LOCK,
     SERVER,
+    SUPERLINK,
     Process,
     advice_for,
     alive,
+    busy_with,
     ended,
     reason_of,
     state_of,
@@ -116,3 +118,11 @@ def test_reported_end_of_run_is_final(server):
     over = replace(run, state="failed", reason="no client came")
     assert (state_of(over), reason_of(over), advice_for(over)) == ("failed", "no client came", "")
     assert not alive(over, now=time.time())
+
+
+def test_run_of_stock_clients_keeps_no_supernode_busy():
+    own, stock = (
+        replace(RUN, run=name, settings={"client.app": name}, present={SUPERLINK: "there"}, heard=time.time())
+        for name in ("fedgc", "stock")
+    )
+    assert busy_with([own, stock], "r", "there", time.time()) == ("fedgc",)
