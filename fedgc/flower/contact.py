@@ -27,7 +27,7 @@ from fedgc.processes import supervision
 
 ENVIRONMENT: Final = "FEDGC_CONTACT"  # path of the file; unset: none is written
 EVERY_S: Final = 1.0
-# Flower's heartbeats come every 25 s at most, and tries 20 s after the last one at most.
+# Flower's heartbeats come every 27 s at most, and tries 20 s after the last one at most.
 LOST_S: Final = 120.0
 GIVEN_UP: Final = 1  # exit code
 _POLL_S: Final = 1.0

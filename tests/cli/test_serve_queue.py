@@ -156,7 +156,7 @@ def test_run_of_killed_server_is_resumed_before_higher_priority(starts, serve):
     assert made.given == [("a", "a"), ("b", "")]
 
 
-def test_run_that_was_followed_waits_for_its_superlink_that_ended_with_it(starts, serve, monkeypatch, capsys):
+def test_followed_run_waits_for_superlink_that_ended_with_it(starts, serve, monkeypatch, capsys):
     add("a")
     made = starts(does(9, state="completed"))
     with Store.open() as store:

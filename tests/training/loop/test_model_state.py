@@ -58,7 +58,7 @@ def test_tensor_that_is_gone_is_named():
         (torch.ones(2, 3, device="meta"), r"saw 0\.weight on the meta device, needed a model that is loaded"),
     ],
 )
-def test_tensor_of_another_shape_or_without_data_is_neither_read_nor_written(weight, message):
+def test_tensor_of_other_shape_or_without_data_is_refused(weight, message):
     module = model()
     state = ModelState(module)
     module[0].weight = nn.Parameter(weight)
