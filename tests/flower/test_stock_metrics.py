@@ -12,14 +12,14 @@ def reply(metrics: list[tuple[str, float]]) -> RecordDict:
     return RecordDict({"metrics": MetricRecord({**dict(metrics), "train_loss": 2.0, "num-examples": 3})})
 
 
-def test_metrics_beyond_the_limit_are_named() -> None:
+def test_metrics_beyond_limit_are_named() -> None:
     """Flower's own strategies take the mean of all, so an app that moves would miss them."""
     text = "saw 66 metrics, needed at most 64: left out are f63, f64"
     assert list(left_out(reply(MANY))) == [("many", text)]
     assert not list(left_out(reply(MANY[: MOST_FIGURES - 1])))
 
 
-def test_metrics_within_the_limit_are_the_same_in_any_order() -> None:
+def test_metrics_within_limit_are_equal_in_any_order() -> None:
     """So all replies have them, and the loss of the round is among them."""
     kept = {"train_loss": 2.0, **dict(MANY[: MOST_FIGURES - 1])}
     assert metrics_of(reply(MANY)) == metrics_of(reply(MANY[::-1])) == (3.0, kept)

@@ -103,7 +103,7 @@ def test_client_cannot_name_new_figures_without_limit() -> None:
     assert run.sink.means[3] == {"accuracy": 0.5}
 
 
-def test_client_that_scores_one_model_again_and_again_is_refused() -> None:
+def test_client_that_scores_one_model_too_often_is_refused() -> None:
     """Each score is written to the store and logged: a flood of them delayed rounds, and rows were lost."""
     run = Run()
     for number in range(MOST_SCORES):

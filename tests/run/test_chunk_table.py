@@ -52,7 +52,7 @@ def test_shared_chunk_with_other_digest_is_refused_with_both():
     assert holdings.samples == 40  # what was refused is data of the run all the same
 
 
-def test_refusal_of_chunk_shows_only_what_can_be_printed():
+def test_refusal_of_chunk_shows_printable_characters_only():
     holdings = Holdings()
     holdings.announced("a", shared("x\n\x1b[2J"))
     told = holdings.announced("b", shared("x\n\x1b[2J", digest="\x1b[31m\nERROR"))

@@ -33,7 +33,7 @@ def test_epsilon_is_least_value_that_keeps_delta(noise, exchanges, power):
 
 
 @pytest.mark.parametrize("delta", [0.0, 0.011, 0.5, math.nan])
-def test_delta_that_protects_nobody_is_refused(delta):
+def test_delta_outside_range_is_refused(delta):
     with pytest.raises(BadSetting, match=r"delta: saw .*, needed above 0 and at most 0.01"):
         Privacy(clip=1.0, noise=4.0, exchanges=2, delta=delta)
 
