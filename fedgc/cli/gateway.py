@@ -31,7 +31,7 @@ from fedgc.config.names import group_of
 from fedgc.deploy.app_folder import App, Setting
 from fedgc.deploy.superlink import Superlink
 from fedgc.errors import BadSetting, EdgeFailed, Unusable, text_of
-from fedgc.store import owned
+from fedgc.files import make_folder, opener
 from fedgc.store.database import Store
 from fedgc.training.loop.environment import VARIABLE, ScriptEnvironment
 
@@ -125,8 +125,8 @@ def write_place(environment: ScriptEnvironment) -> Path:
     """Write what the server of the site needs to find the gateway, for this user only."""
     place = environment.folder.absolute() / FILE
     try:
-        owned.make_folder(place.parent)
-        with open(place, "w", opener=owned.opener) as file:
+        make_folder(place.parent)
+        with open(place, "w", opener=opener) as file:
             file.write(environment.write()[VARIABLE])
     except OSError as error:
         raise EdgeFailed(f"{place}: cannot be written ({text_of(error, place)})") from error

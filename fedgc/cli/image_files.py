@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fedgc.errors import EdgeFailed, Unusable
-from fedgc.store import owned
+from fedgc.files import opener
 
 
 def drawable(*paths: Path | None) -> None:
@@ -18,7 +18,7 @@ def drawable(*paths: Path | None) -> None:
 def keep(path: Path, exchange: bytes) -> None:
     """Write the drawing, for its owner alone: it can have figures of single clients."""
     try:
-        with open(path, "wb", opener=owned.opener) as file:
+        with open(path, "wb", opener=opener) as file:
             file.write(exchange)
     except OSError as error:
         raise EdgeFailed(f"{path}: cannot be written: {error.strerror}") from error

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from fedgc.cli.clients import NONE, ClientSettings
 from fedgc.errors import EdgeFailed, Unusable
+from fedgc.files import make_folder, opener, whole
 from fedgc.processes.state_folder import state_folder
-from fedgc.store import owned
 from fedgc.store.engine import runs_folder
 from fedgc.store.liveness import LOCK, read_process, this_process
 
@@ -111,8 +111,8 @@ def _lock(path: Path, held: Callable[[str], None]) -> Iterator[None]:
     with ExitStack() as stack:
         lock = None
         with suppress(OSError):  # as of the place: a folder that cannot be written ends no run
-            owned.make_folder(path.parent)
-            lock = owned.opener(str(path), os.O_RDWR | os.O_CREAT)
+            make_folder(path.parent)
+            lock = opener(str(path), os.O_RDWR | os.O_CREAT)
             stack.callback(os.close, lock)
         while lock is not None and not _locked(lock):
             held(_holder(path))
@@ -145,12 +145,10 @@ def keep_place(run: str, place: RunPlace) -> None:
         "clients": place.clients, "superlink": place.superlink, "own": own, "folder": place.folder,
         "keys": place.keys,
     }  # fmt: skip
-    part = path.with_suffix(".part")
     with suppress(OSError):
-        owned.make_folder(path.parent)
-        with open(part, "w", opener=owned.opener) as file:
-            json.dump(values, file)
-        part.replace(path)
+        make_folder(path.parent)
+        with whole(path) as part:
+            part.write_text(json.dumps(values))
 
 
 def place_of(run: str) -> RunPlace:

@@ -26,8 +26,8 @@ from fedgc.cli.signals import like_ctrl_c
 from fedgc.deploy.local_federation import LocalFederation, Node, exposure
 from fedgc.deploy.superlink import tail
 from fedgc.errors import EdgeFailed, Unusable
+from fedgc.files import SHARED, make_folder, whole
 from fedgc.processes.state_folder import state_folder
-from fedgc.store import owned
 
 NAME: Final = "up"  # its name for `fedgc run --superlink`
 START_S: Final = 90.0
@@ -97,7 +97,7 @@ def down() -> None:
 
 def _start(clients: int, options: Sequence[str]) -> None:
     folder = _folder()
-    owned.make_folder(folder)
+    make_folder(folder)
     log = folder / "up.log"
     words = ["up", "--foreground", *options]
     with log.open("wb") as out:
@@ -151,8 +151,8 @@ def _hold(wanted: Sequence[Node]) -> None:
             running = RunningFederation(
                 os.getpid(), federation.address, str(federation.home), clients, str(Path.cwd())
             )
-            (folder / "standing.part").write_text(json.dumps(asdict(running)))
-            (folder / "standing.part").replace(folder / "standing.json")
+            with whole(folder / "standing.json", SHARED) as part:
+                part.write_text(json.dumps(asdict(running)))
             sys.stdout.write(
                 f"{clients} clients at {running.address}, until Ctrl-C\n{exposure(running.address)}\n"
             )
@@ -169,7 +169,7 @@ def _hold(wanted: Sequence[Node]) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    owned.make_folder(folder)
+    make_folder(folder)
     (folder / "standing.json").unlink(missing_ok=True)
     with (folder / "lock").open("wb") as lock:
         end = time.monotonic() + LOOK_S

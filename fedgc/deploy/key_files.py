@@ -13,7 +13,6 @@ can read secret ones.
 import base64
 import os
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedgc.deploy.authority import INSIDE, Described, describe, issue, make_authority, signed_by
 from fedgc.errors import EdgeFailed, Unusable
+from fedgc.files import whole
 from fedgc.links.session.certificate import Certificate
 
 CLIENT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
@@ -196,14 +196,10 @@ def write(path: Path, content: bytes, *, secret: bool) -> None:
     """Write a file atomically; a secret one is readable only by its owner."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700 if secret else 0o755)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 600
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if not secret:
-            Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
+        with whole(path, synced=True) as part:
+            part.write_bytes(content)
+            if not secret:
+                part.chmod(0o644)
     except OSError as error:
         raise EdgeFailed(f"{path}: {error.strerror}, needed a file to write") from error
 

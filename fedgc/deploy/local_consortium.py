@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fedgc.deploy.app_folder import Setting
 from fedgc.deploy.local_federation import Node
+from fedgc.files import opener
 from fedgc.flower.app_guard import DESCRIPTOR
 from fedgc.flower.masked_client import KEY, VAULT
 from fedgc.secagg import Descriptor, Federation, Identity, Quantizer
@@ -59,7 +60,7 @@ def make_consortium(
 def _identity(folder: Path, name: str) -> Identity:
     key = folder / f"{name}.key"
     if not key.exists():
-        with os.fdopen(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        with open(key, "xb", opener=opener) as file:
             file.write(os.urandom(_SECRET_BYTES))
     with Vault.open(folder / f"{name}.db", key.read_bytes()) as vault:
         return vault.identity()

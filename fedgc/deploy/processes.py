@@ -38,6 +38,7 @@ from fedgc.deploy.node_config import OPTION, read_settings, whole_text
 from fedgc.deploy.ports import must_be_free
 from fedgc.deploy.superlink import CONFIG, EXECUTOR, KEEP_INSTALLED, LOOPBACK, SUPERLINKS, read_config
 from fedgc.errors import EdgeFailed, Unusable, text_of
+from fedgc.files import FOLDER, close_to_others, make_file
 from fedgc.flower import contact
 from fedgc.flower import heartbeat as pulse
 from fedgc.flower.app_guard import POLICY
@@ -45,7 +46,6 @@ from fedgc.flower.departure import GRACE_KEY, GRACE_S
 from fedgc.policy import AuditLog, read_policy
 from fedgc.policy.hours import zone_of
 from fedgc.processes import supervision
-from fedgc.store import owned
 
 SUPERLINK_PORT: Final = 9092
 SESSION_PORT: Final = 9094
@@ -376,7 +376,7 @@ def _must_be_grace(seconds: float, source: str) -> None:
 def _writable(folder: Path, variable: str) -> None:
     """Make a folder if it is missing, and raise unless files can be written there."""
     try:
-        folder.mkdir(mode=owned.FOLDER, exist_ok=True)
+        folder.mkdir(mode=FOLDER, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -401,9 +401,9 @@ def _close_to_others(database: Path) -> None:
     Files that SQLite makes beside it have the permissions of the database.
     """
     try:
-        owned.make_file(database)
+        make_file(database)
         for each in database.parent.glob(f"{database.name}*"):
-            owned.close_to_others(each)
+            close_to_others(each)
     except OSError as error:
         raise EdgeFailed(
             f"{database}: {error.strerror}, needed a file that user {os.getuid()} may write"

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from fedgc.errors import EdgeFailed, Unusable, text_of
 from fedgc.export.rows import Column, Table
+from fedgc.files import whole
 
 FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")  # with these begin the formulas of spreadsheets
 
@@ -79,14 +80,9 @@ def _turned(part: Sequence[Sequence[Any]], columns: Sequence[Column]) -> list[Se
 
 @contextmanager
 def _whole(path: Path) -> Iterator[Path]:
-    unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            unfinished.touch(mode=0o600)
+        with whole(path) as unfinished:
             yield unfinished
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise EdgeFailed(f"{path}: {text_of(error, path)}, needed to write it") from error

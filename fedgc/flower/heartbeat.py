@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from fedgc.files import SHARED, whole
+
 ENVIRONMENT: Final = "FEDGC_PULSE"  # path of the file; unset: no heartbeat
 EVERY_S: Final = 1.0
 
@@ -46,10 +48,8 @@ class HeartbeatWriter:
         if self._path is None or (chunks == self._chunks and now < self._last + EVERY_S):
             return
         self._last, self._chunks = now, chunks
-        with suppress(OSError):
-            fresh = self._path.with_name(f"{self._path.name}.new")
-            fresh.write_text(f"{os.getpid()} {chunks}\n")
-            fresh.replace(self._path)
+        with suppress(OSError), whole(self._path, SHARED) as part:
+            part.write_text(f"{os.getpid()} {chunks}\n")
 
     def close(self) -> None:
         """Remove the file at the regular end of a session."""

@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fedgc.files import opener
 from fedgc.history import RoundRow
-from fedgc.store import owned
 from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Evaluated, Record, Scored
 
 _SUMS = ("finished", "counted", "up_bytes", "down_bytes", "control_bytes", "refused")
@@ -40,7 +40,7 @@ class Lines:
         if self._path is None or line is None:
             return
         try:
-            with open(self._path, "a", encoding="utf-8", opener=owned.opener) as opened:
+            with open(self._path, "a", encoding="utf-8", opener=opener) as opened:
                 opened.write(line + "\n")
         except OSError as error:
             self._warn(f"log {self._path}: {error.strerror or error}; the run goes on without it")

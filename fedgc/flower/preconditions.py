@@ -10,9 +10,10 @@ from typing import Final
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, Unusable
+from fedgc.files import make_folder, opener
 from fedgc.messages import SUMMED
 from fedgc.run.figure_names import is_lowest
-from fedgc.store import checkpoint, owned
+from fedgc.store import checkpoint
 from fedgc.store.database import Store
 from fedgc.store.later_starts import later_starts
 from fedgc.store.reading import LOST, RESTORE
@@ -108,7 +109,7 @@ def must_be_kept(config: RunConfig, folder: Path) -> None:
     """Refuse a checkpoint folder or log file that cannot be written."""
     if config.keep_checkpoints:
         try:
-            owned.make_folder(folder)
+            make_folder(folder)
             with tempfile.TemporaryFile(dir=folder):
                 pass
         except OSError as error:
@@ -118,7 +119,7 @@ def must_be_kept(config: RunConfig, folder: Path) -> None:
             ) from error
     if config.log_file:
         try:
-            with open(config.log_file, "a", opener=owned.opener):
+            with open(config.log_file, "a", opener=opener):
                 pass
         except OSError as error:
             raise BadSetting(

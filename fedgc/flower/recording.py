@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from fedgc.config import RunConfig
+from fedgc.files import make_folder, opener
 from fedgc.flower.json_lines import Lines
 from fedgc.flower.sinks import Sinks, opened
 from fedgc.flower.store_sink import Past, StoreSink
 from fedgc.links.log import LOG
 from fedgc.processes.state_folder import state_folder
-from fedgc.store import owned
 from fedgc.store.database import Store
 from fedgc.store.engine import address
 from fedgc.store.liveness import this_process
@@ -61,8 +61,8 @@ def _aside(run: str, flower_run: int) -> Iterator[Path]:
     name = hashlib.sha256(f"{run} {address(None, os.environ)}".encode()).hexdigest()[:16]
     with ExitStack() as stack:
         try:
-            owned.make_folder(folder)
-            lock = stack.enter_context(open(folder / "aside.lock", "ab", opener=owned.opener))
+            make_folder(folder)
+            lock = stack.enter_context(open(folder / "aside.lock", "ab", opener=opener))
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, int(name, 16) // 4)  # one byte for each name
         except OSError:
             name = f"{name}-{flower_run}"

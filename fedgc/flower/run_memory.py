@@ -13,6 +13,7 @@ from typing import IO, Final
 
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, Unusable
+from fedgc.files import make_folder, opener
 from fedgc.flower import preconditions
 from fedgc.flower.job import Save
 from fedgc.flower.recording import recorded, superlink_of
@@ -21,7 +22,7 @@ from fedgc.flower.store_sink import Past
 from fedgc.flower.validation import Pin
 from fedgc.history import BestModel, Speeds
 from fedgc.links.log import LOG
-from fedgc.store import checkpoint, owned
+from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
@@ -124,8 +125,8 @@ def _alone(run: str, folder: Path) -> Iterator[None]:
     with ExitStack() as until_over:
         lock = None
         with suppress(OSError):  # a folder that cannot be written is refused later
-            owned.make_folder(folder)
-            lock = until_over.enter_context(open(folder / LOCK, "ab", opener=owned.opener))
+            make_folder(folder)
+            lock = until_over.enter_context(open(folder / LOCK, "ab", opener=opener))
         _await_end(run, lock)
         yield
 

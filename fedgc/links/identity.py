@@ -10,7 +10,6 @@ files, each the first free default.
 import fcntl
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fedgc.errors import EdgeFailed, NotAdmitted
+from fedgc.files import whole
 from fedgc.processes.state_folder import state_folder
 
 DIGITS: Final = 16  # hexadecimal digits of a client's identity
@@ -149,14 +149,6 @@ def _make(path: Path) -> Ed25519PrivateKey:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 600
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with whole(path, synced=True) as part:
+        part.write_bytes(text)
     return key

@@ -22,6 +22,7 @@ from typing import IO, Any, Final
 from zoneinfo import ZoneInfo
 
 from fedgc.errors import EdgeFailed, FedgcError, text_of
+from fedgc.files import whole
 from fedgc.policy.totals import Totals, day_of
 from fedgc.secagg.renyi import Release
 
@@ -226,14 +227,9 @@ def read_head(path: Path) -> Head:
 
 def write_head(path: Path, head: Head) -> None:
     """Write the head beside a log, whole or not at all, also if the power fails; with the mode of the log."""
-    new = _head_of(path).with_suffix(".new")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        os.fchmod(descriptor, stat.S_IMODE(path.stat().st_mode))
-        file.write(json.dumps(asdict(head)))
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(_head_of(path))
+    with whole(_head_of(path), synced=True) as part:
+        part.write_text(json.dumps(asdict(head)))
+        part.chmod(stat.S_IMODE(path.stat().st_mode))
 
 
 def _head_of(path: Path) -> Path:

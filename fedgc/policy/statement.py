@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from fedgc.config import RunConfig, Value, group_of
 from fedgc.errors import EdgeFailed, FedgcError, NotAdmitted, Unusable
+from fedgc.files import SHARED, whole
 from fedgc.policy.digests import STATEMENT, app_digest
 from fedgc.policy.policy import DIGEST, is_digest, is_key
 from fedgc.secagg import Identity
@@ -59,11 +60,10 @@ class Statement:
 
     def write(self, path: Path) -> None:
         """Replace the file of the statement."""
-        part = path.with_name(path.name + ".part")
         content = {name: getattr(self, name) for name in FIELDS}
         try:
-            part.write_text(json.dumps(content, sort_keys=True, indent=1) + "\n")
-            part.replace(path)
+            with whole(path, SHARED) as part:
+                part.write_text(json.dumps(content, sort_keys=True, indent=1) + "\n")
         except OSError as error:
             raise EdgeFailed(f"{path}: {error.strerror}, needed a place to write") from error
 

@@ -27,8 +27,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fedgc.errors import BadSetting, EdgeFailed, FedgcError, Unusable, text_of
+from fedgc.files import FOLDER, make_folder, opener, sync
 from fedgc.guards import guarded
-from fedgc.store import owned, shards
+from fedgc.store import shards
 from fedgc.store.shards import NUMBERS, Shard
 
 MAGIC: Final = b"fedgc-checkpoint-1\n"
@@ -108,7 +109,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
         raise Unusable(f"checkpoints to keep: saw {keep}, needed at least 1")
     path = folder / _name(checkpoint.version)
     try:
-        owned.make_folder(folder)
+        make_folder(folder)
         _write(path, checkpoint)
         _prune(folder, checkpoint.version, keep)
     except OSError as error:
@@ -121,12 +122,12 @@ def pin(folder: Path, checkpoint: Checkpoint) -> Path:
     pinned = folder / _BEST
     path = pinned / _name(checkpoint.version)
     try:
-        owned.make_folder(pinned)
+        make_folder(pinned)
         if _is_of(folder / _name(checkpoint.version), checkpoint):
             _copy(folder / _name(checkpoint.version), path, lambda: checkpoint)
         else:
             _write(path, checkpoint)
-        _sync_folder(pinned)
+        sync(pinned)
         for other in _saved(pinned):
             if other != path:
                 _remove(other)
@@ -241,7 +242,7 @@ def restore(folder: Path, version: int) -> Saved:
             _copy(chosen.path, folder / _name(version), lambda: _read(chosen.path))
         else:
             _move(chosen.path, folder / _name(version))
-        _sync_folder(folder)
+        sync(folder)
     except OSError as error:
         raise EdgeFailed(f"checkpoint {chosen.path}: {error.strerror or error}") from error
     return replace(chosen, path=folder / _name(version))
@@ -249,10 +250,10 @@ def restore(folder: Path, version: int) -> Saved:
 
 def _put_aside(folder: Path, paths: list[Path]) -> None:
     apart = folder / f"{_ASIDE}{len(_asides(folder)) + 1:04d}"
-    apart.mkdir(mode=owned.FOLDER)
+    apart.mkdir(mode=FOLDER)
     for path in paths:
         _move(path, apart / path.name)
-    _sync_folder(apart)
+    sync(apart)
 
 
 def _asides(folder: Path) -> list[Path]:
@@ -313,7 +314,7 @@ def _move(path: Path, target: Path) -> None:
         return
     _remove(target)
     _copy(path, target, lambda: _read(path))
-    _sync_folder(target.parent)
+    sync(target.parent)
     _remove(path)
 
 
@@ -328,10 +329,10 @@ def _copy(path: Path, target: Path, made: Callable[[], Checkpoint]) -> None:
 def _link(path: Path, target: Path) -> None:
     """Make a checkpoint of the same files, its shards first."""
     if _tensors(path).is_dir():
-        _tensors(target).mkdir(mode=owned.FOLDER)
+        _tensors(target).mkdir(mode=FOLDER)
         for each in _tensors(path).iterdir():
             (_tensors(target) / each.name).hardlink_to(each)
-        _sync_folder(_tensors(target))
+        sync(_tensors(target))
     target.hardlink_to(path)
 
 
@@ -363,19 +364,19 @@ def _write(path: Path, checkpoint: Checkpoint) -> None:
     finally:
         temporary.unlink(missing_ok=True)
         shutil.rmtree(tensors, ignore_errors=True)
-    _sync_folder(path.parent)
+    sync(path.parent)
 
 
 def _write_shards(folder: Path, checkpoint: Checkpoint) -> tuple[Shard, ...]:
     shutil.rmtree(folder, ignore_errors=True)  # of a writer that died
     files = shards.write(folder, checkpoint.shapes, checkpoint.model)
-    _sync_folder(folder)
+    sync(folder)
     return files
 
 
 def _write_file(path: Path, fields: Mapping[str, object], model: list[memoryview], optimizer: bytes) -> None:
     digest, header = hashlib.sha256(), json.dumps(fields).encode()
-    with open(path, "wb", opener=owned.opener) as file:
+    with open(path, "wb", opener=opener) as file:
         parts: tuple[bytes | memoryview, ...] = (MAGIC, _LENGTH.pack(len(header)), header, *model, optimizer)
         for part in parts:
             digest.update(part)
@@ -383,16 +384,6 @@ def _write_file(path: Path, fields: Mapping[str, object], model: list[memoryview
         file.write(digest.digest())
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name != "posix":
-        return  # only POSIX can open and sync a folder
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _prune(folder: Path, newest: int, keep: int) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from fedgc.errors import EdgeFailed, FedgcError, Unusable
+from fedgc.files import SHARED, whole
 from fedgc.secagg import Descriptor
 
 
@@ -18,9 +19,8 @@ def read_descriptor(path: Path) -> Descriptor:
 
 def write_descriptor(path: Path, descriptor: Descriptor) -> None:
     """Replace the descriptor in a file, or raise EdgeFailed and leave the file as it was."""
-    part = path.with_name(path.name + ".part")
     try:
-        part.write_bytes(descriptor.pack())
-        part.replace(path)
+        with whole(path, SHARED) as part:
+            part.write_bytes(descriptor.pack())
     except OSError as error:
         raise EdgeFailed(f"descriptor {path}: {error.strerror}, needed a place to write") from error

@@ -24,9 +24,9 @@ from sqlalchemy import URL, Connection, create_engine, event, exc, make_url, tex
 from sqlalchemy.pool import NullPool, StaticPool
 
 from fedgc.errors import BadMessage, EdgeFailed, FedgcError, Unusable, text_of
+from fedgc.files import close_to_others, make_file, make_folder
 from fedgc.guards import guarded
 from fedgc.processes.state_folder import state_folder
-from fedgc.store import owned
 
 ENVIRONMENT: Final = "FEDGC_DB"
 STORE: Final = "store"
@@ -322,13 +322,13 @@ def open_to_write(url: str | None, wait_s: float, *, makes: bool = True) -> Data
 
 def _keep_to_owner(file: Path) -> None:
     """Make the file of a store readable for its owner only; SQLite gives its other files the same mode."""
-    owned.make_folder(file.parent)
+    make_folder(file.parent)
     if file == default_path(os.environ):
-        owned.close_to_others(file.parent)
+        close_to_others(file.parent)
     if not file.exists():
-        owned.make_file(file)
+        make_file(file)
     elif file == default_path(os.environ):
-        owned.close_to_others(file)
+        close_to_others(file)
 
 
 def there(url: str | None = None) -> bool:

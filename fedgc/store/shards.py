@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgc.errors import EdgeFailed
-from fedgc.store import owned
+from fedgc.files import FOLDER, opener
 
 SHARD_BYTES: Final = 10**9
 NUMBERS: Final = np.dtype("<f4")
@@ -49,7 +49,7 @@ def write(folder: Path, shapes: Shapes, model: Vector) -> tuple[Shard, ...]:
     """
     model = np.ascontiguousarray(model, NUMBERS)
     groups = list(_groups(shapes or [(WHOLE, (model.size,))]))
-    folder.mkdir(mode=owned.FOLDER)
+    folder.mkdir(mode=FOLDER)
     made, first = [], 0
     places: dict[str, str] = {}
     for at, group in enumerate(groups, start=1):
@@ -113,7 +113,7 @@ def _pieces(data: Vector) -> Iterator[memoryview]:
 
 def _written(path: Path, numbers: int, parts: Iterable[bytes | memoryview]) -> Shard:
     digest, size = hashlib.sha256(), 0
-    with open(path, "xb", opener=owned.opener) as file:
+    with open(path, "xb", opener=opener) as file:
         for part in parts:
             digest.update(part)
             size += file.write(part)

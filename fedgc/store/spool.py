@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedgc.errors import BadMessage, EdgeFailed
-from fedgc.store import owned
+from fedgc.files import make_folder, opener
 from fedgc.store.records import Record, from_line, to_line
 
 Entry = tuple[Record, str]  # a record with its stamp
@@ -32,8 +32,8 @@ class Aside:
         """Append records."""
         data = "".join(to_line(record, stamp) for record, stamp in entries).encode()
         try:
-            owned.make_folder(self.path.parent)
-            with open(self.path, "ab", buffering=0, opener=owned.opener) as file:
+            make_folder(self.path.parent)
+            with open(self.path, "ab", buffering=0, opener=opener) as file:
                 end = os.fstat(file.fileno()).st_size
                 try:
                     _write_whole(file.fileno(), data)

@@ -6,10 +6,9 @@ Figures of clients for the models of those rounds are dropped; the means are kep
 Rounds, decisions and audit are small and are kept.
 """
 
-import os
 import sqlite3
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +16,8 @@ from sqlalchemy import Connection, case, delete, exists, func, insert, select, t
 from sqlalchemy.orm import aliased
 
 from fedgc.errors import EdgeFailed, Unusable, text_of
-from fedgc.store import migrate, owned, tables
+from fedgc.files import whole
+from fedgc.store import migrate, tables
 from fedgc.store.engine import Damaged, Database, DiskFull
 from fedgc.store.tables import ClientRound, Recent, Round, Score, Summary
 from fedgc.store.views import Health
@@ -166,24 +166,13 @@ def backup(database: Database, path: Path) -> None:
         raise Unusable(f"store {database.name}: saw a server, needed its own tool for a backup (pg_dump)")
     if path.exists():
         raise Unusable(f"backup {path}: saw a file there, needed a new name")
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with database.apart() as connection:
+        with database.apart() as connection, whole(path, synced=True) as part:
             source = connection.connection.driver_connection
-            owned.make_file(temporary)
-            target = sqlite3.connect(temporary)
-            try:
+            with closing(sqlite3.connect(part)) as target:
                 source.backup(target)  # type: ignore[union-attr]  # every SQLite connection has it
-            finally:
-                target.close()
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
     except (OSError, sqlite3.Error) as error:
         raise EdgeFailed(f"backup {path}: could not be written: {text_of(error, path)}") from error
-    finally:
-        with suppress(OSError):  # its folder may be a file
-            temporary.unlink(missing_ok=True)
 
 
 def vacuum(database: Database) -> None:

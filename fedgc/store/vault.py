@@ -28,6 +28,7 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from fedgc.errors import EdgeFailed, Unusable
+from fedgc.files import make_file
 from fedgc.secagg import Changes, Identity
 from fedgc.store.engine import Database, use_wal
 
@@ -170,7 +171,7 @@ def _take(path: Path) -> int:
     """Create the file, or check its mode; return the lock that keeps other processes out."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        make_file(path)
         others, names = path.stat().st_mode & 0o077, path.stat().st_nlink
         lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:

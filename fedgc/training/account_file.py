@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
 
 from fedgc.errors import EdgeFailed, text_of
+from fedgc.files import sync, whole
 from fedgc.secagg.renyi import Release, with_release
 
 Releases = tuple[Release, ...]
@@ -25,16 +25,13 @@ class AccountFile:
 
     def put(self, spent: Sequence[Release], undelivered: Sequence[Release]) -> None:
         """Write both, on the disk once this returns, or raise EdgeFailed."""
-        content, new = json.dumps([spent, undelivered]).encode(), self._path.with_suffix(".new")
+        content = json.dumps([spent, undelivered]).encode()
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with open(new, "wb", opener=_own) as file:
-                file.write(_digest(content) + content)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self._path)
+            with whole(self._path, synced=True) as part:
+                part.write_bytes(_digest(content) + content)
             for folder in (self._path.parent, self._path.parent.parent):  # which may be new, too
-                _sync(folder)
+                sync(folder)
         except OSError as error:
             raise EdgeFailed(
                 f"account {self._path}: could not be written: {text_of(error, self._path)}"
@@ -59,16 +56,11 @@ class AccountFile:
             self.put(*(reduce(with_release, new, old) for old, new in zip(theirs, ours, strict=True)))
         try:
             earlier.unlink()
-            _sync(earlier.parent)
+            sync(earlier.parent)
         except OSError as error:
             raise EdgeFailed(
                 f"account {earlier}: is now {self._path}, and could not be removed: {text_of(error, earlier)}"
             ) from error
-
-
-def _own(path: str, flags: int) -> int:
-    """An opener for `open`: new files are readable by their owner only."""
-    return os.open(path, flags, 0o600)
 
 
 def _read(path: Path) -> tuple[Releases, Releases]:
@@ -82,14 +74,6 @@ def _read(path: Path) -> tuple[Releases, Releases]:
             f"account {path}: cannot be read ({text_of(error, path)}), and what this client "
             "has spent of its privacy is in it; needed it, or another name of the run"
         ) from error
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _digest(content: bytes) -> bytes:

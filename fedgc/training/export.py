@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, Unusable
+from fedgc.files import whole
 from fedgc.messages import Layout
 from fedgc.training.flat import Vector
 from fedgc.training.server_model import CommonModel
@@ -120,15 +121,11 @@ def write_model(path: Path, state: Mapping[str, Any], about: Mapping[str, Any]) 
     tensors = {
         name: torch.as_tensor(each).detach().cpu().contiguous().clone() for name, each in state.items()
     }
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.touch(mode=0o600)
-        if path.suffix == ".pt":
-            torch.save({"state_dict": tensors, "about": dict(about)}, part)
-        else:
-            save_file(tensors, part, _metadata(about))
-        part.replace(path)
+        with whole(path) as part:
+            if path.suffix == ".pt":
+                torch.save({"state_dict": tensors, "about": dict(about)}, part)
+            else:
+                save_file(tensors, part, _metadata(about))
     except OSError as error:
         raise EdgeFailed(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        part.unlink(missing_ok=True)

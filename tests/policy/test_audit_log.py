@@ -1,6 +1,7 @@
 """Test that a change of an audit log is found, and that limits survive a restart."""
 
 import json
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,11 @@ DAY_S = 24 * 3600.0
 
 def wall() -> float:
     return NOW
+
+
+def part_of(log: Path) -> Path:
+    """Return the name under which the head of a log is written."""
+    return log.with_name(f".{log.name}.head.{os.getpid()}.part")
 
 
 @pytest.fixture
@@ -156,7 +162,7 @@ def test_changed_totals_are_found(log: AuditLog):
 
 
 def test_path_that_fails_is_named_once(log: AuditLog):
-    head, new = log.path.with_name("site.audit.jsonl.head"), log.path.with_name("site.audit.jsonl.new")
+    head, new = log.path.with_name("site.audit.jsonl.head"), part_of(log.path)
     new.mkdir()
     with pytest.raises(EdgeFailed, match=rf"^audit log {log.path}: Is a directory: {new}$"):
         log.append(Entry("joined", "north", "ward"))
@@ -195,7 +201,7 @@ def test_crash_between_line_and_head_is_repaired(log: AuditLog):
 
 def test_log_without_place_for_its_head_is_whole(tmp_path: Path):
     log = AuditLog(tmp_path / "site.audit.jsonl", UTC, wall)
-    new = tmp_path / "site.audit.jsonl.new"
+    new = part_of(log.path)
     log.append(Entry("joined", "north", "ward"))
     new.mkdir()
     with pytest.raises(EdgeFailed, match="Is a directory"):
@@ -211,10 +217,10 @@ def test_log_without_place_for_its_head_is_whole(tmp_path: Path):
 
 def test_first_line_without_place_for_its_head_is_not_written(tmp_path: Path):
     log = AuditLog(tmp_path / "site.audit.jsonl", UTC, wall)
-    (tmp_path / "site.audit.jsonl.new").mkdir()
+    part_of(log.path).mkdir()
     with pytest.raises(EdgeFailed, match="Is a directory"):
         log.append(Entry("joined", "north", "ward"))
-    (tmp_path / "site.audit.jsonl.new").rmdir()
+    part_of(log.path).rmdir()
     log.append(Entry("joined", "north", "ward"))
     assert verify(log.path).lines == 1
 

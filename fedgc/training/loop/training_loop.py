@@ -22,6 +22,7 @@ from torch import nn
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadTask, EdgeFailed, FedgcError
+from fedgc.files import SHARED, whole
 from fedgc.training.devices import GPU_SHARE, limit_memory
 from fedgc.training.figures import scored
 from fedgc.training.flat import Vector
@@ -459,9 +460,8 @@ class TrainingLoop:
         path = environment.folder / STATE_FILE
         with suppress(OSError, RuntimeError):  # a full disk costs what would have been kept
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            fresh = path.with_name(f"{path.name}.{os.getpid()}")
-            torch.save(content, fresh)
-            fresh.replace(path)
+            with whole(path, SHARED) as part:
+                torch.save(content, part)
 
 
 class _Nothing:
