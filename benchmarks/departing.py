@@ -7,6 +7,7 @@ exchange are the server's.
 
 import os
 import random
+import secrets
 import tempfile
 import threading
 import time
@@ -20,7 +21,6 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import torch
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.killed.work import CLIENTS, EVERY, SAMPLES, STEP_S, WIDTH, network
 from fedgc.config import RunConfig
@@ -75,13 +75,11 @@ class Client:
     """A client in a process of its own, with its steps that were begun, and those that were exchanged."""
 
     def __init__(self, context: Any, listener: Listener, config: RunConfig, counted: Counter[str]) -> None:  # noqa: ANN401  a context of processes
-        key = Ed25519PrivateKey.generate()
+        key = secrets.token_bytes(32)
         self.name = Identity(key).client
         self._steps = context.Value("q", 0, lock=False)
         self._counted = counted
-        place = _Place(
-            [listener.invite() for _ in range(INVITATIONS)], key.private_bytes_raw(), self._steps, config
-        )
+        place = _Place([listener.invite() for _ in range(INVITATIONS)], key, self._steps, config)
         self.process = context.Process(target=_serve, args=(place,), daemon=True)
         self.process.start()
 
@@ -180,7 +178,7 @@ def _task(steps: Any = None) -> Task:  # noqa: ANN401  a shared counter
 def _serve(place: _Place) -> None:
     torch.set_num_threads(1)
     departure, config = Departure(), place.config
-    who = Identity(Ed25519PrivateKey.from_private_bytes(place.key))
+    who = Identity(place.key)
     with departure.heard(), tempfile.TemporaryDirectory(prefix="fedgc-bench-") as folder:
         loop = ClientLoop(
             lambda rest: new_engine(

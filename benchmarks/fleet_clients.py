@@ -5,6 +5,7 @@ session has the thread of the product. As one machine stands for many, it opens 
 """
 
 import random
+import secrets
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -15,7 +16,6 @@ from multiprocessing.connection import Connection
 from typing import Final
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.fleet_server import NUMBERS, layout_of
 from fedgc.config import RunConfig
@@ -83,7 +83,7 @@ class _Client:
     def __init__(self, number: int, crowd: Crowd) -> None:
         self._number, self._crowd = number, crowd
         self._samples, self._update = SAMPLES[number % 2], update_of(number % 2, crowd.size)
-        self._who = Identity(Ed25519PrivateKey.generate())
+        self._who = Identity(secrets.token_bytes(32))
         self._open = ExitStack()
         self._session: Session | None = None
         self._work: Work | None = None

@@ -22,6 +22,7 @@ to the server above. Beside it one server has all 900 clients. All share the cor
 
 import os
 import random
+import secrets
 import shlex
 import socket
 import sys
@@ -35,8 +36,6 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from statistics import fmean, median
 from typing import Final
-
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.fleet_clients import mean_update
 from benchmarks.fleet_processes import (
@@ -174,7 +173,7 @@ def lead(gateway: _Gateway, invitation: Invitation) -> None:
     """Be a gateway until the run is over, as `fedgc.flower.client` is one."""
     end_with_the_parent()
     os.environ.update({**environment(gateway.folder), "PYTHONPATH": str(ROOT)})
-    config, who = gateway.config, Identity(Ed25519PrivateKey.generate())
+    config, who = gateway.config, Identity(secrets.token_bytes(32))
     files, command = CacheFiles(gateway.folder / "cache"), shlex.join([sys.executable, "-m", __name__])
     facts = ScriptFacts(config, who.client, gateway.own, files.folder, pinned=command, is_site=True)
     loop = ClientLoop(lambda rest: new_script_engine(facts, rest, gateway.folder / "spill", files))

@@ -8,6 +8,7 @@ only between two micro-batches. Both clocks are the machine's monotonic one.
 import os
 import queue
 import random
+import secrets
 import sys
 import tempfile
 import time
@@ -17,8 +18,6 @@ from logging import getLogger
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
-
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.config import RunConfig
 from fedgc.flower.client_loop import ClientLoop
@@ -113,7 +112,7 @@ def _stop_heard_s(listener: Listener, joined: Joined, round_: int, heard: Any) -
 def _serve(client: _Client) -> None:
     sys.path.insert(0, client.models)
     _Listening.heard = client.heard
-    task, who = named(CONFIG.task, CONFIG), Identity(Ed25519PrivateKey.generate())
+    task, who = named(CONFIG.task, CONFIG), Identity(secrets.token_bytes(32))
     with tempfile.TemporaryDirectory(prefix="fedgc-bench-") as folder:
         loop = ClientLoop(lambda rest: _Listening.new(task, rest, Path(folder)))
         terms = Terms(CONFIG.grace_s, CONFIG.piece_kb * 1024, loop.engine.size, time.monotonic, random.random)

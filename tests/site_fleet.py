@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed
 from fedgc.flower.client_loop import ClientLoop, Wait
@@ -142,7 +140,7 @@ class Fleet:
     ) -> None:
         loop = ClientLoop(make)
         terms = Terms(GRACE_S, 64 * 1024, 0, time.monotonic, random.random)
-        who = Identity(Ed25519PrivateKey.from_private_bytes(bytes([number] * 32)))  # it seeds its batches
+        who = Identity(bytes([number] * 32))  # it seeds its batches
         with Session(listener.invite(), who, terms) as session:
             if killed is not None:
                 threading.Thread(target=lambda: killed.wait() and session.end("killed"), daemon=True).start()

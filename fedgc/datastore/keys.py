@@ -84,7 +84,7 @@ def _client_private(who: Identity) -> X25519PrivateKey:
 
 
 def _derived(who: Identity, salt: bytes | None, info: bytes) -> bytes:
-    return HKDF(SHA256(), KEY_BYTES, salt, info).derive(who.private.private_bytes_raw())
+    return HKDF(SHA256(), KEY_BYTES, salt, info).derive(who.secret)
 
 
 def _info(site: bytes) -> bytes:

@@ -16,38 +16,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedgc.errors import EdgeFailed, NotAdmitted
+from fedgc.errors import EdgeFailed
 from fedgc.files import whole
 from fedgc.processes.state_folder import state_folder
+from fedgc.secagg import keys
 
 DIGITS: Final = 16  # hexadecimal digits of a client's identity
 PLACES: Final = 64  # default key files of one user on one host
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(keys.Identity):
     """A client's key, and the file that holds it."""
 
-    private: Ed25519PrivateKey
     path: Path | None = None
-
-    @property
-    def public(self) -> bytes:
-        """The public key, 32 bytes."""
-        return self.private.public_key().public_bytes_raw()
 
     @property
     def client(self) -> str:
         """The client's identity."""
         return client_of(self.public)
-
-    def sign(self, statement: bytes) -> bytes:
-        """Return the signature of `statement`."""
-        return self.private.sign(statement)
 
 
 def client_of(public: bytes) -> str:
@@ -67,10 +58,7 @@ def statement(version: int, run: str, credential: bytes, nonce: bytes, server: b
 
 def check(public: bytes, signature: bytes, signed: bytes) -> str:
     """Return the identity of the key that signed, or raise NotAdmitted."""
-    try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, signed)
-    except (InvalidSignature, ValueError) as error:
-        raise NotAdmitted("hello: the signature is not of this key over this challenge") from error
+    keys.verify(public, signature, signed, "hello")
     return client_of(public)
 
 
@@ -128,7 +116,7 @@ def _lock(path: Path) -> int | None:
     return lock
 
 
-def _read(path: Path) -> Ed25519PrivateKey:
+def _read(path: Path) -> bytes:
     try:
         if path.stat().st_mode & 0o077:
             raise EdgeFailed(f"key {path}: others can read it; needed mode 600")
@@ -139,10 +127,10 @@ def _read(path: Path) -> Ed25519PrivateKey:
         raise EdgeFailed(f"key {path}: needed an Ed25519 private key in PEM ({error})") from error
     if not isinstance(key, Ed25519PrivateKey):
         raise EdgeFailed(f"key {path}: saw {type(key).__name__}, needed an Ed25519 private key")
-    return key
+    return key.private_bytes_raw()
 
 
-def _make(path: Path) -> Ed25519PrivateKey:
+def _make(path: Path) -> bytes:
     key = Ed25519PrivateKey.generate()
     text = key.private_bytes(
         serialization.Encoding.PEM,
@@ -151,4 +139,4 @@ def _make(path: Path) -> Ed25519PrivateKey:
     )
     with whole(path, synced=True) as part:
         part.write_bytes(text)
-    return key
+    return key.private_bytes_raw()

@@ -40,7 +40,7 @@ _SMALL: Final = frozenset({  # u-coordinates of points of small order (Bernstein
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A site's long-lived key."""
+    """The long-lived key of a site or client."""
 
     secret: bytes = field(repr=False)
 
@@ -63,7 +63,7 @@ def verify(public: bytes, signature: bytes, statement: bytes, who: str) -> None:
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, statement)
     except (InvalidSignature, ValueError) as error:
-        raise NotAdmitted(f"{who}: saw a signature that is not of the pinned key over this") from error
+        raise NotAdmitted(f"{who}: saw a signature that is not of this key over this statement") from error
 
 
 def digest(label: str, *values: Value) -> bytes:

@@ -5,13 +5,13 @@ The frames go through the real wire format, so the listener and the round behind
 import logging
 import os
 import random
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks import counting
 from fedgc.flower.client_loop import ClientLoop
@@ -167,7 +167,7 @@ def run(
             )
         )
         terms = Terms(config.grace_s, 1024, loop.engine.size, time.monotonic, random.random, str(number))
-        who = Identity(Ed25519PrivateKey.generate())
+        who = Identity(secrets.token_bytes(32))
         with crooked(listener.invite(), who, terms) as session:
             loop.serve(session, who.client)
         loop.engine.close()

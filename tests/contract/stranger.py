@@ -1,10 +1,9 @@
 """An unknown peer at the session port: hand-made frames over real TLS."""
 
+import secrets
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.links import frames as wire
 from fedgc.links import identity
@@ -42,7 +41,7 @@ class Stranger:
 
     def hello(self, *, token: bytes, server: bytes = b"") -> Says:
         """Say hello with this token, signed for a certificate with this fingerprint."""
-        who = Identity(Ed25519PrivateKey.generate())
+        who = Identity(secrets.token_bytes(32))
 
         def says(challenge: Challenge) -> bytes:
             meant = server or fingerprint(self.certificate)

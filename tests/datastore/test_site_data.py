@@ -47,7 +47,7 @@ def plain_files(folder: Path) -> list[Path]:
 
 def test_key_file_is_of_its_owner_alone(ward: Ward):
     assert (ward.folder / "site.key").stat().st_mode & 0o777 == 0o600
-    assert ward.site.key.private.private_bytes_raw() not in (ward.folder / "store" / "manifest").read_bytes()
+    assert ward.site.key.secret not in (ward.folder / "store" / "manifest").read_bytes()
 
 
 def damaged(ward: Ward, how: str) -> str:

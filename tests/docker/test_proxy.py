@@ -5,6 +5,7 @@ import logging
 import os
 import queue
 import random
+import secrets
 import shutil
 import socket
 import ssl
@@ -15,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.deploy.key_files import Keyring
 from fedgc.deploy.local_federation import free_port
@@ -86,7 +86,7 @@ def proxied(ring: Keyring, tmp_path: Path) -> Iterator[tuple[Listener, "queue.Si
 
 def open_session(listener: Listener) -> Session:
     terms = Terms(5.0, 1024 * 1024, NUMBERS, time.monotonic, random.random)
-    return Session(listener.invite(), Identity(Ed25519PrivateKey.generate()), terms)
+    return Session(listener.invite(), Identity(secrets.token_bytes(32)), terms)
 
 
 def test_model_and_codeword_pass_through_proxy(proxied: tuple):

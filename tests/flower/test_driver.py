@@ -7,6 +7,7 @@ import os
 import queue
 import random
 import re
+import secrets
 import threading
 import time
 from dataclasses import fields, replace
@@ -16,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.codecs.model_change import ChangeForm
 from fedgc.errors import BadSetting
@@ -166,7 +166,7 @@ def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint
 def identity(folder: Path) -> Identity:
     """Return an identity that is the same in every test session: clients draw from their names."""
     seed = hashlib.sha256(f"{folder.parent.name}/{folder.name}".encode()).digest()
-    return Identity(Ed25519PrivateKey.from_private_bytes(seed))
+    return Identity(seed)
 
 
 def serve_late(sink: Kept, rounds: int, *args: object) -> None:
@@ -468,7 +468,7 @@ def test_client_that_several_rounds_waited_for_is_excluded(tmp_path: Path) -> No
     around = Surroundings(time.monotonic, os.urandom, time.time, log, sink.audited)
     listener = Listener(config, "run-1", driver.common.size, events.put, around)
     listener.start()
-    who = Identity(Ed25519PrivateKey.generate())
+    who = Identity(secrets.token_bytes(32))
     terms = Terms(GRACE_S, 1024, driver.common.size, time.monotonic, random.random)
     try:
         with Session(listener.invite(), who, terms) as session:

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import queue
+import secrets
 import threading
 import time
 from collections.abc import Mapping
@@ -14,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.errors import EdgeFailed
 from fedgc.flower.job import Job
@@ -53,7 +53,7 @@ def score(folder: Path, validate, clients: int = 2, stop: str = "", **settings: 
     threads = [
         threading.Thread(
             target=serve,
-            args=(job, listener.invite(), Identity(Ed25519PrivateKey.generate()), folder / str(number)),
+            args=(job, listener.invite(), Identity(secrets.token_bytes(32)), folder / str(number)),
         )
         for number in range(clients)
     ]

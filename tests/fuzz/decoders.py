@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from sqlalchemy import text
 
@@ -54,7 +53,7 @@ from tests.party import Party
 from tests.web.run_of_four import tell_a_run
 
 NUMBERS: Final = 40
-WHO: Final = Identity(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
+WHO: Final = Identity(bytes(range(32)))
 STREAM: Final = StreamId("codeword", 3, 1)
 
 

@@ -6,6 +6,7 @@ import math
 import os
 import queue
 import random
+import secrets
 import socket
 import threading
 import time
@@ -14,7 +15,6 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.config import RunConfig
 from fedgc.links import pieces
@@ -82,7 +82,7 @@ class Link:
 
     @staticmethod
     def identity() -> Identity:
-        return Identity(Ed25519PrivateKey.generate())
+        return Identity(secrets.token_bytes(32))
 
     @staticmethod
     def eventually(condition: Callable[[], object]) -> None:

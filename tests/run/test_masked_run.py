@@ -547,7 +547,7 @@ def test_foreign_packet_is_refused_and_named(fleet):
     one.say(Codeword(one.now, client, 1, 0))
     reasons = [each.reason for each in one.log[before:] if isinstance(each, Refuse)]
     assert len(reasons) == 6
-    assert "not of the pinned key" in reasons[0]
+    assert "not of this key" in reasons[0]
     one.drive()
     assert one.outcomes() == ["synced"] * 3
 

@@ -22,7 +22,7 @@ def test_02_split_survivor_sets_unmask_nothing(kit):
     for member in (2, 3, 4):
         site = group.sites[member]
         signatures[member] = site.take(site.client.agree(packet))
-    with pytest.raises(NotAdmitted, match="not of the pinned key"):
+    with pytest.raises(NotAdmitted, match="not of this key"):
         group.sites[0].client.unlock(Unlock(1, 1, tuple(sorted((m, signatures[m]) for m in range(4)))))
     honest = tuple((m, signatures[m]) for m in (2, 3, 4))
     with pytest.raises(BadMessage, match="saw 3 signatures, needed 4"):

@@ -3,6 +3,7 @@
 import logging
 import queue
 import random
+import secrets
 import threading
 import time
 from functools import partial
@@ -11,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import nn
 
 from fedgc.config import RunConfig
@@ -125,7 +125,7 @@ def real(folder: Path) -> PastRound:
     told = PastRound(tuned_run(CONFIG, now=time.monotonic(), size=common.size))
     turn, threads = threading.Lock(), []
     try:
-        made = (Identity(Ed25519PrivateKey.generate()) for _ in STEP_S)
+        made = (Identity(secrets.token_bytes(32)) for _ in STEP_S)
         ordered = sorted(made, key=lambda who: who.client)  # so that they are numbered as above
         for at, (who, step_s) in enumerate(zip(ordered, STEP_S, strict=True)):
             args = (listener.invite(), who, step_s, folder / str(at), turn)

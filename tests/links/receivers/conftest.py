@@ -4,13 +4,13 @@ import logging
 import os
 import queue
 import random
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.codecs.model_change import ChangeForm
 from fedgc.errors import NotNow
@@ -60,7 +60,7 @@ class Served:
         """Open a session of a client, which joins."""
         times, changes = (time.monotonic, random.random), ChangeForm(self.config.fragments)
         terms = Terms(self.config.grace_s, 64 * 1024, NUMBERS, *times, connect_s=WAIT_S, changes=changes)
-        who = who or Identity(Ed25519PrivateKey.generate())
+        who = who or Identity(secrets.token_bytes(32))
         session = self._stack.enter_context(Session(invitation or self.invitation(), who, terms))
         session.send(Joined(0.0, "me", True, (Held("chunk-0", 8),)))
         return session

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import secrets
 import select
 import signal
 import socket
@@ -12,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.codecs.model_change import ModelChange
 from fedgc.config import RunConfig
@@ -111,7 +111,7 @@ def test_killed_receiver_costs_only_its_own_sessions(serve):
     served.link.publish(0, model)
     owners, people = {}, {}
     for _ in range(4):
-        who = Identity(Ed25519PrivateKey.generate())
+        who = Identity(secrets.token_bytes(32))
         people[who.client] = who
         owners[who.client] = served.session(who)
         assert served.event(Joined).client == who.client
@@ -139,7 +139,7 @@ def test_killed_receiver_costs_only_its_own_sessions(serve):
 
 def test_client_on_another_receiver_leaves_its_old_session(serve):
     served = serve(2)
-    who = Identity(Ed25519PrivateKey.generate())
+    who = Identity(secrets.token_bytes(32))
     old = served.session(who)
     served.event(Joined)
     new = served.session(who)
@@ -156,7 +156,7 @@ def test_client_on_another_receiver_leaves_its_old_session(serve):
 
 def test_excluded_client_is_admitted_by_no_receiver(serve):
     served = serve(2)
-    who = Identity(Ed25519PrivateKey.generate())
+    who = Identity(secrets.token_bytes(32))
     session = served.session(who)
     served.event(Joined)
     served.link.exclude(who.client, "it waits")
@@ -172,12 +172,12 @@ def test_excluded_client_is_admitted_by_no_receiver(serve):
 def test_voided_invitation_ends_its_session(serve):
     served = serve(2)
     invitations = [served.sessions.invite() for _ in range(2)]
-    who = Identity(Ed25519PrivateKey.generate())
+    who = Identity(secrets.token_bytes(32))
     session = served.session(who, invitations[0])
     served.event(Joined)
     assert [served.sessions.opened(each) for each in invitations] == [True, False]
     assert [served.sessions.cancel(each, "over") for each in invitations] == [True, False]
-    late = served.session(Identity(Ed25519PrivateKey.generate()), invitations[1])
+    late = served.session(Identity(secrets.token_bytes(32)), invitations[1])
     while not late.ended:
         late.receive(0.05)
     assert "token" in late.ended

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import secrets
 import signal
 import socket
 import sys
@@ -9,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.errors import EdgeFailed, NotNow
 from fedgc.links.identity import Identity
@@ -41,7 +41,7 @@ def refusal(served: Served, who: Identity) -> str:
 
 def test_new_receivers_know_excluded_clients(serve):
     served = serve(2)
-    who = Identity(Ed25519PrivateKey.generate())
+    who = Identity(secrets.token_bytes(32))
     served.session(who)
     served.event(Joined)
     for _ in range(5):  # for 5 s, then 10, 20, 40, 80
@@ -57,7 +57,7 @@ def test_new_receivers_know_excluded_clients(serve):
 
 def test_client_of_killed_receiver_can_be_excluded(serve):
     served = serve(2)
-    who = Identity(Ed25519PrivateKey.generate())
+    who = Identity(secrets.token_bytes(32))
     served.session(who)
     served.event(Joined)
     replace_all(served)
@@ -146,7 +146,7 @@ def test_receiver_that_never_answers_is_ended(monkeypatch, serve, caplog):
     monkeypatch.setattr(receiver, "SILENT_S", 1.5)
     monkeypatch.setattr(receiver, "END_S", 0.1)
     served = serve(2)
-    who = Identity(Ed25519PrivateKey.generate())
+    who = Identity(secrets.token_bytes(32))
     served.session(who)
     served.event(Joined)
     first, _ = served.sessions.pids

@@ -1,10 +1,10 @@
 """Test the limits of one client in the session table: it is excluded, and the others are not affected."""
 
+import secrets
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.errors import NotAdmitted
 from fedgc.links import frames as wire
@@ -138,7 +138,7 @@ def test_run_excludes_client_by_name() -> None:
 def test_offers_and_acknowledgements_of_others_continue() -> None:
     visitor = Timed()
     hog = visitor.enter(b"one")
-    visitor.who = Identity(Ed25519PrivateKey.generate())
+    visitor.who = Identity(secrets.token_bytes(32))
     honest = visitor.enter(b"two")
     for _ in range(500):
         visitor.sessions.arrived(hog, wire.encode(Ack(STREAM, 0)))

@@ -2,12 +2,12 @@
 
 import logging
 import os
+import secrets
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, NotAdmitted
@@ -40,7 +40,7 @@ class Visitor:
         surroundings = Surroundings(lambda: self.now, os.urandom, lambda: 1.0, log, **around)
         config = RunConfig(upload_slots=1, work="coded")
         self.sessions = SessionTable(config, NUMBERS, self.admission, self._heard, surroundings)
-        self.who = Identity(Ed25519PrivateKey.generate())
+        self.who = Identity(secrets.token_bytes(32))
 
     def _heard(self, event: object) -> None:
         (self.offers if isinstance(event, Offered) else self.events).append(event)
@@ -79,7 +79,7 @@ def test_idle_slot_holder_loses_slot() -> None:
     visitor = Visitor()
     peers = []
     for token in (b"one", b"two"):
-        visitor.who = Identity(Ed25519PrivateKey.generate())
+        visitor.who = Identity(secrets.token_bytes(32))
         visitor.admission.expect(token)
         peer, _ = visitor.sessions.admit(visitor.hello(token), NONCE)
         visitor.sessions.send(Reveal(peer.client, 1, 0, "local", None))
@@ -121,7 +121,7 @@ def test_unreading_client_does_not_block_goodbye_to_others(monkeypatch) -> None:
     visitor = Visitor()
     peers = []
     for token in (b"one", b"two"):
-        visitor.who = Identity(Ed25519PrivateKey.generate())
+        visitor.who = Identity(secrets.token_bytes(32))
         visitor.admission.expect(token)
         peers.append(visitor.sessions.admit(visitor.hello(token), NONCE)[0])
     monkeypatch.setattr(channel, "KEPT_LIMIT", 3)
@@ -172,7 +172,7 @@ def test_trickling_client_loses_slot_and_not_round() -> None:
     vector = packed(np.ones(NUMBERS, np.float32))
     stream, peers = StreamId("codeword", 1, 0), []
     for token in (b"one", b"two"):
-        visitor.who = Identity(Ed25519PrivateKey.generate())
+        visitor.who = Identity(secrets.token_bytes(32))
         visitor.admission.expect(token)
         peer, _ = visitor.sessions.admit(visitor.hello(token), NONCE)
         visitor.sessions.send(Reveal(peer.client, 1, 0, "local", None))
@@ -227,7 +227,7 @@ class Room(Visitor):
         self.clients = [self._comes(b"%d" % number) for number in range(count)]
 
     def _comes(self, token: bytes):
-        self.who = Identity(Ed25519PrivateKey.generate())
+        self.who = Identity(secrets.token_bytes(32))
         self.admission.expect(token)
         peer, _ = self.sessions.admit(self.hello(token), NONCE)
         self.sessions.send(Reveal(peer.client, 1, 0, "local", None))

@@ -1,10 +1,10 @@
 """Test short codewords, which follow their offers without a grant, on streams that come and go."""
 
+import secrets
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.config.link_settings import SHORT_BYTES
 from fedgc.errors import EdgeFailed
@@ -27,7 +27,7 @@ class Host(Visitor):
     """A listener with one slot, whose clients are asked for an update."""
 
     def enter(self, token: bytes = b"token") -> Peer:
-        self.who = Identity(Ed25519PrivateKey.generate())
+        self.who = Identity(secrets.token_bytes(32))
         self.admission.expect(token)
         peer, _ = self.sessions.admit(self.hello(token), NONCE)
         self.sessions.send(Reveal(peer.client, 1, 0, "local", None))

@@ -167,7 +167,7 @@ def test_signature_of_other_statement_is_refused(exchange):
     one = exchange(3)
     one.upload(range(3))
     one.sum.agree()
-    assert "not of the pinned key" in one.sum.sign(0, bytes(64))
+    assert "not of this key" in one.sum.sign(0, bytes(64))
     assert one.sum.sign(7, bytes(64)) == "it is not in this exchange"
 
 
