@@ -4,7 +4,6 @@ A SuperLink with node authentication serves only registered keys. Registration u
 proxy hides from clients; so this runs beside the SuperLink, or where `flwr` may reach it.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedgc.deploy.key_files import ClientKey
+from fedgc.deploy.superlink import answer_in
 from fedgc.errors import EdgeFailed, Unusable, text_of
 
 PATIENCE_S: Final = 60.0
@@ -78,17 +78,4 @@ def _flwr(*words: str) -> dict[str, Any]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EdgeFailed(f"{program.name} {words[0]} {words[1]}: {text_of(error)}") from error
-    return _answer(done.stdout, done.stderr, " ".join(words[:2]))
-
-
-def _answer(out: str, err: str, asked: str) -> dict[str, Any]:
-    """Return the JSON object at the end of `flwr`'s output, or raise its error."""
-    start = out.find("{")
-    try:
-        answer = json.loads(out[start:]) if start >= 0 else {}
-    except ValueError:
-        answer = {}
-    if answer.get("success"):
-        return dict(answer)
-    complaint = str(answer.get("error-message") or f"{err} {out}")
-    raise EdgeFailed(f"flwr {asked}: {' '.join(complaint.split()) or 'no output'}")
+    return answer_in(done.stdout, f"flwr {words[0]} {words[1]}", done.stderr)

@@ -183,6 +183,19 @@ def _mistrust(where: Connection, error: ssl.SSLError) -> str:
     return f"its certificate is refused by {trusted}: {error.verify_message}"
 
 
+def answer_in(output: str, asked: str, errors: str = "") -> dict[str, Any]:
+    """Return the JSON object at the end of the output of `flwr`, or raise EdgeFailed with its error."""
+    _, begin, rest = output.partition("{")
+    try:
+        answer = json.loads(begin + rest or "{}")
+    except (ValueError, RecursionError):
+        answer = {}
+    if answer.get("success"):
+        return dict(answer)
+    complaint = str(answer.get("error-message") or f"{errors} {output}")
+    raise EdgeFailed(f"{asked}: {' '.join(complaint.split()) or 'no output'}")
+
+
 def framed(text: str) -> str:
     r"""Return the framed error in the output of Flower's program, in one line; empty if there is none.
 
@@ -295,23 +308,11 @@ class Superlink:
 
     def ask(self, *words: str) -> dict[str, Any]:
         """Return Flower's answer, or raise EdgeFailed with its error."""
-        said = self._ask(*words)
-        try:
-            answer = json.loads(said)
-        except (ValueError, RecursionError):
-            answer = {}
-        if not isinstance(answer, dict):
-            answer = {}
-        if not answer.get("success"):
-            said = " ".join(str(answer.get("error-message") or said).split())
-            raise EdgeFailed(f"flwr {words[0]} at SuperLink {self.name!r} said: {said}")
-        return answer
-
-    def _ask(self, *words: str) -> str:
         with tempfile.TemporaryFile() as out:
             self._flwr([*words, self.name, "--format", "json"], out).wait()
             out.seek(0)
-            return out.read().decode(errors="replace")
+            said = out.read().decode(errors="replace")
+        return answer_in(said, f"flwr {words[0]} at SuperLink {self.name!r} said")
 
     def _flwr(self, arguments: list[str], out: IO[bytes]) -> subprocess.Popen[bytes]:
         # In a session of its own: Ctrl-C is for the caller, who then asks Flower to stop the run.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedgc.deploy.authority import signed_by
-from fedgc.deploy.registration import _answer
+from fedgc.deploy.superlink import answer_in
 from fedgc.errors import EdgeFailed
 
 
@@ -106,10 +106,10 @@ def test_client_key_is_made_once_and_shown(tmp_path: Path):
 
 
 def test_flwr_error_is_reported_in_one_sentence():
-    assert _answer('starting\n{"success": true, "node-id": 7}', "", "x") == {"success": True, "node-id": 7}
-    with pytest.raises(EdgeFailed, match="flwr supernode register: the key is in use"):
-        _answer('{"success": false, "error-message": "the key\\nis in use"}', "", "supernode register")
+    assert answer_in('starting\n{"success": true, "node-id": 7}', "x") == {"success": True, "node-id": 7}
+    with pytest.raises(EdgeFailed, match="flwr register: the key is in use"):
+        answer_in('{"success": false, "error-message": "the key\\nis in use"}', "flwr register")
     with pytest.raises(EdgeFailed, match="connection refused"):
-        _answer("", "connection\n refused", "supernode register")
+        answer_in("", "flwr register", "connection\n refused")
     with pytest.raises(EdgeFailed, match="no output"):
-        _answer("", "", "x")
+        answer_in("", "x")
