@@ -8,6 +8,7 @@ needs a database.
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from statistics import median
 from types import MappingProxyType
 from typing import Final
 
@@ -21,6 +22,18 @@ APP_FAILS_NOT: Final = "app fails no longer"  # kind of an audit entry: it takes
 WINDOW: Final = 20  # past rounds used to plan the next ones
 LEFT_OUT: Final = "the mean update is left out"
 _IN_REASON: Final = "update is left out"  # also of rows of earlier versions
+
+
+def median_and_spread(values: Collection[float]) -> tuple[float, float]:
+    """Return the median, and the median absolute deviation, scaled to that of a normal distribution.
+
+    (Rousseeuw and Croux, "Alternatives to the median absolute deviation", 1993)
+
+    >>> median_and_spread([1.0, 1.0, 2.0, 9.0])
+    (1.5, 0.7413)
+    """
+    middle = median(values)
+    return middle, 1.4826 * median(abs(each - middle) for each in values)
 
 
 @value

@@ -27,12 +27,12 @@ from fedgc.config import AUTO, RunConfig
 from fedgc.deploy.app_folder import Setting
 from fedgc.errors import Unusable
 from fedgc.history import Speeds
+from fedgc.sim.clock import FLOAT_BYTES
 from fedgc.sim.traces import read_names, read_table
 from fedgc.store.database import Store
 from fedgc.store.engine import there
 from fedgc.store.views import labels_of
 from fedgc.tuner import Advice, Choice, Question, advise, clients_wanted, nothing, remember
-from fedgc.tuner.history import FLOAT_BYTES
 from fedgc.tuner.week import Week
 from fedgc.web.next_plan import Planned, local_clients, planned, question_of, settings_of
 

@@ -18,12 +18,11 @@ import math
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Final
 
 from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadMessage
-from fedgc.history import ClientRow, RoundRow
+from fedgc.history import ClientRow, RoundRow, median_and_spread
 from fedgc.messages import LARGEST_COUNT, Outcome
 from fedgc.run.outputs import Finished
 from fedgc.run.rows import caused, fewer_would_do
@@ -31,7 +30,7 @@ from fedgc.run.rows import caused, fewer_would_do
 FIRST_DEADLINE_S: Final = 600.0  # before `LEAST_ANSWERS` times are known
 LEAST_ANSWERS: Final = 8  # needed to estimate the deviation
 LEAST_DEADLINE_S: Final = 10.0
-PATIENCE: Final = 4.0 * 1.4826  # deviations of a normal distribution, by its MAD
+PATIENCE: Final = 4.0  # deviations of a normal distribution
 TIMES_KEPT: Final = 64
 FRUITLESS_DEADLINES: Final = 5  # a round without any answer ends after so many deadlines
 GIVE_UP_AFTER: Final = 3  # rounds in a row in which no client answered
@@ -45,9 +44,8 @@ def deadline_s(times_s: Collection[float]) -> float:
     """
     if len(times_s) < LEAST_ANSWERS:
         return FIRST_DEADLINE_S
-    middle = median(times_s)
-    scatter = median(abs(each - middle) for each in times_s)
-    return max(LEAST_DEADLINE_S, 1.5 * middle, middle + PATIENCE * scatter)
+    middle, spread_s = median_and_spread(times_s)
+    return max(LEAST_DEADLINE_S, 1.5 * middle, middle + PATIENCE * spread_s)
 
 
 def staleness_weight(versions: int) -> float:

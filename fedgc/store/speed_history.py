@@ -1,10 +1,9 @@
 """Robust speeds of clients, from the last rounds of each.
 
 One slow round (another process on the machine, a laptop that slept) must not make a client slow, so the time
-of a step is the median over the ring. Its spread adds two variances: between rounds the median absolute
-deviation, scaled by 1.4826 to agree with a normal deviation (Rousseeuw and Croux, 1993), and within a round
-the median of the spreads reported there. A round counts as failed if the client reported a failure or an
-implausible value.
+of a step is the median over the ring. Its spread adds two variances: between rounds by the median absolute
+deviation, and within a round the median of the spreads reported there. A round counts as failed if the client
+reported a failure or an implausible value.
 
 A client without any plausible value is taken to be as slow as the slowest known client: implausible claims
 never win it more work. A client without a row in the ring is known by its summaries, if rows of it were
@@ -16,17 +15,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import Connection, func, select
 
-from fedgc.history import WINDOW, Speed, Speeds
+from fedgc.history import WINDOW, Speed, Speeds, median_and_spread
 from fedgc.store import reading, tables
 from fedgc.store.plausible import FASTEST_LINK
 from fedgc.store.tables import ClientRound, Recent, Run, Summary, Task, Track
 from fedgc.store.views import Client, MeasuredSpeeds
-
-MAD_TO_DEVIATION: Final = 1.4826
 
 
 class Sample(NamedTuple):
@@ -86,8 +83,7 @@ def speed_of(samples: Sequence[Sample]) -> Speed | None:
     steps = [sample.step_s for sample in samples if sample.step_s is not None]
     if not steps:
         return None
-    middle = median(steps)
-    between = MAD_TO_DEVIATION * median(abs(step - middle) for step in steps)
+    middle, between = median_and_spread(steps)
     within = [sample.spread_s for sample in samples if sample.spread_s is not None]
     return Speed(
         client="",

@@ -11,19 +11,16 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgc.errors import BadSetting
-from fedgc.history import WINDOW, ClientRow, PastRound, RoundRow, Speed, Speeds
+from fedgc.history import WINDOW, ClientRow, PastRound, RoundRow, Speed, Speeds, median_and_spread
 from fedgc.sim.clock import NEVER, Scenario
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
-MAD_TO_DEVIATION: Final = 1.4826  # for a normal distribution (Rousseeuw and Croux 1993)
-FLOAT_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +161,7 @@ def robust(history: ClientHistory, before: Speeds) -> Speeds:
         seen = times[np.isfinite(times)]
         if not seen.size:
             continue
-        middle = float(np.median(seen))
-        spread_s = MAD_TO_DEVIATION * float(np.median(np.abs(seen - middle)))
+        middle, spread_s = median_and_spread(seen.tolist())
         old = known.get(client)
         known[client] = Speed(
             client,

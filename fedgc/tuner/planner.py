@@ -10,10 +10,10 @@ from fedgc.config import RunConfig
 from fedgc.history import WINDOW, PastRound, RoundRow
 from fedgc.round.plan import Plan, make_plan
 from fedgc.run.planner import PlanRequest
-from fedgc.sim.clock import Line
+from fedgc.sim.clock import FLOAT_BYTES, Line
 from fedgc.tuner.choose import Choice, choose
 from fedgc.tuner.counted import chunk_weights
-from fedgc.tuner.history import FLOAT_BYTES, recall
+from fedgc.tuner.history import recall
 from fedgc.tuner.moving import Move, load_s_of, move_to
 from fedgc.tuner.review import review
 from fedgc.tuner.trial import Question

@@ -28,8 +28,8 @@ from fedgc.round.coded.lateness import expects_late
 from fedgc.round.limits import late_s
 from fedgc.round.machine import Assignment, Round
 from fedgc.round.plan import Chunk, Fleet, Plan, make_plan
-from fedgc.sim.clock import UNCONTENDED, ArrayClientModel, Line, Terms, VirtualClock, working
-from fedgc.tuner.history import FLOAT_BYTES, Float
+from fedgc.sim.clock import FLOAT_BYTES, UNCONTENDED, ArrayClientModel, Line, Terms, VirtualClock, working
+from fedgc.tuner.history import Float
 
 MOST_REPLAYED: Final = 160  # chunks of a fleet that is replayed without thinning
 MOST_MERGED: Final = 400  # chunks of a fleet whose chunks are merged

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 
 from fedgc.store.records import Appended, Begun
-from fedgc.store.speed_history import MAD_TO_DEVIATION, Sample, speed_of
+from fedgc.store.speed_history import Sample, speed_of
 
 TIMES = st.floats(1e-3, 1e3)
 SAMPLES = st.lists(
@@ -41,7 +41,7 @@ def test_speed_equals_slow_reference(samples):
     if not steps:
         assert speed is None
         return
-    between = MAD_TO_DEVIATION * middle([abs(step - middle(steps)) for step in steps])
+    between = 1.4826 * middle([abs(step - middle(steps)) for step in steps])
     spreads = [sample.spread_s for sample in samples if sample.spread_s is not None]
     within = middle(spreads) if spreads else 0.0
     assert speed.step_s == middle(steps)
