@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedgc.cli.machine import machine as machine
+from fedgc.processes.available import machine as machine
 
 Value = float | int | str | bool | None
 Figure = Value | Mapping[str, float | None]

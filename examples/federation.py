@@ -18,12 +18,12 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedgc.cli.machine import machine
 from fedgc.deploy.app_folder import Setting
 from fedgc.deploy.local_federation import LocalFederation, Node
 from fedgc.errors import EdgeFailed, FedgcError
 from fedgc.history import ClientRow
 from fedgc.messages import SUMMED
+from fedgc.processes.available import machine
 from fedgc.store.database import Store
 from fedgc.store.views import Round
 

@@ -28,7 +28,7 @@ def report(
     Example: fedgc report latest --html report.html
     """
     from fedgc.cli.image_files import drawable, keep  # here, since help must not wait for sqlalchemy
-    from fedgc.cli.machine import machine
+    from fedgc.processes.available import machine
     from fedgc.store.database import Store
     from fedgc.web.json_values import printed_json
     from fedgc.web.report import report_of

@@ -1,10 +1,13 @@
-"""The memory and the cores that are available to this process, and the room on a disk."""
+"""The memory and the cores that are available to this process, the room on a disk, and what machine it is."""
 
 import ctypes
 import math
 import os
+import platform
+import re
 import shutil
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -43,6 +46,19 @@ def free_disk(folder: Path) -> int | None:
     return None
 
 
+def machine() -> dict[str, float | int | str | None]:
+    """Return a description of this machine, without names or folders."""
+    versions = {name: version(name) for name in ("numpy", "torch", "flwr")}
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": available_cores(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "python": platform.python_version(),
+        **versions,
+    }
+
+
 def release_memory() -> None:
     """Give freed memory back to the system, where the C library keeps it, as of small tensors."""
     with suppress(OSError, AttributeError, TypeError):  # another C library than glibc
@@ -77,3 +93,10 @@ def _of_container(cgroup: Path) -> int | None:
         files = sum(int(value) for name, value in lines if name in {"inactive_file", "active_file"})
         return max(0, limit - used + files)
     return None
+
+
+def _processor() -> str:
+    """Return the model of the processor; Linux tells it in a file only."""
+    cpus = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*: (.+)$", cpus.read_text(), re.MULTILINE) if cpus.exists() else None
+    return found.group(1) if found else platform.processor()
