@@ -1,49 +1,53 @@
 """Checks for settings that contradict each other."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from fedgc.aggregators import MIXED_RANKS, PLAIN, AggregationRule, rule_named
 from fedgc.codecs import EXACT
 from fedgc.config.data_settings import FRAME
 from fedgc.config.fields import AUTO
+from fedgc.config.names import FIELDS
 from fedgc.config.pins import parse_pins
 from fedgc.config.settings import Settings
 from fedgc.errors import BadSetting
 from fedgc.gates import Measure
 from fedgc.plugins import load
 
-MASKED: Final[Mapping[str, tuple[str, object]]] = MappingProxyType(  # requirements of masked sums
-    {
-        "client_app": ("client.app", "fedgc"),
-        "codec": ("links.codec", EXACT),
-        "placement": ("data.placement", "private"),
-        "code": ("code.name", FRAME),
-    }
-)
+Values = dict[str, object]  # of settings, where no others are possible
 
+MASKED: Final[Values] = {  # of masked sums
+    "client.app": "fedgc", "links.codec": EXACT, "data.placement": "private", "code.name": FRAME,
+}  # fmt: skip
+OF_CLIENTS: Final[Values] = {"work": "local", "secrecy": "open", "client.app": "fedgc"}  # for single updates
+WHOLE: Final[Values] = {"links.fragments": 1, "site.gateway": ""}
+OWN_DATA: Final[Values] = {"work": "local", "client.app": "fedgc", "data.placement": "private"}
 LEAST_NOISE: Final = 0.05  # of records: with less one step spends some 300, and its accounting takes memory
 
 
 Row = tuple[str, object, object, str]  # a setting's key and value, whether it is possible, what is needed
 
 
-def _must_hold(why: str, *rows: Row) -> None:
+def _must_hold(config: Settings, why: str, values: Values, *rows: Row) -> None:
     """Raise BadSetting for the first setting that is not possible with another one, which `why` names."""
-    for key, seen, is_possible, needed in rows:
+    of_values = [
+        (key, seen := getattr(config, FIELDS[key]), seen == needed, needed) for key, needed in values.items()
+    ]
+    for key, seen, is_possible, needed in (*of_values, *rows):
         if not is_possible:
-            raise BadSetting(f"setting {key}: saw {seen}, needed {needed} with {why}")
+            saw, needs = ("none" if each == "" else each for each in (seen, needed))
+            raise BadSetting(f"setting {key}: saw {saw}, needed {needs} with {why}")
+
+
+def _no_momentum(config: Settings, why: str) -> Row:
+    momentum = config.shared_momentum
+    return "optimizer.shared-momentum", momentum, momentum in (AUTO, "off"), f"off or auto{why}"
 
 
 def check_secrecy(config: Settings, gate: str, measure: Measure) -> None:
     """Raise BadSetting if masked sums are impossible with these settings."""
     if config.secrecy == "open":
         return
-    for name, (key, needed) in MASKED.items():
-        seen = getattr(config, name)
-        if seen != needed:
-            raise BadSetting(f"setting {key}: saw {seen}, needed {needed} with secrecy = masked")
+    _must_hold(config, "secrecy = masked", MASKED)
     if not config.federation:
         raise BadSetting("setting federation: saw none, needed a descriptor's file with secrecy = masked")
     if measure == "gradient":
@@ -74,33 +78,24 @@ def check_mixed_ranks(config: Settings) -> None:
     if config.aggregator != MIXED_RANKS:
         return
     _must_hold(
+        config,
         MIXED_RANKS,
-        ("script", config.script or "none", bool(config.script), "a script, whose models have adapters"),
-        ("links.codec", config.codec, config.codec == EXACT, EXACT),
-        ("links.download-codec", config.download_codec, config.download_codec == EXACT, EXACT),
-        ("links.fragments", config.fragments, config.fragments == 1, "1"),
-        ("optimizer.server", config.server_optimizer, config.server_optimizer == "sgd", "sgd"),
-        (
-            "optimizer.server-learning-rate",
-            config.server_learning_rate,
-            config.server_learning_rate == 1,
-            "1",
-        ),
-        ("optimizer.server-momentum", config.server_momentum, not config.server_momentum, "0"),
+        {
+            "links.codec": EXACT,
+            "links.download-codec": EXACT,
+            "links.fragments": 1,
+            "optimizer.server": "sgd",
+            "optimizer.server-learning-rate": 1,
+            "optimizer.server-momentum": 0,
+        },
+        ("script", config.script, bool(config.script), "a script, whose models have adapters"),
     )
 
 
 def check_samples(config: Settings) -> None:
     """Raise BadSetting if samples are fixed for clients where they do not weight single updates."""
-    if not parse_pins(config.samples):
-        return
-    for key, seen, needed in (
-        ("work", config.work, "local"),
-        ("secrecy", config.secrecy, "open"),
-        ("client.app", config.client_app, "fedgc"),
-    ):
-        if seen != needed:
-            raise BadSetting(f"setting {key}: saw {seen}, needed {needed} with aggregation.samples")
+    if parse_pins(config.samples):
+        _must_hold(config, "aggregation.samples", OF_CLIENTS)
 
 
 def check_privacy(config: Settings, gate: str, measure: Measure) -> None:
@@ -108,28 +103,20 @@ def check_privacy(config: Settings, gate: str, measure: Measure) -> None:
     if not config.is_private:
         return
     _must_hold(
+        config,
         "privacy.noise or privacy.epsilon",
-        ("work", config.work, config.work == "local", "local"),
+        OWN_DATA | WHOLE,
         (
             "secrecy",
             config.secrecy,
             config.secrecy == "open",
             "open (a descriptor has the noise of masked runs)",
         ),
-        ("client.app", config.client_app, config.client_app == "fedgc", "fedgc"),
-        ("data.placement", config.placement, config.placement == "private", "private"),
-        ("links.fragments", config.fragments, config.fragments == 1, "1"),
         ("aggregation.rule", config.aggregator, config.aggregator == AUTO, "auto (the noised mean)"),
         ("aggregation.samples", config.samples, not config.samples, "none (all clients count alike)"),
-        (
-            "optimizer.shared-momentum",
-            config.shared_momentum,
-            config.shared_momentum in (AUTO, "off"),
-            "off or auto (it tells the mean steps of the clients)",
-        ),
+        _no_momentum(config, " (it tells the mean steps of the clients)"),
         ("gate.name", gate, measure == "none", "a gate without a measure, such as every or pace,"),
         ("validate.best", config.best, not config.best, "none (it would tell figures without noise)"),
-        ("site.gateway", config.site_gateway, not config.site_gateway, "none"),
     )
 
 
@@ -141,17 +128,14 @@ def check_records(config: Settings, gate: str, *, reads_losses: bool) -> None:
         raise BadSetting("setting privacy.unit: saw record, needed privacy.epsilon or privacy.noise with it")
     noise = config.privacy_noise
     _must_hold(
+        config,
         "privacy.unit = record",
-        ("work", config.work, config.work == "local", "local"),
+        OWN_DATA | {"privacy.clip-quantile": 0, "site.gateway": ""},
         ("script", config.script, not config.script, "a task, whose gradients fedgc computes,"),
-        ("client.app", config.client_app, config.client_app == "fedgc", "fedgc"),
-        ("data.placement", config.placement, config.placement == "private", "private"),
         ("gate.name", gate, not reads_losses, "a gate that reads no losses, which have no noise,"),
         ("gate.lockstep", config.lockstep, config.lockstep != "off", "on or auto"),
         ("privacy.noise", noise, noise == AUTO or noise >= LEAST_NOISE, f"at least {LEAST_NOISE}, or auto,"),
-        ("privacy.clip-quantile", config.privacy_clip_quantile, not config.privacy_clip_quantile, "0"),
         ("validate.best", config.best, not config.best, "none (it would tell figures without noise)"),
-        ("site.gateway", config.site_gateway, not config.site_gateway, "none"),
     )
 
 
@@ -185,16 +169,13 @@ def check_local(config: Settings, gate: str, measure: Measure) -> None:
         ):
             if seen != needed:
                 raise BadSetting(f"setting {key}: saw {seen}, needed work = local with it")
-        momentum = config.shared_momentum
         _must_hold(
+            config,
             "work = coded",
+            {},
             ("gate.name", gate, measure != "gradient", "a gate that weighs distances or nothing"),
-            (  # replicas would be equal only if all clients had the model before
-                "optimizer.shared-momentum",
-                momentum,
-                momentum in (AUTO, "off"),
-                "off or auto (optimizer.server = nesterov has momentum)",
-            ),
+            # replicas would be equal only if all clients had the model before
+            _no_momentum(config, " (optimizer.server = nesterov has momentum)"),
         )
     if config.inject_clients and config.placement == "private":
         raise BadSetting(
@@ -211,24 +192,13 @@ def check_local(config: Settings, gate: str, measure: Measure) -> None:
 
 def check_choice(config: Settings) -> None:
     """Raise BadSetting if a round needs all clients, or more than the newest model."""
-    if not config.clients_per_round:
-        return
-    momentum = config.shared_momentum
-    _must_hold(
-        "aggregation.clients-per-round",
-        ("work", config.work, config.work == "local", "local"),
-        ("secrecy", config.secrecy, config.secrecy == "open", "open"),
-        ("client.app", config.client_app, config.client_app == "fedgc", "fedgc"),
-        ("data.placement", config.placement, config.placement == "private", "private"),
-        ("links.fragments", config.fragments, config.fragments == 1, "1"),
-        (
-            "optimizer.shared-momentum",
-            momentum,
-            momentum in (AUTO, "off"),
-            "off or auto (clients need the model before as well)",
-        ),
-        ("site.gateway", config.site_gateway, not config.site_gateway, "none"),
-    )
+    if config.clients_per_round:
+        _must_hold(
+            config,
+            "aggregation.clients-per-round",
+            OF_CLIENTS | OWN_DATA | WHOLE,
+            _no_momentum(config, " (clients need the model before as well)"),
+        )
 
 
 def _takes_model(rule: str) -> bool:
@@ -251,13 +221,9 @@ def check_late(config: Settings, gate: str, measure: Measure) -> None:
         return
     rule = config.aggregator
     _must_hold(
+        config,
         "aggregation.late-updates = count",
-        ("work", config.work, config.work == "local", "local"),
-        ("secrecy", config.secrecy, config.secrecy == "open", "open"),
-        ("client.app", config.client_app, config.client_app == "fedgc", "fedgc"),
-        ("aggregation.clients-per-round", config.clients_per_round, not config.clients_per_round, "0"),
-        ("data.inject-clients", config.inject_clients, not config.inject_clients, "0"),
-        ("links.fragments", config.fragments, config.fragments == 1, "1"),
+        OF_CLIENTS | {"aggregation.clients-per-round": 0, "data.inject-clients": 0, **WHOLE},
         ("links.kind", config.link, config.link != "messages", "session or auto"),
         (
             "aggregation.rule",
@@ -267,7 +233,6 @@ def check_late(config: Settings, gate: str, measure: Measure) -> None:
         ),
         ("privacy.unit", config.privacy_unit, not config.is_private, "record (if any privacy)"),
         ("gate.name", gate, measure == "none", "a gate without a measure, such as every or pace,"),
-        ("site.gateway", config.site_gateway, not config.site_gateway, "none"),
     )
 
 
@@ -277,11 +242,9 @@ def check_outlier_checks(config: Settings) -> None:
         return
     rule = config.aggregator
     _must_hold(
+        config,
         "aggregation.check-outliers = on",
-        ("work", config.work, config.work == "local", "local"),
-        ("secrecy", config.secrecy, config.secrecy == "open", "open"),
-        ("client.app", config.client_app, config.client_app == "fedgc", "fedgc"),
-        ("links.fragments", config.fragments, config.fragments == 1, "1"),
+        OF_CLIENTS | {"links.fragments": 1},
         ("privacy.unit", config.privacy_unit, not config.is_private, "record (if any privacy)"),
         ("history.evaluate-every", config.evaluate_every, bool(config.evaluate_every), "1 or more"),
         ("script", config.script, not config.script, "a task, whose models the server evaluates"),
@@ -297,14 +260,12 @@ def check_fragments(config: Settings, gate: str, measure: Measure) -> None:
         )
     if config.fragments == 1:
         return
-    momentum, rule = config.shared_momentum, config.aggregator
+    rule = config.aggregator
     _must_hold(
+        config,
         "links.fragments",
-        ("work", config.work, config.work == "local", "local"),
-        ("secrecy", config.secrecy, config.secrecy == "open", "open"),
-        ("client.app", config.client_app, config.client_app == "fedgc", "fedgc"),
-        ("links.kind", config.link, config.link == "session", "session"),
-        ("optimizer.shared-momentum", momentum, momentum in (AUTO, "off"), "off or auto"),
+        OF_CLIENTS | {"links.kind": "session"},
+        _no_momentum(config, ""),
         ("aggregation.rule", rule, not _takes_model(rule), "a rule that does not look at whole tensors"),
         ("gate.name", gate, measure == "none", "a gate without a measure, such as every or pace,"),
     )
@@ -340,10 +301,11 @@ def check_validate_only(config: Settings) -> None:
     if config.validate_only == "off":
         return
     _must_hold(
+        config,
         "validate.only",
-        ("resume", config.resume or "none", bool(config.resume), "the run whose model is scored"),
+        {"client.app": "fedgc"},
+        ("resume", config.resume, bool(config.resume), "the run whose model is scored"),
         ("secrecy", config.secrecy, config.secrecy == "open", "open (no figure of a single site leaves it)"),
-        ("client.app", config.client_app, config.client_app == "fedgc", "fedgc"),
         ("links.kind", config.link, config.link != "messages", "session or auto"),
     )
 
