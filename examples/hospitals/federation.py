@@ -18,7 +18,7 @@ import typer
 
 from examples.hospitals.scene import BIG, SHARES, SITES, SLOWER, UPLINK_MBIT_S
 from fedgc.cli import run_program, view
-from fedgc.cli.follow import POLL_S, Follower, Seen, print_tables, show_on, why_incomplete
+from fedgc.cli.follow import POLL_S, Follower, Seen, check_complete, print_tables, show_on
 from fedgc.config import RunConfig
 from fedgc.deploy.local_federation import LocalFederation, Node
 from fedgc.errors import EdgeFailed
@@ -97,9 +97,7 @@ def play(folder: Path, rounds: int = ROUNDS) -> Seen:
         print_tables(console, seen, time.monotonic() - began)
         for line in (*faults.notes, *coverage(seen)):
             console.print(line, highlight=False, markup=False)
-        reason = why_incomplete(seen, federation.log(f"run-{run}").read_text(errors="replace"))
-        if reason is not None:
-            raise EdgeFailed(f"the run did not complete: {reason}")
+        check_complete(seen, federation.log(f"run-{run}"))
     console.print(
         f"FEDGC_DB={apart['FEDGC_DB']} fedgc watch {config.run} shows the run as a page", markup=False
     )

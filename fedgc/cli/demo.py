@@ -27,7 +27,7 @@ from typing import Final, Protocol
 from rich.console import Console
 
 from fedgc.cli import view
-from fedgc.cli.follow import POLL_S, Follower, Seen, print_tables, show_on, why_incomplete
+from fedgc.cli.follow import POLL_S, Follower, Seen, check_complete, print_tables, show_on, why_incomplete
 from fedgc.cli.signals import like_ctrl_c
 from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import Setting
@@ -188,9 +188,7 @@ def _play(
     messages = [*failure(seen, client_kill), *(sums(seen) if masked else ())]
     for line in [*messages, *reasons(store.decisions(config.run) if seen.run else (), seen.names)]:
         console.print(line, highlight=False)
-    reason = why_incomplete(seen, federation.log(f"run-{flower_run}").read_text(errors="replace"))
-    if reason is not None:
-        raise EdgeFailed(f"the run did not complete: {reason}")
+    check_complete(seen, federation.log(f"run-{flower_run}"))
     if kills and _counted_again(seen, client_kill.killed_in) is None:
         raise EdgeFailed(f"{KILLED} did not come back within {seen.last} rounds")
 

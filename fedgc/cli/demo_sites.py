@@ -21,13 +21,13 @@ from rich.console import Console
 
 from fedgc.cli import view
 from fedgc.cli.demo import NUMBERS, SEEDS
-from fedgc.cli.follow import POLL_S, Follower, Seen, print_tables, show_on, why_incomplete
+from fedgc.cli.follow import POLL_S, Follower, Seen, check_complete, print_tables, show_on
 from fedgc.cli.signals import like_ctrl_c
 from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import Setting
 from fedgc.deploy.local_consortium import make_consortium
 from fedgc.deploy.local_federation import NAME, LocalFederation, Node, exposure
-from fedgc.errors import BadSetting, EdgeFailed
+from fedgc.errors import BadSetting
 from fedgc.store.database import Store
 from fedgc.store.engine import ENVIRONMENT, default_path
 
@@ -133,9 +133,7 @@ class Showing:
             seen = follower.whole()
             show.update(seen, ())
         print_tables(self.console, seen, time.monotonic() - began)
-        reason = why_incomplete(seen, federation.log(f"run-{run}").read_text(errors="replace"))
-        if reason is not None:
-            raise EdgeFailed(f"the run did not complete: {reason}")
+        check_complete(seen, federation.log(f"run-{run}"))
         return seen
 
 

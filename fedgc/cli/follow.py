@@ -20,7 +20,7 @@ from rich.live import Live
 from fedgc.cli import view
 from fedgc.config import RunConfig
 from fedgc.deploy.superlink import KEEP_INSTALLED, framed
-from fedgc.errors import Unusable
+from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower.preconditions import rounds_done
 from fedgc.history import BestModel, ClientRow, Score
 from fedgc.messages import SUMMED
@@ -319,6 +319,12 @@ def why_incomplete(seen: Seen, log: str) -> str | None:
     if run is not None and (message := reason_of(run)):
         return message.removeprefix(INCOMPLETE)
     return fault_in(log) or _without_a_word(seen, COLOURS.sub("", log))
+
+
+def check_complete(seen: Seen, log: Path) -> None:
+    """Raise EdgeFailed, with the reason, if the finished run of this log did not complete its rounds."""
+    if (reason := why_incomplete(seen, log.read_text(errors="replace"))) is not None:
+        raise EdgeFailed(f"the run did not complete: {reason}")
 
 
 def printed_by_app(log: str) -> list[str]:

@@ -34,6 +34,12 @@ class Coefficients:
         if len(set(map(len, self.matrix))) > 1:
             raise BadVector("rows of coefficients differ in length: each needs one number for each block")
 
+    def at(self, places: Sequence[int]) -> "Coefficients":
+        """Return the rows at these places, with their chunks."""
+        return Coefficients(
+            tuple(self.chunks[place] for place in places), tuple(self.matrix[place] for place in places)
+        )
+
 
 def block_size(size: int, blocks: int) -> int:
     """Return the length of a codeword.

@@ -75,11 +75,5 @@ def repair(
         helper = int(np.lexsort((-covers_w, each_w))[0])
         terms = np.flatnonzero(able_wt[helper] & open_t)
         open_t[terms] = False
-        parts.append(Repair(helper, column, _chosen(lost, terms.tolist())))
-    return Repairs(column, tuple(parts), _chosen(lost, missing.tolist()))
-
-
-def _chosen(terms: Coefficients, indices: Sequence[int]) -> Coefficients:
-    return Coefficients(
-        tuple(terms.chunks[index] for index in indices), tuple(terms.matrix[index] for index in indices)
-    )
+        parts.append(Repair(helper, column, lost.at(terms.tolist())))
+    return Repairs(column, tuple(parts), lost.at(missing.tolist()))

@@ -73,7 +73,7 @@ def make_authority(now: float) -> Certificate:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    return _pem(certificate, key)
+    return Certificate.of(certificate, key)
 
 
 def issue(authority: Certificate, names: Sequence[str], now: float, days: int | None = None) -> Certificate:
@@ -103,7 +103,7 @@ def issue(authority: Certificate, names: Sequence[str], now: float, days: int | 
         )
         .sign(read_private_key(authority.private, "authority"), hashes.SHA256())
     )
-    return _pem(certificate, key)
+    return Certificate.of(certificate, key)
 
 
 def describe(pem: bytes) -> Described:
@@ -200,10 +200,3 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
-
-
-def _pem(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Certificate:
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return Certificate(certificate.public_bytes(serialization.Encoding.PEM), private)

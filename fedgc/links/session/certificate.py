@@ -32,6 +32,14 @@ class Certificate:
     public: bytes
     private: bytes
 
+    @classmethod
+    def of(cls, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> "Certificate":
+        """Encode both."""
+        private = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        return cls(certificate.public_bytes(serialization.Encoding.PEM), private)
+
 
 def make_certificate(now: float) -> Certificate:
     """Return a new self-signed certificate, valid around `now` (seconds since 1970)."""
@@ -50,12 +58,7 @@ def make_certificate(now: float) -> Certificate:
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())
     )
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    return Certificate(certificate.public_bytes(serialization.Encoding.PEM), private)
+    return Certificate.of(certificate, key)
 
 
 def authority_at(path: str) -> bytes:

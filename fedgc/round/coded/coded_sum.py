@@ -205,7 +205,7 @@ class CodedSum:
                 if (self._can_come(c, able_wc, takes, costs) or c in coming)
             ]
             self.missing += [(column, c) for at, c in enumerate(shared.missing.chunks) if at not in waiting]
-            self._open[column] = _choose(shared.missing, waiting)
+            self._open[column] = shared.missing.at(waiting)
             if not waiting:
                 del self._open[column]
         return tuple(repairs), tuple(takes)
@@ -303,7 +303,3 @@ class CodedSum:
 
     def _numbers(self, part: Part) -> tuple[int, ...]:
         return tuple(map(self._number_c.__getitem__, part.terms.chunks))
-
-
-def _choose(terms: Coefficients, places: Sequence[int]) -> Coefficients:
-    return Coefficients(tuple(terms.chunks[at] for at in places), tuple(terms.matrix[at] for at in places))
