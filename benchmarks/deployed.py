@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from benchmarks.local_run import complete, rounds_of
 from benchmarks.plus import SECAGG_PLUS
 from benchmarks.report import Value
 from benchmarks.stock import MODELS, Quickstart, overheads_s
@@ -19,7 +20,6 @@ from fedgc.deploy.local_consortium import make_consortium
 from fedgc.deploy.local_federation import LocalFederation, Node
 from fedgc.errors import EdgeFailed, words_of
 from fedgc.secagg import Quantizer
-from fedgc.store.database import Store
 
 SITES: Final = 4
 WAIT_S: Final = 240.0
@@ -63,20 +63,11 @@ def deployed_rows(rounds: int) -> Iterator[dict[str, Value]]:
             with LocalFederation(
                 nodes, folder=folder / f"run-{method}", environment=environment
             ) as federation:
-                _trained(federation, {**SETTINGS, **settings, "rounds": rounds + PRACTICE + 1, "run": method})
+                own = {**settings, "rounds": rounds + PRACTICE + 1, "run": method}
+                complete(federation, federation.submit({**SETTINGS, **own}), method, WAIT_S)
                 if method == "plain":
                     yield from _plus_rows(federation, folder / "plus")
             yield from _rows(folder / f"{method}.db", method)
-
-
-def _trained(federation: LocalFederation, settings: Mapping[str, Setting]) -> None:
-    run = federation.submit(settings)
-    status = federation.wait(run, WAIT_S)
-    if status != "finished:completed":
-        said = federation.log(f"run-{run}").read_text(errors="replace")[-400:]
-        raise EdgeFailed(
-            f"bench run {settings['run']}: saw {status}, needed finished:completed; it said: {said}"
-        )
 
 
 def _plus_rows(federation: LocalFederation, folder: Path) -> Iterator[dict[str, Value]]:
@@ -91,20 +82,12 @@ def _plus_rows(federation: LocalFederation, folder: Path) -> Iterator[dict[str, 
 
 
 def _rows(database: Path, method: str) -> Iterator[dict[str, Value]]:
-    with Store.open(str(database), reads_only=True) as store:
-        rounds = store.rounds(method)
-        busy_s = [
-            max((row.busy_s for row in store.client_rows(method, each.row.round)), default=0.0)
-            for each in rounds
-        ]
-    for this, following, work_s in zip(
-        rounds[PRACTICE:], rounds[PRACTICE + 1 :], busy_s[PRACTICE:], strict=False
-    ):
+    for this, seconds, of_clients in rounds_of(database, method, PRACTICE):
         yield {
             "what": "deployed",
             "method": method,
             "outcome": this.row.outcome,
-            "round_s": following.row.started - this.row.started - work_s,
+            "round_s": seconds - max((row.busy_s for row in of_clients), default=0.0),
             "collecting_s": this.row.collecting_s,
             "up_bytes": this.up_bytes,
         }

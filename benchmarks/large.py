@@ -22,13 +22,13 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 from benchmarks import large_overlap
+from benchmarks.local_run import complete, rounds_of
 from benchmarks.memory_watch import MemoryWatch, watched
 from benchmarks.report import Report, Value, machine, number
 from benchmarks.stock import plain_stream_s
@@ -36,7 +36,6 @@ from fedgc.deploy.app_folder import Setting
 from fedgc.deploy.local_federation import LocalFederation
 from fedgc.errors import BadSetting, EdgeFailed, words_of
 from fedgc.sim.owned import end_with_the_parent
-from fedgc.store.database import Store
 
 Rows = list[dict[str, Value]]
 Memory = Mapping[str, Mapping[str, Value]]  # of each model
@@ -167,14 +166,7 @@ def _measured(federation: LocalFederation, folder: Path, model: str, size_bytes:
         node: partial(_pid, federation, node, b"flwr-clientapp") for node in nodes
     }
     with watched(finders) as watch:
-        try:
-            status = federation.wait(run, WAIT_S)
-        finally:
-            if federation.running(run):
-                federation.stop(run)
-    if status != "finished:completed":
-        said = federation.log(f"run-{run}").read_text(errors="replace")[-400:]
-        raise EdgeFailed(f"run {model}: saw {status}, needed finished:completed; it said: {said}")
+        complete(federation, run, model, WAIT_S)
     found = _rounds(folder / "fedgc.db", model)
     alone = _alone_bytes(folder, model)
     return [*before, *found, _memory(watch, nodes, model, size_bytes, alone), *_streams(model, size_bytes)]
@@ -191,18 +183,15 @@ def _pid(federation: LocalFederation, name: str, program: bytes) -> int | None:
 
 
 def _rounds(database: Path, model: str) -> Rows:
-    with Store.open(str(database), reads_only=True) as store:
-        rounds = store.rounds(model)
-        clients = [store.client_rows(model, each.row.round) for each in rounds]
     rows: Rows = []
-    for (this, following), of_clients in zip(list(pairwise(rounds))[FIRST:], clients[FIRST:], strict=False):
+    for this, seconds, of_clients in rounds_of(database, model, FIRST):
         work_s = max((row.busy_s for row in of_clients if row.counted), default=0.0)
         rows.append(
             {
                 "what": "round",
                 "model": model,
                 "outcome": this.row.outcome,
-                "exchange_s": following.row.started - this.row.started - work_s,
+                "exchange_s": seconds - work_s,
                 "work_s": work_s,
                 "collecting_s": this.row.collecting_s,
                 "up_bytes": this.up_bytes,

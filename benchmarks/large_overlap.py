@@ -8,16 +8,14 @@ fragment in the time of a round's steps. The arms differ in one thing:
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Final
 
+from benchmarks.local_run import complete, rounds_of
 from benchmarks.report import Value
 from fedgc.deploy.app_folder import Setting
 from fedgc.deploy.local_federation import LocalFederation, Node
-from fedgc.errors import EdgeFailed
-from fedgc.store.database import Store
 
 Rows = list[dict[str, Value]]
 
@@ -58,27 +56,22 @@ def bench_overlap(folder: Path, task: str, environment: Mapping[str, str]) -> Ro
     with LocalFederation(nodes, folder=folder / "slow", environment=environment) as federation:
         for arm, settings in ARMS.items():
             run = federation.submit({**SETTINGS, **settings, "task": task, "run": arm})
-            status = federation.wait(run, WAIT_S)
-            if status != "finished:completed":
-                federation.stop(run)
-                raise EdgeFailed(f"run {arm}: saw {status}, needed finished:completed")
+            complete(federation, run, arm, WAIT_S)
             rows += _rounds(folder / "fedgc.db", arm)
     return rows
 
 
 def _rounds(database: Path, arm: str) -> Rows:
-    with Store.open(str(database), reads_only=True) as store:
-        found = store.rounds(arm)
     return [
         {
             "what": "overlap",
             "arm": arm,
             "outcome": this.row.outcome,
-            "round_s": following.row.started - this.row.started,
+            "round_s": seconds,
             "up_bytes": this.up_bytes,
             "down_bytes": this.down_bytes,
         }
-        for this, following in list(pairwise(found))[PRACTICE:]
+        for this, seconds, _ in rounds_of(database, arm, PRACTICE)
     ]
 
 

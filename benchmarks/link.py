@@ -29,6 +29,7 @@ from statistics import median
 from threading import BrokenBarrierError
 from typing import Final
 
+from benchmarks.local_run import complete, rounds_of
 from benchmarks.memory_watch import looking, processor_s
 from benchmarks.report import Report, Value, machine, number
 from benchmarks.stock import MODELS, Quickstart, fedavg_overheads_s, plain_stream_s
@@ -36,7 +37,6 @@ from benchmarks.stop import stops_heard_s
 from fedgc.deploy.app_folder import Setting
 from fedgc.deploy.local_federation import LocalFederation
 from fedgc.errors import EdgeFailed, FedgcError, words_of
-from fedgc.store.database import Store
 
 Rows = list[dict[str, Value]]
 
@@ -207,14 +207,7 @@ def _run(federation: LocalFederation, folder: Path, plan: Plan, timeout_s: float
     run = federation.submit(plan.settings())
     watch = Watch()
     with looking(lambda: watch.look(federation, run), WATCH_S):
-        try:
-            status = federation.wait(run, timeout_s)
-        finally:
-            if federation.running(run):
-                federation.stop(run)  # frees the clients for the next part
-    if status != "finished:completed":
-        said = federation.log(f"run-{run}").read_text(errors="replace")[-400:]
-        raise EdgeFailed(f"bench run {plan.name}: saw {status}, needed finished:completed; it said: {said}")
+        complete(federation, run, plan.name, timeout_s)
     rounds = _rounds(folder / "fedgc.db", plan)
     server: dict[str, Value] = {
         "what": "server",
@@ -229,13 +222,8 @@ def _run(federation: LocalFederation, folder: Path, plan: Plan, timeout_s: float
 
 
 def _rounds(database: Path, plan: Plan) -> Rows:
-    with Store.open(str(database), reads_only=True) as store:
-        rounds = store.rounds(plan.name)
-        clients = [store.client_rows(plan.name, each.row.round) for each in rounds]
     rows: Rows = []
-    for this, following, of_clients in zip(
-        rounds[FIRST:], rounds[FIRST + 1 :], clients[FIRST:], strict=False
-    ):
+    for this, seconds, of_clients in rounds_of(database, plan.name, FIRST):
         work_s = max((row.busy_s for row in of_clients if row.counted), default=0.0)
         rows.append(
             {
@@ -243,7 +231,7 @@ def _rounds(database: Path, plan: Plan) -> Rows:
                 "model": plan.model,
                 "clients": plan.clients,
                 "outcome": this.row.outcome,
-                "overhead_s": following.row.started - this.row.started - work_s,
+                "overhead_s": seconds - work_s,
                 "work_s": work_s,
                 "collecting_s": this.row.collecting_s,
                 "up_bytes": this.up_bytes,

@@ -28,10 +28,11 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks.local_run import complete
 from benchmarks.report import Report, Value, machine
 from fedgc.deploy.app_folder import Setting
 from fedgc.deploy.local_federation import LocalFederation, Node
-from fedgc.errors import EdgeFailed, FedgcError
+from fedgc.errors import FedgcError
 from fedgc.sim.like import Likeness, predict_like
 from fedgc.sim.past_run import PastRun
 from fedgc.store.database import Store
@@ -151,8 +152,7 @@ def played(scene: Scene, folder: Path) -> PastRun:
                 time.sleep(float(rng.uniform(*scene.apart_s)) if scene.fault else POLL_S)
                 if scene.fault is not None and federation.running(run):
                     scene.fault(federation, next(victims), float(rng.uniform(*AWAY_S)))
-        if (status := federation.wait(run, WAIT_S)) != "finished:completed":
-            raise EdgeFailed(f"run {scene.name}: saw {status}, needed finished:completed")
+        complete(federation, run, scene.name, WAIT_S)
     with Store.open(database, reads_only=True) as store:
         return PastRun.read(store, "past")
 
