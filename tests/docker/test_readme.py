@@ -10,10 +10,10 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from fedgc.cli.commands import app
 from fedgc.config import RunConfig
 from fedgc.store.database import Store
 from fedgc.store.records import Seen
+from tests.docker.test_shipped import exists
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
@@ -52,17 +52,6 @@ def inline() -> list[str]:
     return [each for each in quoted if re.match(r"(fedgc|make|docker compose -f|flwr) ", each)]
 
 
-def takes(root: object, words: list[str]) -> None:
-    """Fail unless these words lead to a command, and their options are its own."""
-    rest, group = list(words), root
-    while rest and hasattr(group, "commands"):
-        assert rest[0] in group.commands, words
-        group = group.commands[rest.pop(0)]
-    known = {option for parameter in group.params for option in parameter.opts}
-    for word in rest:
-        assert not word.startswith("-") or word.partition("=")[0] in known, f"no {word} in {words}"
-
-
 def compose(words: list[str]) -> None:
     """Fail unless these words of `docker compose` name files, services and programs that are there."""
     services: dict[str, dict] = {}
@@ -89,9 +78,9 @@ def understood(line: str) -> None:
     program, *rest = words[1:] if words[0] == "sudo" else words
     match program:
         case "fedgc":
-            takes(get_command(app), rest)
+            exists(rest)
         case "flwr":
-            takes(flower(), rest)
+            exists(rest, flower())
             settings = rest[rest.index("--run-config") + 1]
             names = set(re.findall(r"([a-z-]+)=", settings))
             assert names <= RunConfig(work="coded").table().keys()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -54,12 +55,11 @@ def load(name: str) -> ModuleType:
 compose = load("compose")
 
 
-def exists(words: tuple[str, ...]) -> None:
-    """Fail unless these words of `fedgc` lead to a command that has these options."""
-    group = get_command(app)
-    rest = list(words)
+def exists(words: Sequence[str], program: object = None) -> None:
+    """Fail unless these words of a program, by default `fedgc`, lead to a command that has these options."""
+    rest, group = list(words), program or get_command(app)
     while rest and hasattr(group, "commands"):
-        assert rest[0] in group.commands, f"fedgc has no {' '.join(words)}"
+        assert rest[0] in group.commands, words
         group = group.commands[rest.pop(0)]
     known = {option for parameter in group.params for option in parameter.opts}
     for word in rest:

@@ -96,6 +96,15 @@ class Driver:
                 if self.queue[client]:
                     self.work(client)
 
+    def fail_to_the_end(self) -> None:
+        while not self.run.finished:
+            for client, queue in list(self.queue.items()):
+                for chunk in queue:
+                    at = self.clients[client]
+                    self.say(replace(at.fail(chunk, f"ValueError {at.round}"), now=self.now))
+            self.now += 1.0
+            self.say(Tick(self.now))
+
     def of(self, kind: type) -> list:
         return [output for output in self.log if isinstance(output, kind)]
 
@@ -117,13 +126,7 @@ def test_run_waits_for_clients_and_then_runs_all_rounds():
 def test_run_without_counted_update_is_not_complete(rounds: int):
     driver = Driver(rounds=rounds)
     driver.join("a", "b")
-    while not driver.run.finished:
-        for client, queue in list(driver.queue.items()):
-            for chunk in queue:
-                at = driver.clients[client]
-                driver.say(replace(at.fail(chunk, f"ValueError {at.round}"), now=driver.now))
-        driver.now += 1.0
-        driver.say(Tick(driver.now))
+    driver.fail_to_the_end()
     assert driver.log[-1] == Finished(
         f"a: ValueError 1; {rounds} rounds are done, and no work was ever counted", complete=False
     )
@@ -687,11 +690,5 @@ def test_first_fault_of_barren_rounds_leads_reason():
     driver = Driver(rounds=9)
     driver.join("a", "b")
     driver.do_a_round()
-    while not driver.run.finished:
-        for client, queue in list(driver.queue.items()):
-            for chunk in queue:
-                at = driver.clients[client]
-                driver.say(replace(at.fail(chunk, f"ValueError {at.round}"), now=driver.now))
-        driver.now += 1.0
-        driver.say(Tick(driver.now))
+    driver.fail_to_the_end()
     assert driver.log[-1] == Finished("a: ValueError 2; 3 rounds in a row gave nothing", complete=False)
