@@ -9,7 +9,7 @@ The error is ||estimate - sum||^2 / ||sum||^2, the mean over rounds.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -43,7 +43,14 @@ def errors_at_deadline(scenario: Scenario, policy: Fedgc, rng: np.random.Generat
     deadline_s = SHARE * float(np.median(times))
     clients = scenario[0].clients
     loads = [load for load in (1, 2, 4, 8) if load <= policy.replicas]
-    plan = _plan(policy, clients, deadline_s)
+    plan = coded_plan(
+        clients,
+        clients * policy.pieces,
+        replicas=policy.replicas,
+        blocks=policy.blocks,
+        deadline_s=deadline_s,
+        upload_deadline_s=PATIENT_S,
+    )
     kinds: dict[str, list[float]] = {"ours": [], "dropping": []}
     full: dict[int, list[float]] = {load: [] for load in loads}
     for number, conditions in enumerate(scenario, start=1):
@@ -57,19 +64,12 @@ def errors_at_deadline(scenario: Scenario, policy: Fedgc, rng: np.random.Generat
     return Errors(deadline_s, float(np.mean(kinds["ours"])), float(np.mean(kinds["dropping"])), by_load)
 
 
-def _plan(policy: Fedgc, clients: int, deadline_s: float) -> Plan:
-    chunks = tuple(Chunk(number, f"chunk {number}", 1) for number in range(clients * policy.pieces))
-    every = frozenset(range(len(chunks)))
-    fleet = Fleet({f"client {w}": every for w in range(clients)}, chunks)
-    config = RunConfig(
-        chunks=len(chunks),
-        replicas=policy.replicas,
-        blocks=policy.blocks,
-        local_steps=1,
-        deadline_s=deadline_s,
-        upload_deadline_s=PATIENT_S,
-        work="coded",
-    )
+def coded_plan(clients: int, chunks: int, **settings: Any) -> Plan:  # noqa: ANN401  fields of a RunConfig
+    """Return the plan of a round of coded work in which every client may have every chunk."""
+    table = tuple(Chunk(number, f"chunk {number}", 1) for number in range(chunks))
+    every = frozenset(range(chunks))
+    fleet = Fleet({f"client {w}": every for w in range(clients)}, table)
+    config = RunConfig(chunks=chunks, local_steps=1, work="coded", **settings)
     return make_plan(fleet, Speeds(), config, steps=1)
 
 

@@ -14,13 +14,11 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.deadline import always
+from benchmarks.deadline import always, coded_plan
 from benchmarks.report import Value
-from fedgc.config import RunConfig
-from fedgc.history import Speeds
 from fedgc.messages import SKETCH_NUMBERS, Codeword, Event, Held, Joined, Progress, Reveal, Skip, Take, Work
 from fedgc.round.machine import Assignment, Round
-from fedgc.round.plan import Chunk, Fleet, Plan, make_plan
+from fedgc.round.plan import Plan
 from fedgc.sim.clock import MODELS
 from fedgc.sim.ours import PATIENT_S
 
@@ -111,7 +109,8 @@ def measure_events(events: int = MILLION, clients: int = 1000) -> Mapping[str, V
     `seconds` includes the clients: making events and following commands. `round_seconds` is the time of
     another round that receives the same events without clients.
     """
-    plan = _plan(clients)
+    replicas = min(REPLICAS, clients)
+    plan = coded_plan(clients, clients, replicas=replicas, blocks=replicas, deadline_s=PATIENT_S)
     rng = np.random.default_rng(0)
     sketches = [tuple(each) for each in rng.normal(size=(clients, SKETCH_NUMBERS)).tolist()]
     holds = tuple(Held(chunk.name, chunk.samples, chunk.digest) for chunk in plan.chunks)
@@ -155,14 +154,3 @@ def _alone_s(over: Round, present: Sequence[Joined], said: Iterable[Event]) -> f
     if (again.outcome, again.statistics) != (over.outcome, over.statistics):
         raise AssertionError(f"the same events, another end: saw {again.outcome}, needed {over.outcome}")
     return seconds
-
-
-def _plan(clients: int) -> Plan:
-    chunks = tuple(Chunk(number, f"chunk {number}", 1) for number in range(clients))
-    every = frozenset(range(clients))
-    fleet = Fleet({f"client {w}": every for w in range(clients)}, chunks)
-    replicas = min(REPLICAS, clients)
-    config = RunConfig(
-        chunks=clients, replicas=replicas, blocks=replicas, local_steps=1, deadline_s=PATIENT_S, work="coded"
-    )
-    return make_plan(fleet, Speeds(), config, steps=1)
