@@ -24,7 +24,8 @@ def whole(path: Path, mode: int = FILE, *, synced: bool = False) -> Iterator[Pat
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.touch(mode)
+        part.unlink(missing_ok=True)  # of a process that was killed
+        part.touch(mode, exist_ok=False)  # a file that another user made would stay readable for that user
         yield part
         if synced:
             sync(part)
