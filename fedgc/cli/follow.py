@@ -9,6 +9,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -86,6 +87,7 @@ class Follower:
         self._store = store
         self._run = run
         self._rounds: list[Round] = []
+        self._lately = Seen(None)
 
     def run(self) -> Run | None:
         """Return the run without its rounds; None if it has not begun."""
@@ -106,6 +108,18 @@ class Follower:
         self._rounds = [*settled, *self._store.rounds(self._run, after)]
         scores, best = self._store.last_scores(self._run), self._store.best(self._run)
         return Seen(found, tuple(self._rounds), scores=scores, best=best)
+
+    def lately(self) -> Seen:
+        """Return the current state or, while the store fails, the last known one: the server goes on then."""
+        with suppress(EdgeFailed):
+            self._lately = self.look()
+        return self._lately
+
+    def run_lately(self) -> Run | None:
+        """Return the same without rounds."""
+        with suppress(EdgeFailed):
+            return self.run()
+        return self._lately.run
 
     def whole(self) -> Seen:
         """Return the run with the rows of all clients."""
@@ -260,10 +274,11 @@ def follow(
 ) -> None:
     """Show the run until it is no longer going; call `unknown` while it is not in the store.
 
-    Ctrl-C is raised to the caller.
+    A store that fails, such as a database that is restarted, ends neither the display nor the run. Ctrl-C is
+    raised to the caller.
     """
     while going():
-        seen = follower.look()
+        seen = follower.lately()
         show.update(seen, notes() if seen.run else ())
         if seen.run is None:
             unknown()

@@ -257,7 +257,7 @@ class Shown:
 
     def lost(self) -> str:
         """Return how the server of this attempt crashed; empty if it did not."""
-        run = self.follower.run()
+        run = self.follower.run_lately()
         return reason_of(run) if run and run.heard != _heard(self.before) and lost(run) else ""
 
     def noted(self) -> list[str]:
@@ -268,7 +268,7 @@ class Shown:
 
     def update(self, *more: str) -> Seen:
         """Show the current state with these new notes; return it."""
-        seen = self.follower.look()
+        seen = self.follower.lately()
         if seen.run:
             self.noted()
         self.notes.extend(more)

@@ -48,9 +48,10 @@ class AppStarts:
         return tuple(printed_by_app(log)) if self._own_app else ()
 
     def notes(self) -> Iterator[str]:
-        """Name each of them."""
-        for each in self.later:
-            yield f"the app has begun run {each.run}: `fedgc watch {each.run}` shows it"
+        """Name each of them, and none while the store fails."""
+        with suppress(EdgeFailed):
+            for each in self.later:
+                yield f"the app has begun run {each.run}: `fedgc watch {each.run}` shows it"
 
     def why_failed(self, superlink: Superlink, flower_run: int, log: str) -> str | None:
         """Return what failed after the first start was complete; None if nothing did."""

@@ -23,6 +23,7 @@ from fedgc.cli.follow import (
     why_incomplete,
 )
 from fedgc.config import RunConfig
+from fedgc.errors import EdgeFailed
 from fedgc.history import ClientRow, RoundRow
 from fedgc.store.database import Store
 from fedgc.store.records import Appended, Begun, Decided, Ended, Evaluated, Present, Scored, Seen
@@ -264,6 +265,29 @@ def test_other_source_is_used_while_run_is_not_in_store(store: Store):
     with show_on(console, 3) as show:
         follow(Follower(store, "r"), show, going, unknown)
     assert len(asked) == 2
+
+
+def test_run_is_shown_on_when_its_store_fails_for_a_while(store: Store, monkeypatch):
+    """As while PostgreSQL is restarted: with clients on this machine, the end of the display ends the run."""
+    store.write(Begun(100.0, "r", RunConfig(work="coded").table()))
+    tell(store, 1)
+    follower, looks, run = Follower(store, "r"), [], Store.run
+
+    def away(self: Store, key: str):
+        raise EdgeFailed("store: the connection was closed")
+
+    def going() -> bool:
+        looks.append(follower.run_lately())
+        monkeypatch.setattr(Store, "run", away if len(looks) == 2 else run)
+        if len(looks) == 3:
+            tell(store, 2)
+        return len(looks) < 5
+
+    out = io.StringIO()
+    with show_on(Console(file=out, force_terminal=False), 3) as show:
+        follow(follower, show, going)
+    assert out.getvalue().count("synced in") == 2
+    assert all(each is not None and each.run == "r" for each in looks)
 
 
 def test_final_summary_counts_skipped_rounds_with_reasons(store: Store):

@@ -535,3 +535,19 @@ def test_ended_or_silent_run_is_not_awaited(capsys):
 def test_attach_refuses_other_options():
     with pytest.raises(Unusable, match="saw other words with it"):
         running.attach("r", alone=False)
+
+
+@pytest.mark.usefixtures("signals")
+def test_ctrl_c_stops_run_while_its_store_fails(stand, monkeypatch):
+    def interrupt(store: Store, name: str) -> None:
+        complete(store, name)
+        monkeypatch.setattr(Store, "run", away)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def away(self: Store, key: str):
+        raise EdgeFailed("store: the connection was closed")
+
+    made = stand(interrupt)
+    with pytest.raises(EdgeFailed, match="the connection was closed"):
+        running.run(Wanted(None, {}, superlink="ward"))
+    assert made.stopped
