@@ -54,6 +54,7 @@ LONGEST_PAUSE_S: Final = 60.0
 CLAIM_S: Final = 60.0  # for the command that has started the run to end, while the run is not under way
 CHECK_S: Final = 2.0  # between checks for processes of a local federation that ended
 POLL_S: Final = 0.2  # the same during a pause
+STORE_S: Final = 300.0  # for a store that fails between two starts, such as a database that is restarted
 NOT_BY_USER: Final = "its SuperLink ended the server"
 STOPPED: Final = "finished:stopped"  # as Flower calls the state
 
@@ -307,7 +308,9 @@ class _Server:
             self._end_earlier()
             over = started(self._place, config, self._look_after)
         except EdgeFailed as error:
-            return Over(before, self._seen(config.resume or config.run), False, str(error), 0)
+            over = Over(before, self._seen(config.resume or config.run), False, str(error), 0)
+            has_completed = over.complete and over.seen.last > before.last  # only its store has failed
+            return replace(over, reason=None) if has_completed else over
         finally:
             self._place.host.superlink.close()  # what followed the log of this start
         self._has_model = self._has_model or any(
@@ -360,7 +363,19 @@ class _Server:
             self._restart()
 
     def _seen(self, name: str) -> Seen:
-        return Follower(self._place.store, name).look()
+        """Return the state of the run; wait for a store that fails, and raise EdgeFailed if it goes on to."""
+        follower, until, said = Follower(self._place.store, name), time.monotonic() + STORE_S, False
+        while True:
+            try:
+                return follower.look()
+            except EdgeFailed as error:
+                if time.monotonic() >= until:
+                    raise
+                if not said:
+                    say(self._place.console, f"waiting: {error}")
+                    said = True
+            self._look_after()
+            time.sleep(POLL_S)
 
 
 def _reached(over: Over) -> int:

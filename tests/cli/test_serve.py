@@ -238,6 +238,29 @@ def test_start_that_fails_is_tried_again(starts, capsys):
     assert capsys.readouterr().out.count("the SuperLink does not answer; it begins again") == 2
 
 
+@pytest.mark.parametrize("state", ["", "completed"])
+def test_store_that_fails_at_end_of_start_is_waited_for(starts, monkeypatch, capsys, state):
+    say, run = serving.say, Store.run
+
+    def away(self: Store, key: str):
+        raise EdgeFailed("store: the connection was closed")
+
+    def end(store: Store, name: str) -> None:
+        does(3, state=state)(store, name)
+        monkeypatch.setattr(Store, "run", away)
+
+    def back(console, line: str) -> None:
+        say(console, line)
+        if line.startswith("waiting: "):
+            monkeypatch.setattr(Store, "run", run)
+
+    monkeypatch.setattr(serving, "say", back)
+    made = starts(end, does(9, state="completed"))
+    serve()
+    assert made.given == [("ward", ""), ("ward", "ward")][: 1 if state else 2]
+    assert "waiting: store: the connection was closed" in capsys.readouterr().out
+
+
 def test_run_that_keeps_no_checkpoint_is_refused(starts):
     starts()
     with pytest.raises(Unusable, match=r"saw history.keep-checkpoints = 0, needed 1 or more"):
