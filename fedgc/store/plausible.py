@@ -20,6 +20,7 @@ FASTEST_LINK: Final = 1e11  # bytes a second; a faster transfer is a clock error
 SLACK_S: Final = 1.0  # between readings of the server's clock
 LONGEST_S: Final = 1e9  # 30 years: for claims that the clock cannot bound
 LONGEST_TEXT: Final = 200
+LONGEST_FAILURE: Final = 400  # it ends with the path of the client's log
 LARGEST_WHOLE: Final = (1 << 63) - 1
 _LARGEST: Final = (1 << 31) - 1
 _LARGEST_SIZE: Final = 1 << 53  # a thousand of them still fit a database integer
@@ -88,7 +89,7 @@ def checked(row: ClientRow, elapsed_s: float) -> tuple[ClientRow, int]:
         *(_time(row.busy_s, longest), _time(row.upload_s, longest), _time(row.download_s, longest)),
         *(_within(row.up_bytes, _LARGEST_SIZE), _within(row.down_bytes, _LARGEST_SIZE)),
         _within(row.control_bytes, _LARGEST_SIZE),
-        *(step_s, _spread(row.spread_s, step_s, longest), text(row.failure), text(row.link)),
+        *(step_s, _spread(row.spread_s, step_s, longest), text(row.failure, LONGEST_FAILURE), text(row.link)),
     )
     claims = _claims(row)
     if sound == claims:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from fedgc.history import ClientRow
 from fedgc.store.plausible import FASTEST_STEP_S, LONGEST_TEXT, SLACK_S, checked, number, text
+from fedgc.training.script.connection import LONGEST_WHY
 
 ANY_TIME = st.floats(allow_nan=True, allow_infinity=True)
 ANY_COUNT = st.integers(-(1 << 70), 1 << 70)
@@ -51,6 +52,11 @@ def test_dropped_claim_never_counts_as_faster(row, elapsed_s):
 def test_plausible_row_is_unchanged():
     row = ClientRow("a", 4, 3, 16, 1.6, 0.1, 0.01, 0.5, 0.25, 1000, 2000, 30, 1, "late", "session")
     assert checked(row, 60.0) == (row, 0)
+
+
+def test_failure_of_script_keeps_path_of_its_log():
+    why = "local work, step 14: the script ended: exit status 1: ".ljust(LONGEST_WHY, "x") + "/script.log)"
+    assert checked(ClientRow("a", failure=why), 60.0)[0].failure == why
 
 
 @pytest.mark.parametrize("step_s", [0.0, -0.1, math.nan, math.inf, 1e-9, 62.0])

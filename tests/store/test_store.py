@@ -233,7 +233,7 @@ def test_text_unsuitable_for_database_is_cleaned(store, a_row, a_client):
     store.write(Appended(START + 5, "r1", row))
     (read,) = store.client_rows("r1", 0)
     assert read.failure.startswith("bad ?xxx")
-    assert len(read.failure) == 200
+    assert len(read.failure) == 400
     assert store.rounds()[0].row.reason == "nul"
 
 
