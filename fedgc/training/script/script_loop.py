@@ -272,7 +272,7 @@ class ScriptLoop(LocalLoop):
         except EdgeFailed as error:
             self._script.say("refused", reason=str(error))
             return
-        self._layout, self._samples = layout, self._samples or samples  # a fleet may have fewer now
+        self._layout, self._samples = layout, self._samples or samples  # those of a session stay
         self._validates, self._is_trained = bool(message.get("validates")), bool(message.get("trained"))
         if not self._script.is_ready:
             self._script.give(self._memory)
@@ -283,8 +283,6 @@ class ScriptLoop(LocalLoop):
             return f"the model differs from the one announced first: {difference}"
         if samples < 1:
             return f"saw {samples} samples, needed at least 1"
-        if self._samples and samples != self._samples and not self._facts.is_site:
-            return f"saw {samples} samples, needed {self._samples} as at the start"
         return ""
 
     def _tell(self) -> None:

@@ -275,6 +275,26 @@ while fed.step():
         advanced(loop, 4)
 
 
+def test_script_with_more_data_after_failure_trains_on(make: Make, tmp_path: Path):
+    once = tmp_path / "once"
+    text = f"""
+from pathlib import Path
+again = Path({str(once)!r}).exists()
+fed = fedgc.join(torch.nn.Linear(2, 1), samples=5 if again else 3)
+while fed.step():
+    Path({str(once)!r}).touch()
+    if not again:
+        raise SystemExit(1)
+"""
+    loop = ready(make(script(tmp_path, text)))
+    begin(loop, work())
+    with pytest.raises(TaskFailed, match="exit status 1"):
+        advanced(loop, 4)
+    begin(loop, work(round_=2))
+    assert advanced(loop, 4) == 4
+    assert dict(loop.sizes) == {"north": 3}, "the weight that the server knows"
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
