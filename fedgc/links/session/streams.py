@@ -58,6 +58,7 @@ class Streams:
         self._socket: socket.socket | None = None
         self._open: set[_Stream] = set()
         self._unauthenticated: dict[_Stream, None] = {}  # oldest first
+        self._left: dict[str, _Stream] = {}  # the one that each client has left last, while it is open
         self._most_unauthenticated = min(MOST_UNAUTHENTICATED, allowed_files() // SHARE)
 
     def listen(self, bind: str) -> int:
@@ -94,10 +95,18 @@ class Streams:
         """Note that a connection has said a valid hello."""
         self._unauthenticated.pop(stream, None)
 
-    def ended(self, stream: "_Stream") -> None:
+    def left(self, stream: "_Stream", client: str) -> None:
+        """Close the connection that a client had left before this one: it may come back at any rate."""
+        before, self._left[client] = self._left.get(client), stream
+        if before is not None:
+            before.end()
+
+    def ended(self, stream: "_Stream", client: str) -> None:
         """Note that a connection is closed."""
         self._open.discard(stream)
         self._unauthenticated.pop(stream, None)
+        if self._left.get(client) is stream:
+            del self._left[client]
 
     def _accept(self) -> None:
         for _ in range(ACCEPTED):
@@ -306,6 +315,8 @@ class _Stream:
         self._step = self._connection.discard
         self._timer.cancel()
         self._timer = self._loop.call_later(self._streams.grace_s, self.end)
+        if self._peer is not None:
+            self._streams.left(self, self._peer.client)
 
     def end(self) -> None:
         """Close the connection now."""
@@ -316,7 +327,7 @@ class _Stream:
         self._loop.remove_reader(self._connection)
         self._loop.remove_writer(self._connection)
         self._connection.close()
-        self._streams.ended(self)
+        self._streams.ended(self, "" if self._peer is None else self._peer.client)
         if self._peer is not None:
             if self._peer.wake == self._wake:
                 self._peer.wake, self._peer.arriving = idle, nothing

@@ -1,5 +1,6 @@
 """Test the listener's connections with clients that no code of fedgc's client serves."""
 
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -69,3 +70,21 @@ def test_rest_on_left_connection_harms_no_new_one(deaf) -> None:
         second.send(wire.encode(Joined(0.0, "me", True, (Held("chunk-0", 8),)), 1))
         assert link.event(Joined).client == who.client
     assert not link.listener.refused
+
+
+def test_client_that_comes_back_again_and_again_holds_two_connections(make_link) -> None:
+    """One carries its session, and the one before may still be read; it closes none of them."""
+    link = make_link()
+    who, invitation = link.identity(), link.listener.invite()
+    with ExitStack() as stack:
+
+        def entered(credential: bytes) -> bytes:
+            raw = stack.enter_context(Raw(invitation.address, invitation.certificate))
+            return raw.enter(link, who, credential)
+
+        ticket = entered(invitation.token)
+        for _ in range(5):
+            entered(ticket)
+        link.eventually(lambda: len(link.listener._streams._open) == 2)
+        assert link.listener.clients() == (who.client,)
+    link.eventually(lambda: not link.listener._streams._open and not link.listener._streams._left)
