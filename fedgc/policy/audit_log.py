@@ -60,7 +60,7 @@ class Head:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Head":
-        """Return a head that was kept; raise TypeError, KeyError or AttributeError if it is none."""
+        """Return a head that was kept; raise TypeError, ValueError, KeyError or AttributeError for others."""
         found = cls(**{**values, "totals": Totals.of(values["totals"])})
         if not (isinstance(found.digest, str) and type(found.lines) is type(found.size_bytes) is int):
             raise TypeError("a head of another type")
@@ -80,7 +80,7 @@ class Head:
                 str(entry["day"]), account, int(entry["bytes"]), int(entry["exchanges"]),
                 float(entry["noise"]), [(float(n), float(q), int(k)) for n, q, k in entry.get("steps", ())],
             )  # fmt: skip
-        except (KeyError, TypeError, ValueError, OverflowError, OSError) as error:
+        except (KeyError, TypeError, ValueError, ArithmeticError, OSError) as error:
             raise EdgeFailed(f"line {self.lines + 1}: saw no entry of this log ({error!r})") from error
         digest = hashlib.sha256(line).hexdigest()
         return Head(self.lines + 1, self.size_bytes + len(line), digest, spent)

@@ -1,5 +1,6 @@
 """What a site has spent: bytes and exchanges of the present day, privacy of all runs."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -44,6 +45,8 @@ class Totals:
             and all(len(row) == 3 for row in rows)
         ):
             raise TypeError("totals of another type")
+        if not all(_is_spent(each) for each in found.privacy.values()) or not all(map(_is_release, rows)):
+            raise ValueError("privacy that no run can have spent")
         return found
 
     def on(self, day: str) -> "Totals":
@@ -65,6 +68,8 @@ class Totals:
         steps: Iterable[Release] = (),
     ) -> "Totals":
         """Return the totals after so many bytes, exchanges and steps; `noise` 0: without privacy."""
+        if not _is_spent(noise) or not all(map(_is_release, steps := tuple(steps))):
+            raise ValueError(f"noise {noise} or steps {steps}, which no run can have")
         today = self.on(day)
         charged = self.privacy
         if exchanges and noise:
@@ -93,6 +98,16 @@ class Totals:
         exchanges = [(total**-0.5, 1.0, 1)] if total else []
         kept = [_release(row) for rows in self.steps.values() for row in rows]
         return epsilon_of_releases([*exchanges, *kept, *steps], delta)
+
+
+def _is_spent(number: float) -> bool:
+    """Whether a number can be noise, or a sum of 1 / noise^2: NaN would hide all that is spent."""
+    return 0 <= number < math.inf
+
+
+def _is_release(row: Sequence[float]) -> bool:
+    noise, rate, count = row
+    return 0 < noise < math.inf and 0 < rate <= 1 and count >= 0
 
 
 def _release(row: Sequence[float]) -> Release:

@@ -1,6 +1,8 @@
 """Test that a change of an audit log is found, and that limits survive a restart."""
 
+import hashlib
 import json
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -238,3 +240,29 @@ def test_log_is_verified_while_client_appends(log: AuditLog):
     thread.join()
     assert seen == sorted(seen)
     assert verify(log.path).lines == 103
+
+
+@pytest.mark.parametrize(
+    "spent",
+    [{"privacy": {"ward": math.nan}}, {"privacy": {"ward": -1.0}}, {"steps": {"ward": [[0.0, 0.5, 3]]}}],
+    ids=str,
+)
+def test_head_with_impossible_privacy_allows_nothing(log: AuditLog, spent: dict[str, object]):
+    """With NaN every epsilon would be within the limit."""
+    head = log.path.with_name("site.audit.jsonl.head")
+    about = json.loads(head.read_text())
+    about["totals"] |= spent
+    head.write_text(json.dumps(about))
+    with pytest.raises(EdgeFailed, match="cannot be read: privacy that no run can have spent"):
+        log.totals()
+
+
+@pytest.mark.parametrize(
+    "spent", [{"noise": math.nan}, {"noise": 1e-200}, {"noise": -1.0}, {"steps": [[1.0, 2.0, 1]]}], ids=str
+)
+def test_line_with_impossible_privacy_allows_nothing(log: AuditLog, spent: dict[str, object]):
+    lines = log.path.read_bytes().splitlines(keepends=True)
+    about = json.loads(lines[1]) | {"before": hashlib.sha256(lines[-1]).hexdigest(), **spent}
+    log.path.write_bytes(b"".join(lines) + json.dumps(about).encode() + b"\n")
+    with pytest.raises(EdgeFailed, match="line 4: saw no entry of this log"):
+        log.totals()
