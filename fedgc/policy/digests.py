@@ -16,6 +16,7 @@ from typing import Final
 
 from fedgc.errors import Unusable
 from fedgc.policy.policy import DIGEST
+from fedgc.training.script.place import is_file
 
 MANIFEST: Final = "pyproject.toml"  # its settings of a run change, and what they do is checked
 STATEMENT: Final = "task.fedgc.json"  # names the digest of the app, and travels with it
@@ -107,6 +108,8 @@ def task_digest(task: str, folders: Iterable[str]) -> str:
     The module is looked for and not imported.
     """
     module = Path(*task.partition(":")[0].split("."))
+    if not module.name:
+        return ""
     compiled = tuple(module.with_name(module.name + suffix) for suffix in EXTENSION_SUFFIXES)
     found = _first(folders, (module / "__init__.py", *compiled, module.with_name(f"{module.name}.py")))
     return _digest("task", task, found)
@@ -118,13 +121,13 @@ def script_digest(command: str, file: str) -> str:
         words = shlex.join(shlex.split(command))
     except ValueError:
         return ""
-    return _digest("script", words, Path(file) if file and Path(file).is_file() else None)
+    return _digest("script", words, Path(file) if file and is_file(Path(file)) else None)
 
 
 def _first(folders: Iterable[str], places: Iterable[Path]) -> Path | None:
     named = tuple(places)
     found = (Path(folder) / place for folder in folders for place in named)
-    return next((path for path in found if path.is_file()), None)
+    return next((path for path in found if is_file(path)), None)
 
 
 def _digest(kind: str, name: str, file: Path | None) -> str:

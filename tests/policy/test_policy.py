@@ -26,6 +26,7 @@ from fedgc.policy import (
     read_policy,
 )
 from fedgc.policy.digests import STATEMENT, app_digest, files_in_bundle, script_digest, task_digest
+from fedgc.training.script.place import in_app
 
 APP, TASK, SCRIPT, OTHER = (f"sha256:{digit * 64}" for digit in "abcd")
 MASKED = f"""# what the ward allows
@@ -414,3 +415,12 @@ def test_digests_follow_code_and_not_settings(tmp_path: Path):
     (tmp_path / "ward.py").write_text("task = 2")
     assert task_digest("ward:task", folders) != task
     assert task_digest("gone:task", folders) == script_digest("sh -c x", "") == ""
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "x" * 5000, "x." * 5000], ids=len)
+def test_names_that_are_no_path_have_no_digest(tmp_path: Path, name: str):
+    """A server may send any name: its site refuses it by a rule, and does not stumble over it."""
+    assert task_digest(f"{name}:task", [str(tmp_path)]) == ""
+    script = f"{'../' * len(name)}{name}/train.py"
+    assert script_digest(script, script) == ""
+    assert in_app(script, [str(tmp_path)]) == script
