@@ -5,6 +5,7 @@ written by the script alone, so that a step costs the script no system call. The
 whose descriptor travels over the local socket.
 """
 
+import fcntl
 import mmap
 import os
 import tempfile
@@ -55,6 +56,7 @@ class SharedVectors:
         descriptor = _anonymous_file()
         try:
             os.ftruncate(descriptor, total_bytes(size))
+            _seal(descriptor)
         except OSError as error:
             os.close(descriptor)
             raise EdgeFailed(f"shared memory of {size} numbers: {text_of(error)}") from error
@@ -72,6 +74,14 @@ def total_bytes(size: int) -> int:
 
 def _anonymous_file() -> int:
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("fedgc")
+        return os.memfd_create("fedgc", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with tempfile.TemporaryFile() as file:  # macOS has no memfd
         return os.dup(file.fileno())
+
+
+def _seal(descriptor: int) -> None:
+    """Fix the size of the file: if a script could cut it, the kernel would end the client (SIGBUS)."""
+    if hasattr(fcntl, "F_ADD_SEALS"):  # of Linux, as memfd
+        fcntl.fcntl(
+            descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        )

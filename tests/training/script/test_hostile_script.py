@@ -1,5 +1,6 @@
 """Test that a client survives whatever its training script sends, and says in one line what was wrong."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import TaskFailed
 from fedgc.messages import Work
 from fedgc.training.local_loop import Begin
+from fedgc.training.loop.shared_vectors import SharedVectors
 from fedgc.training.script.connection import ScriptFacts
 from fedgc.training.script.script_loop import ScriptLoop
 
@@ -136,3 +138,15 @@ def test_script_that_reads_nothing_fails(start: Start):
         loop._resting = False
     with pytest.raises(TaskFailed, match="bytes unread, needed a reader"):
         loop.advance(0, 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux can fix the size of shared memory")
+@pytest.mark.parametrize("size_bytes", [0, 1 << 20])
+def test_script_cannot_change_size_of_shared_memory(size_bytes: int) -> None:
+    """A client that reads what was cut off would be ended by SIGBUS."""
+    shared = SharedVectors.create(3)
+    with pytest.raises(PermissionError):
+        os.ftruncate(shared.descriptor, size_bytes)
+    shared.trained[:] = 1.0
+    assert shared.trained.tolist() == [1.0, 1.0, 1.0]
+    shared.close()
