@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and files and folders that only their owner may read.
+"""Files that are written whole or not at all, files and folders that only their owner may read, and odd names.
 
 Modes do not depend on the umask, but for `SHARED`. An existing folder keeps its mode; only the default state
 folder, which fedgc makes itself, is closed again if an earlier version left it open.
@@ -66,3 +66,15 @@ def close_to_others(path: Path) -> None:
     seen = path.stat()
     if seen.st_uid == os.getuid() and seen.st_mode & OTHERS:
         path.chmod(seen.st_mode & ~OTHERS & 0o7777)
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; a path that the system refuses, such as a longer one, names none.
+
+    >>> is_file(Path(__file__)), is_file(Path("x" * 5000))
+    (True, False)
+    """
+    try:
+        return path.is_file()
+    except OSError:
+        return False

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from fedgc.errors import Unusable
+from fedgc.files import is_file
 from fedgc.policy.policy import DIGEST
-from fedgc.training.script.place import is_file
 
 MANIFEST: Final = "pyproject.toml"  # its settings of a run change, and what they do is checked
 STATEMENT: Final = "task.fedgc.json"  # names the digest of the app, and travels with it

@@ -9,6 +9,7 @@ import fcntl
 import mmap
 import os
 import tempfile
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -81,7 +82,6 @@ def _anonymous_file() -> int:
 
 def _seal(descriptor: int) -> None:
     """Fix the size of the file: if a script could cut it, the kernel would end the client (SIGBUS)."""
-    if hasattr(fcntl, "F_ADD_SEALS"):  # of Linux, as memfd
-        fcntl.fcntl(
-            descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-        )
+    with suppress(AttributeError, OSError):  # a system without seals
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)

@@ -19,18 +19,6 @@ def script_in(words: Sequence[str]) -> str:
     return next((word for word in words if word.endswith(SUFFIXES) and not word.startswith("-")), "")
 
 
-def is_file(path: Path) -> bool:
-    """Whether there is such a file; a path that the system refuses, such as a longer one, names none.
-
-    >>> is_file(Path(__file__)), is_file(Path("x" * 5000))
-    (True, False)
-    """
-    try:
-        return path.is_file()
-    except OSError:
-        return False
-
-
 def in_app(script: str, folders: Iterable[str]) -> str:
     """Return the command with the path of a script that lies in the installed app.
 
