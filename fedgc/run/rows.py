@@ -99,11 +99,14 @@ def _without_model(over: Round) -> list[str]:
 
 
 def _client_row(over: Round, w: int, *, coded: bool) -> ClientRow:
-    statistics, step_s = over.statistics, over.statistics.step_s[w]
+    statistics = over.statistics
+    finished = statistics.finished[w] if coded else statistics.counted[w] + statistics.discarded[w]
+    # A client that waits at gate.max-gap reports the time of steps that it did in earlier rounds.
+    step_s = statistics.step_s[w] if finished or statistics.steps[w] else []
     mean = sum(step_s) / len(step_s) if step_s else 0.0
     return ClientRow(
         client=over.plan.clients[w],
-        finished=statistics.finished[w] if coded else statistics.counted[w] + statistics.discarded[w],
+        finished=finished,
         counted=statistics.counted[w],
         steps=statistics.steps[w],
         busy_s=statistics.busy_s[w],

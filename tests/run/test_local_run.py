@@ -29,6 +29,7 @@ from fedgc.messages import (
 from fedgc.run.machine import CHECK_BYTES, Append, Apply, Finished, Output, RunState
 from fedgc.sim.clock.interfaces import Finding
 from fedgc.sim.clock.reference_client import WHOLE, ReferenceClient, Reported
+from fedgc.store.plausible import checked
 from tests.config_of import config_of
 from tests.tuned import tuned_run
 
@@ -313,6 +314,23 @@ def test_rows_hold_round_steps_and_exchange_totals():
     assert [(row.finished, row.counted) for row in synced.clients] == [(10, 10)] * 4
     assert (skipped.discarded, synced.discarded) == (0, 0)
     assert all(row.step_s == pytest.approx(0.1) for row in synced.clients)
+
+
+def test_row_without_steps_of_its_round_tells_no_time():
+    fleet = Fleet(gate="every", gate_period=3, rounds=3)
+    for number in (1, 2, 3):
+        fleet.now += 10.0
+        for client in CLIENTS:
+            steps = 15 if client == "a" else 5 * number  # "a" trains ahead, and then waits
+            fleet.say(Report(fleet.now, client, number, steps, SAMPLES, 0.1 * steps, 1.0, 0.5))
+    for client in CLIENTS:
+        fleet.say(Report(fleet.now, client, 3, 15, SAMPLES, 1.5, 1.0, 0.5))
+        fleet.say(Codeword(fleet.now, client, 3, 0, seconds=0.25, size_bytes=400))
+    of_a = [append.row.clients[0] for append in fleet.of(Append)]
+    assert [row.steps for row in of_a] == [15, 0, 0]
+    assert [row.finished for row in of_a] == [0, 0, 15]
+    assert [row.step_s for row in of_a] == [pytest.approx(0.1), None, pytest.approx(0.1)]
+    assert [checked(row, 60.0)[1] for row in of_a] == [0, 0, 0]
 
 
 def test_nearly_finished_clients_are_awaited_in_every_round():
