@@ -210,12 +210,14 @@ def gate_table(
 ) -> Table:
     """Return the savings of local work: skipped exchanges, and steps that were not discarded.
 
-    A skipped round saves the mean cost of an exchange in this run. A server that drops every client that has
-    not done all its steps, `round_steps` in each round since the last exchange, would have lost that work.
+    A skipped round saves the mean cost of an exchange in this run. The model that an exchange makes is sent
+    in the next round, which may be a skipped one. A server that drops every client that has not done all its
+    steps, `round_steps` in each round since the last exchange, would have lost that work.
     """
     exchanged = [each for each in rounds if each.row.outcome in SUMMED]
     skipped = sum(each.row.outcome == "skipped" for each in rounds)
-    cost = sum(each.up_bytes + each.down_bytes for each in exchanged) / max(1, len(exchanged))
+    paid = [each for each in rounds if each.row.outcome == "skipped" or each in exchanged]
+    cost = sum(each.up_bytes + each.down_bytes for each in paid) / max(1, len(exchanged))
     partial = target = 0
     for each in rounds:
         target += 0 if each.row.outcome in ("empty", "aborted") else round_steps

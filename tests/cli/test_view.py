@@ -43,6 +43,16 @@ def test_local_work_savings_are_counted_from_exchanges():
     assert "dropping server" in names[2]
 
 
+def test_model_that_is_sent_in_skipped_round_is_cost_of_its_exchange():
+    rounds = [
+        round_of(1, "skipped", down=1_000),
+        round_of(2, "synced", up=1_000),
+        round_of(3, "skipped", down=1_000),
+        round_of(4, "synced", up=1_000),
+    ]
+    assert cells(view.gate_table(rounds, {}, round_steps=16))[1][:2] == ["2 of 4", "4.00 kB"]
+
+
 def test_round_line_counts_round_contents():
     assert "4 of 4 local steps counted" in view.round_line(round_of(1, "synced", counted=4))
     assert "4 of 4 finished chunks counted, 2 blocks" in view.round_line(
