@@ -44,6 +44,8 @@ def partition(samples: int, config: RunConfig, column: Callable[[Role, str], Val
         [[1, 3], [0, 2]]
     """
     how, chunks, rng = Partition.read(config.partition), config.chunks, np.random.default_rng(config.seed)
+    if samples < 1:
+        raise BadTask("task: saw a dataset without samples, needed at least 1 for each chunk")
     if not 1 <= chunks <= samples:
         raise BadTask(f"setting data.chunks: saw {chunks} for {samples} samples, needed 1 to {samples}")
     match how.kind:

@@ -151,3 +151,10 @@ def test_shipped_task_is_divided_by_label():
     assert max(map(len, labels)) <= 3
     with pytest.raises(BadTask, match="task digits has labels and no other column"):
         named("digits", RunConfig(chunks=10, partition="owner"))
+
+
+def test_dataset_without_samples_is_named():
+    with pytest.raises(
+        BadTask, match="task: saw a dataset without samples, needed at least 1 for each chunk"
+    ):
+        divided("iid", 2, np.zeros(0, dtype=np.int64))

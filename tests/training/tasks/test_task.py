@@ -38,6 +38,12 @@ def test_object_in_place_of_function_is_named_by_its_type():
         a_task(optimizer=made)
 
 
+def test_module_in_place_of_function_is_named_by_its_type():
+    with pytest.raises(BadTask, match="model is of the type Linear, needed a function that makes the module"):
+        a_task(model=torch.nn.Linear(2, 1))
+    assert a_task(model=torch.nn.Identity).model is torch.nn.Identity
+
+
 @pytest.mark.parametrize(
     ("chunks", "seen"),
     [
