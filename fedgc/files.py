@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, files and folders that only their owner may read, and odd names.
+"""Files that are written whole or not at all, and files and folders that only their owner may read.
 
 Modes do not depend on the umask, but for `SHARED`. An existing folder keeps its mode; only the default state
 folder, which fedgc makes itself, is closed again if an earlier version left it open.

@@ -216,7 +216,7 @@ def gate_table(
     """
     exchanged = [each for each in rounds if each.row.outcome in SUMMED]
     skipped = sum(each.row.outcome == "skipped" for each in rounds)
-    paid = [each for each in rounds if each.row.outcome == "skipped" or each in exchanged]
+    paid = [each for each in rounds if each.row.outcome == "skipped" or each.row.outcome in SUMMED]
     cost = sum(each.up_bytes + each.down_bytes for each in paid) / max(1, len(exchanged))
     partial = target = 0
     for each in rounds:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from fedgc.files import is_file
+
 SUFFIXES: Final = (".py", ".ipynb", ".sh")
 MANIFEST: Final = "pyproject.toml"
 

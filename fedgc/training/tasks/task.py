@@ -100,9 +100,8 @@ class Task:
     def __post_init__(self) -> None:
         for name in ("model", "load", "loss"):
             _callable(name, getattr(self, name), "a function")
-        if hasattr(self.model, "state_dict") and not isinstance(
-            self.model, type
-        ):  # a module can be called too
+        if hasattr(self.model, "state_dict") and not isinstance(self.model, type):
+            # a module can be called too
             kind = type(self.model).__name__
             raise BadTask(f"task: model is of the type {kind}, needed a function that makes the module")
         for name in ("evaluate", "optimizer", "peek", "validate"):
