@@ -3,7 +3,7 @@
 from typing import Final
 
 from fedgc.round.machine import Round
-from fedgc.run.rows import NOTHING, caused, fault_of
+from fedgc.run.rows import NOTHING, SPENT, caused, fault_of
 
 GIVE_UP_AFTER: Final = 3
 
@@ -13,6 +13,7 @@ class FruitlessRounds:
 
     def __init__(self) -> None:
         self.first_fault = ""  # of a client in the whole run
+        self._last = ""  # the reason of the last round
         self._count = 0
         self._fault = ""  # the first one in the counted rounds
 
@@ -28,7 +29,7 @@ class FruitlessRounds:
         it ended.
         """
         fault = "; ".join(filter(None, (fault_of(over), limit)))
-        self.first_fault = self.first_fault or fault
+        self.first_fault, self._last = self.first_fault or fault, over.reason
         if over.outcome not in NOTHING:
             self._count, self._fault = 0, ""
         elif not excused:
@@ -42,3 +43,7 @@ class FruitlessRounds:
     def reason(self, last: Round) -> str:
         """Return why the run ends after this round."""
         return caused(self._fault or last.reason, f"{GIVE_UP_AFTER} rounds in a row gave nothing")
+
+    def spent(self, round_: int) -> str:
+        """Return that no sum of the last model can follow this round, with what happened in it."""
+        return caused(self._last, f"round {round_}: {SPENT}")

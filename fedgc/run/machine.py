@@ -65,7 +65,7 @@ from fedgc.run.late_updates import TOO_LATE, Answer, LateUpdates
 from fedgc.run.outputs import Append, Apply, Chose, Finished, Output, RunState
 from fedgc.run.parts import RunParts
 from fedgc.run.plans import Plans
-from fedgc.run.rows import ALL_LEFT, NOTHING, SPENT, awaited_in, caused, have_left, row_of, with_coverage
+from fedgc.run.rows import ALL_LEFT, NOTHING, awaited_in, caused, have_left, row_of, with_coverage
 from fedgc.run.site_steps import SiteSteps
 from fedgc.run.speeds import MeasuredSpeeds
 
@@ -228,7 +228,7 @@ class Run:
             return self._done()
         keys = self._key_agreement
         if keys is not None and keys.knows(self.version) and keys.is_spent:
-            return self._finish(f"round {self.number - 1}: {SPENT}", complete=False)
+            return self._finish(self._fruitless.spent(self.number - 1), complete=False)
         gathering = self._gathering
         is_over = gathering.is_over(event) or gathering.is_hopeless
         if gathering.awaits(event.now) and not is_over:  # looking at every client takes as long as a join
