@@ -286,7 +286,9 @@ def test_second_sum_of_model_is_not_requested_and_run_ends(fleet):
     assert one.outcomes() == ["aborted"]
     assert one.rows[0].reason == "too few shares in 50 s"
     assert not one.finished.complete
-    assert one.finished.reason.startswith("too few shares in 50 s; round 1: its sum was asked for and made no")
+    assert one.finished.reason.startswith(
+        "too few shares in 50 s; round 1: its sum was asked for and made no"
+    )
     assert one.count(Begin) == 4
 
 
