@@ -336,7 +336,7 @@ class FedGC(Strategy):
         """Add why clients took no part to the reason of an incomplete run; first, if it had no round."""
         if end.complete:
             return end
-        absent = grid_loop.explained()
+        absent = grid_loop.explained(lacks_clients=end.lacks_clients or not begun)
         why = (end.reason, absent) if begun else (absent, end.reason)
         return replace(end, reason="; ".join(filter(None, (*why, self._memory.others))))
 

@@ -137,13 +137,13 @@ class GridLoop:
         if self._thread is not None:
             self._thread.join(JOIN_S)
 
-    def explained(self) -> str:
-        """Return why connected nodes did not take part: their app failed, or they never answered."""
+    def explained(self, *, lacks_clients: bool = True) -> str:
+        """Return why connected nodes take no part: their app failed, or never answered if clients lack."""
         failures = alike(reason for _, reason in sorted(self._failures.items()))
         reasons = failures[:NAMED]
         reasons += [f"{len(failures) - NAMED} more failed"] if len(failures) > NAMED else []
         silent = sum(map(self._is_silent, list(self._nodes.values())))
-        if silent:
+        if silent and lacks_clients:
             reasons.append(f"{silent} connected and did not answer: a SuperNode serves one run at a time")
         return "; ".join(reasons)
 

@@ -397,8 +397,10 @@ def test_failed_and_silent_nodes_are_explained(link) -> None:
     assert (
         house.grid_loop.explained() == "2 connected and did not answer: a SuperNode serves one run at a time"
     )
+    assert not house.grid_loop.explained(lacks_clients=False)
     house.fails(failing, 0)
     house.turn()
+    assert house.grid_loop.explained(lacks_clients=False) == "node 1 failed: gone"
     assert house.grid_loop.explained() == (
         "node 1 failed: gone; 1 connected and did not answer: a SuperNode serves one run at a time"
     )
