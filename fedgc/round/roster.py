@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedgc.messages import Command, Loaded, Lost, Offered, Progress, Refuse, Take
+from fedgc.messages import Command, Loaded, Lost, Offered, Refuse, Take
 from fedgc.round.plan import Plan
 from fedgc.round.replication import ReplicationCosts
 from fedgc.round.statistics import RoundStatistics
@@ -142,18 +142,14 @@ class Roster:
     def refuse(self, event: Any, reason: str) -> list[Command]:  # noqa: ANN401  an event of any kind
         """Refuse an event: notify the sender, if any, and count it against a client of this plan.
 
-        An event of an earlier round has crossed a command on its way: that is not the client's fault. Its
-        progress is passed over.
+        An event of an earlier round has crossed a command on its way: that is not the client's fault.
         """
         client = getattr(event, "client", None)
         if isinstance(event, Lost | Loaded | Offered) or not client:
             return []
         w = self.w.get(client)
         number = self.assignment.number
-        is_late = getattr(event, "round", number) < number
-        if is_late and isinstance(event, Progress):
-            return []
-        if w is not None and not is_late:
+        if w is not None and getattr(event, "round", number) >= number:
             self.statistics.refused[w] += 1
         return [Refuse(client, number, reason)]
 

@@ -267,7 +267,7 @@ def test_other_source_is_used_while_run_is_not_in_store(store: Store):
     assert len(asked) == 2
 
 
-def test_run_is_shown_on_when_its_store_fails_for_a_while(store: Store, monkeypatch):
+def test_run_is_shown_on_while_its_store_fails(store: Store, monkeypatch):
     """As while PostgreSQL is restarted: with clients on this machine, the end of the display ends the run."""
     store.write(Begun(100.0, "r", RunConfig(work="coded").table()))
     tell(store, 1)

@@ -97,14 +97,14 @@ def test_task_takes_place_of_script_of_app_or_resumed_run(store, app_with):
 def test_settings_of_privacy_need_noise(store, app_with, key):
     needed = f"setting {key}: saw it without noise, needed privacy.epsilon or privacy.noise with it"
     with pytest.raises(BadSetting, match=f"{needed}$"):
-        settings_of(store, Wanted(4, {key: 0.5}), None)
+        settings_of(store, Wanted(4, {key: 0.01}), None)
     with pytest.raises(BadSetting, match=rf"{needed} \({key}: pyproject\.toml\)"):
-        settings_of(store, Wanted(4, {}), app_with({key: 0.5}))
-    noised = app_with({key: 0.5, "privacy.noise": 1.0, "data.placement": "private"})
+        settings_of(store, Wanted(4, {}), app_with({key: 0.01}))
+    noised = app_with({key: 0.01, "privacy.noise": 1.0, "data.placement": "private"})
     assert settings_of(store, Wanted(4, {}), noised).is_private
     assert not settings_of(store, Wanted(4, {"privacy.noise": "auto"}), noised).is_private
     with pytest.raises(BadSetting, match=needed):
-        settings_of(store, Wanted(4, {"privacy.noise": "auto", key: 0.25}), noised)
+        settings_of(store, Wanted(4, {"privacy.noise": "auto", key: 0.005}), noised)
 
 
 def test_name_of_run_in_manifest_is_used_unless_given(store, app_with):

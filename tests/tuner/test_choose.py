@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedgc.errors import BadSetting
 from fedgc.history import Speed, Speeds
 from fedgc.round.plan import Chunk, Fleet
-from fedgc.sim.clock import MODELS, Line, working
+from fedgc.sim.clock import FLOAT_BYTES, MODELS, Line, working
 from fedgc.tuner import (
     Choice,
     ClientHistory,
@@ -29,7 +29,6 @@ from fedgc.tuner import (
 )
 from fedgc.tuner.advice import cut_finer
 from fedgc.tuner.choose import settings
-from fedgc.tuner.history import FLOAT_BYTES
 from fedgc.tuner.trial import (
     Futures,
     cover_s,
