@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from fedgc.config.link_settings import SHORT_BYTES
 from fedgc.errors import BadMessage, BadVector
 from fedgc.large_vectors import Scratch
 from fedgc.links.frames import CHECKSUM_BYTES, Ack, Grant, Offer, StreamId, Unwanted
@@ -122,8 +123,12 @@ class Peer:
 
     def _only_waits(self, round_: int) -> bool:
         """Whether the client's update of a round is here, so that it waits for the next round."""
-        is_here = any(stream.number == round_ and not self._expected[stream].mixed for stream in self._done)
-        return is_here and not self._leaves
+        return any(stream.number == round_ and self._may_keep(stream) for stream in self._done)
+
+    def _may_keep(self, stream: StreamId) -> bool:
+        """Whether the client may keep its vector until its next work, and hear only then that it is here."""
+        form = self._expected[stream]
+        return form.largest <= SHORT_BYTES and not (form.mixed or self._leaves)
 
     def _send_model(self, version: int, model: Published | None, now: float) -> None:
         if version == self._version:
@@ -227,7 +232,7 @@ class Peer:
         """Return a whole codeword, checked, and its norm."""
         incoming = self.flow.incoming[stream]
         vector = incoming.finish()
-        can_wait = not (self._expected[stream].mixed or self._leaves)
+        can_wait = self._may_keep(stream)
         self.flow.close(stream, can_wait=can_wait)
         self._done.add(stream)
         del self._offers[stream]

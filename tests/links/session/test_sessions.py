@@ -168,6 +168,15 @@ def test_end_of_round_is_told_at_once_where_client_works_or_leaves(sessions, lea
     assert told(peer) == ["Close"]
 
 
+def test_end_of_round_is_told_at_once_where_client_keeps_long_update(sessions, monkeypatch) -> None:
+    """So that it can free the memory before the next model comes."""
+    monkeypatch.setattr("fedgc.links.session.peer.SHORT_BYTES", 8)
+    peer = hands_in(sessions, Reveal("a", 1, 0, "local", None))
+    assert told(peer) == ["Ack"]
+    sessions.send(Close("a", 1, "synced", True))
+    assert told(peer) == ["Close"]
+
+
 class Calls:
     """Calls that are due at some time of a clock that the test sets."""
 
