@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 import click
 from rich.console import Console
@@ -38,7 +39,7 @@ from fedgc.cli.run_place import claimed, keep_place
 from fedgc.cli.signals import like_ctrl_c
 from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import App, app_in
-from fedgc.errors import EdgeFailed, Unusable
+from fedgc.errors import EdgeFailed, FedgcError, Unusable
 from fedgc.flower import preconditions
 from fedgc.flower.signals import BY_USER
 from fedgc.messages import SUMMED
@@ -48,6 +49,8 @@ from fedgc.store.engine import runs_folder
 from fedgc.store.later_starts import last_start
 from fedgc.store.liveness import alive
 from fedgc.store.views import Run
+
+T = TypeVar("T")
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
@@ -184,16 +187,28 @@ def _kept(
 
 def _await_known(wanted: Wanted, limit_s: float, console: Console) -> None:
     """Refuse an unknown SuperLink; that of `fedgc up` may have ended with its run, and is waited for."""
+    _awaited(partial(must_be_known, wanted), Unusable, limit_s, console)
+
+
+def _awaited(
+    act: Callable[[], T],
+    failing: type[FedgcError],
+    limit_s: float,
+    console: Console,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> T:
+    """Return what `act` returns, which is called again while it raises this error, for so long at most."""
     until, said = time.monotonic() + limit_s, False
     while True:
         try:
-            return must_be_known(wanted)
-        except Unusable as error:
+            return act()
+        except failing as error:
             if time.monotonic() >= until:
                 raise
             if not said:
                 say(console, f"waiting: {error}")
                 said = True
+        meanwhile()
         time.sleep(POLL_S)
 
 
@@ -364,18 +379,8 @@ class _Server:
 
     def _seen(self, name: str) -> Seen:
         """Return the state of the run; wait for a store that fails, and raise EdgeFailed if it goes on to."""
-        follower, until, said = Follower(self._place.store, name), time.monotonic() + STORE_S, False
-        while True:
-            try:
-                return follower.look()
-            except EdgeFailed as error:
-                if time.monotonic() >= until:
-                    raise
-                if not said:
-                    say(self._place.console, f"waiting: {error}")
-                    said = True
-            self._look_after()
-            time.sleep(POLL_S)
+        look = Follower(self._place.store, name).look
+        return _awaited(look, EdgeFailed, STORE_S, self._place.console, self._look_after)
 
 
 def _reached(over: Over) -> int:
