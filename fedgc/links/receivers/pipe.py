@@ -8,7 +8,7 @@ import pickle  # both ends are our own
 import socket
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from errno import EMFILE
 from typing import Any, Final
@@ -17,6 +17,12 @@ MOST_FILES: Final = 200  # of a message; the system passes on at most 253
 
 _HEAD: Final = struct.Struct("<Q")  # the length of the value that follows
 _TIME: Final = struct.Struct("@ll")  # seconds and microseconds of a time limit
+
+
+def close_all(descriptors: Iterable[int]) -> None:
+    """Close files."""
+    for each in descriptors:
+        os.close(each)
 
 
 class Pipe:
@@ -56,11 +62,14 @@ class Pipe:
         except BlockingIOError as error:
             raise TimeoutError("the other process says nothing") from error
         if flags & socket.MSG_CTRUNC:
-            for each in descriptors:
-                os.close(each)
+            close_all(descriptors)
             raise OSError(EMFILE, "too many open files to take those of a message")
-        (size,) = _HEAD.unpack(head + self._exactly(_HEAD.size - len(head)))
-        return pickle.loads(self._exactly(size)), descriptors  # noqa: S301  of our own process
+        try:
+            (size,) = _HEAD.unpack(head + self._exactly(_HEAD.size - len(head)))
+            return pickle.loads(self._exactly(size)), descriptors  # noqa: S301  of our own process
+        except BaseException:  # nobody else knows of its files, and each keeps the memory of a vector
+            close_all(descriptors)
+            raise
 
     def _exactly(self, size: int) -> bytearray:
         data = bytearray(size)

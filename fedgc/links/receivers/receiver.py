@@ -16,7 +16,7 @@ from fedgc.links.byte_counts import Accounts, Amounts
 from fedgc.links.frames import Invitation
 from fedgc.links.pieces import Numbers
 from fedgc.links.quotas import Pause
-from fedgc.links.receivers.pipe import Pipe
+from fedgc.links.receivers.pipe import Pipe, close_all
 from fedgc.links.receivers.shared_arrays import Form, mapped
 from fedgc.links.receivers.terms import ReceiverTerms
 from fedgc.links.session.sessions import Surroundings
@@ -213,11 +213,14 @@ class Receiver:
         pipe.limit(SILENT_S)
         while True:
             files = iter(descriptors)
-            for what, *given in said:
-                if what == "codeword":
-                    self._codeword(next(files), *given)
-                else:
-                    said_by_it[what](*given)
+            try:
+                for what, *given in said:
+                    if what == "codeword":
+                        self._codeword(next(files), *given)
+                    else:
+                        said_by_it[what](*given)
+            finally:  # what a vector that cannot be mapped has left
+                close_all(files)
             said, descriptors = self._next(pipe)
 
     def _next(self, pipe: Pipe) -> tuple[Any, list[int]]:

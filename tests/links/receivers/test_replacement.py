@@ -1,11 +1,14 @@
 """Test the processes that take the place of receivers that have ended."""
 
+import logging
 import os
 import resource
 import secrets
 import signal
 import socket
+import struct
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +18,9 @@ from fedgc.errors import EdgeFailed, NotNow
 from fedgc.links.identity import Identity
 from fedgc.links.receivers import receiver, receivers
 from fedgc.links.receivers.pipe import Pipe
-from fedgc.messages import Joined, Lost
+from fedgc.links.receivers.receiver import Reactions, Receiver
+from fedgc.links.session.sessions import Surroundings
+from fedgc.messages import Codeword, Joined, Lost
 from tests.links.conftest import Link
 from tests.links.receivers.conftest import NUMBERS, Served
 
@@ -30,6 +35,10 @@ def replace_all(served: Served) -> None:
     before = set(served.sessions.pids)
     kill_all(served)
     Link.eventually(lambda: before.isdisjoint(served.sessions.pids))
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def refusal(served: Served, who: Identity) -> str:
@@ -185,3 +194,40 @@ def test_files_of_message_that_cannot_be_opened_are_named():
             os.close(each)
         near.close()
         far.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs the open files of a process")
+def test_process_that_is_killed_in_mid_message_leaves_no_file_open():
+    ours, theirs = socket.socketpair()
+    far = Pipe(theirs)
+    files = [os.memfd_create("test") for _ in range(3)]
+    before = open_files()
+    socket.send_fds(ours, [struct.pack("<Q", 1000)], files)
+    ours.sendall(b"half of it")
+    ours.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(EOFError, match="the other process has ended"):
+        far.receive()
+    assert open_files() == before
+    for each in files:
+        os.close(each)
+    ours.close()
+    far.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs the open files of a process")
+def test_files_behind_vector_that_cannot_be_mapped_are_closed():
+    near, far = map(Pipe, socket.socketpair())
+    files = [os.memfd_create("test") for _ in range(3)]  # empty: no vector
+    around = Surroundings(time.monotonic, os.urandom, time.time, logging.getLogger("test"))
+    receiver = Receiver(None, around, Reactions(None, None, None, None), {})
+    before = open_files()
+    near.send([])
+    said = Codeword(0.0, "a", 1, 0)
+    near.send([("codeword", said, ("<f4", 1))] * 3, files)
+    with pytest.raises(ValueError, match="empty"):
+        receiver._hear(far)
+    assert open_files() == before
+    for each in files:
+        os.close(each)
+    near.close()
+    far.close()
