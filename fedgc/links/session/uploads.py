@@ -5,6 +5,7 @@ slow one goes to the end of the queue. One of an earlier round has a slot of its
 short codeword follows its offer, without a slot: a grant would take longer than its bytes.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +18,7 @@ from fedgc.links.session.upload_slots import Slots
 from fedgc.messages import LONGEST_REASON, Codeword, Failed, LinkEvent, Offered
 
 SLOWEST_BYTES_S: Final = 125_000.0  # one megabit: a slower upload goes to the end of the queue
+MOST_SLOW: Final = 1  # times that an upload was that slow, and still goes first after a broken stream
 
 Stub = tuple[str, StreamId]
 
@@ -32,6 +34,10 @@ class _Upload:
     looked: float
     size: int
     newest: int
+
+    def trickles(self, size: int, now: float) -> bool:
+        """Whether it was too slow since its last check."""
+        return size - self.size < SLOWEST_BYTES_S * (now - self.looked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,7 @@ class Uploads:
         self._asked: dict[str, set[StreamId]] = {}  # of each client: what is under way or waits for a slot
         self._begun: dict[str, dict[StreamId, float]] = {}  # since when the bytes of each may come
         self._uploads: dict[Stub, _Upload] = {}
+        self._slow: dict[str, Counter[StreamId]] = {}  # of each client: how often each was too slow
 
     # ---- whole codewords
 
@@ -117,9 +124,13 @@ class Uploads:
         self._reactions.emit(codeword)
 
     def resume(self, peer: Peer) -> None:
-        """Queue the uploads again that were under way when the last stream broke."""
+        """Queue the uploads again that were under way when the last stream broke.
+
+        They go first, unless they were slow: else a client could keep a slot by new streams, without a byte.
+        """
+        slow = self._slow.get(peer.client, Counter())
         for stream in peer.waiting():
-            self._expect(peer, stream, first=stream in peer.flow.incoming)
+            self._expect(peer, stream, first=stream in peer.flow.incoming and slow[stream] <= MOST_SLOW)
 
     # ---- what does not arrive
 
@@ -137,6 +148,8 @@ class Uploads:
 
         A complete one keeps its slot until it is summed or its round is over.
         """
+        if peer.stream is None:
+            self._broke_off(peer)
         wanted = (*peer.waiting(), *peer.whole) if peer.stream is not None else ()
         for stream in tuple(self._asked.get(peer.client, ())):
             if stream not in wanted:
@@ -144,10 +157,22 @@ class Uploads:
         for stream in self._begun.get(peer.client, {}).keys() - set(peer.waiting()):
             self._ended((peer.client, stream))
 
+    def _broke_off(self, peer: Peer) -> None:
+        """Note which uploads of a client that is away were too slow."""
+        now = self._clock()
+        for stream, incoming in peer.flow.incoming.items():
+            upload = self._uploads.pop((peer.client, stream), None)
+            if upload is not None and upload.trickles(incoming.received, now):
+                self._note_slow(peer.client, stream)
+
+    def _note_slow(self, client: str, stream: StreamId) -> None:
+        self._slow.setdefault(client, Counter())[stream] += 1
+
     def lost(self, peer: Peer) -> None:
         """Free all slots of a client that is gone for good."""
         self.give_up_unwanted(peer)
         self._begun.pop(peer.client, None)
+        self._slow.pop(peer.client, None)
 
     def free_stalled(self, limit_s: float) -> None:
         """Take the slot from uploads that are stalled or too slow.
@@ -168,9 +193,11 @@ class Uploads:
             if now - upload.moved > limit_s:
                 self._stalled(peer, stub[1], now - upload.moved)
             elif now - upload.looked >= limit_s:
-                trickles = size - upload.size < SLOWEST_BYTES_S * (now - upload.looked)
+                trickles = upload.trickles(size, now)
                 upload.looked, upload.size = now, size
-                self._grant(self._slots.turn(stub) if trickles else [])
+                if trickles:
+                    self._note_slow(*stub)
+                    self._grant(self._slots.turn(stub))
 
     def _stalled(self, peer: Peer, stream: StreamId, seconds: float) -> None:
         error = BadVector(f"{stream}: saw no bytes for {seconds:.1f} s, needed some within links.grace-s")
@@ -240,4 +267,5 @@ class Uploads:
         if not begun:
             self._begun.pop(client, None)
         self._uploads.pop(stub, None)
+        self._slow.get(client, Counter()).pop(stream, None)
         return since

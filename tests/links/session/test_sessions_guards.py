@@ -199,6 +199,48 @@ def test_trickling_client_loses_slot_and_not_round() -> None:
     assert [event.client for event in visitor.events] == [honest.client, hog.client]
 
 
+@pytest.mark.parametrize("trickles", [False, True], ids=["sends nothing", "sends a byte"])
+def test_client_that_opens_streams_again_and_again_keeps_no_slot(*, trickles: bool) -> None:
+    """It goes first after a broken stream, but not again and again where it sends nothing, or next to it."""
+    room = Room(4)
+    (hog, *others), who = room.clients, room.identities[0]
+    for peer in room.clients:
+        room.offer(peer)
+    data, got = as_sent(VECTOR), list[int]()
+    for turn in range(6):
+        if trickles:
+            piece = Piece(STREAM, turn, len(data), data[turn : turn + 1])
+            room.sessions.arrived(hog, b"".join(wire.encode_piece(piece)))
+        room.now += 9.0
+        room.sessions.uploads.free_stalled(10.0)
+        room.comes_back(hog, who)
+        for at, peer in enumerate(others):
+            if at not in got and (peer.client, STREAM) in room.sessions.uploads._slots.sending:
+                got.append(at)
+                room.sends(peer)
+                room.sessions.uploads.forget(peer.client, STREAM)
+        if turn == 1:
+            assert got == [0, 1, 2]
+    room.sessions.lose(hog)
+    assert room.sessions.uploads._slow == {}
+
+
+def test_client_whose_fast_upload_breaks_often_goes_first() -> None:
+    room = Room(2)
+    (first, other), who = room.clients, room.identities[0]
+    for peer in room.clients:
+        room.offer(peer)
+    data, far = as_sent(VECTOR), 0
+    for _ in range(6):
+        piece = Piece(STREAM, far, len(data), data[far : (far := far + 500)])
+        room.sessions.arrived(first, b"".join(wire.encode_piece(piece)))
+        room.now += 0.001
+        room.comes_back(first, who)
+        room.sessions.uploads.forget(other.client, STREAM)
+        assert room.sessions.uploads._slots.sending == {(first.client, STREAM)}
+        room.offer(other)
+
+
 def test_slow_sender_continues_without_waiting_clients() -> None:
     visitor = Visitor()
     visitor.admission.expect(b"one")
@@ -224,14 +266,22 @@ class Room(Visitor):
 
     def __init__(self, count: int) -> None:
         super().__init__()
+        self.identities: list[Identity] = []
         self.clients = [self._comes(b"%d" % number) for number in range(count)]
 
     def _comes(self, token: bytes):
         self.who = Identity(secrets.token_bytes(32))
+        self.identities.append(self.who)
         self.admission.expect(token)
         peer, _ = self.sessions.admit(self.hello(token), NONCE)
         self.sessions.send(Reveal(peer.client, 1, 0, "local", None))
         return peer
+
+    def comes_back(self, peer, who: Identity) -> None:
+        """Open a new stream for a client, as the listener does."""
+        self.who = who
+        self.sessions.admit(self.hello(peer.ticket), NONCE)
+        self.sessions.uploads.resume(peer)
 
     def offer(self, peer) -> None:
         self.sessions.arrived(peer, wire.encode(offer_of(STREAM, Source(VECTOR)), 1))
