@@ -25,6 +25,7 @@ from fedgc.links import identity
 from fedgc.links.frames import EventFromClient, Numbered, Offer, StreamId
 from fedgc.links.identity import Identity
 from fedgc.links.pieces import NUMBER, Form, Numbers, Packed, Vector, digest_of
+from fedgc.links.quotas import LEAST_BURST_BYTES
 from fedgc.messages import WIRE_VERSION, Survivors, ToClient, Unmask, Work
 
 ACTION: Final = "packet"
@@ -36,6 +37,7 @@ _NUMPY_HEADER: Final = 1024  # bytes that numpy's format adds to the numbers, at
 _NUMPY: Final = ("numpy.ndarray", (1, 0))  # Flower's name of that format, and its version for plain numbers
 _PURPOSE: Final = b"messages"
 LONGEST_VERSION: Final = 18  # digits of a model's version
+MOST_LINES: Final = 50_000  # of an answer: more than two for each chunk that a client may announce
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +182,7 @@ def read_answer(content: RecordDict, packet: Packet, now: float) -> Answer:
         key, signature, name = _bytes(about["key"]), _bytes(about["signature"]), str(about["name"])
     except (KeyError, TypeError) as error:
         raise BadMessage(f"answer: needed lines, a key, a signature and a name ({error})") from error
+    _check_amount(frames)
     client = identity.check(key, signature, _signed(packet.run, packet.nonce, frames))
     lines = tuple(_decoded(frame, _FROM_CLIENT, now, client) for frame in frames)
     arrays: Any = content.array_records.get(_CODEWORDS, {})
@@ -190,6 +193,16 @@ def read_answer(content: RecordDict, packet: Packet, now: float) -> Answer:
     }
     up_bytes = sum(len(each.data) for record in content.array_records.values() for each in record.values())
     return Answer(client, key, name, lines, MappingProxyType(codewords), sum(map(len, frames)), up_bytes)
+
+
+def _check_amount(frames: list[bytes]) -> None:
+    """Raise BadMessage for more lines than a client may send at once: each takes time to read."""
+    size = sum(map(len, frames))
+    if len(frames) > MOST_LINES or size > LEAST_BURST_BYTES:
+        raise BadMessage(
+            f"answer: saw {len(frames)} lines of {size} bytes in all, needed at most {MOST_LINES} lines "
+            f"of {LEAST_BURST_BYTES:.0f} bytes"
+        )
 
 
 def codeword(offer: Offer, array: Array, form: Form) -> Numbers:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -12,10 +13,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
+from flwr.app import ConfigRecord, RecordDict
 
 from fedgc.config import RunConfig
-from fedgc.errors import NotAllowed
+from fedgc.errors import BadMessage, NotAllowed
 from fedgc.flower.cache_folders import SPILLED, default_root, full_name, open_account, open_cache, spilled
 from fedgc.flower.departure import Departure
 from fedgc.flower.driver import Driver
@@ -23,7 +26,9 @@ from fedgc.flower.job import Job
 from fedgc.flower.message_work import MessageWork
 from fedgc.flower.site_policy import SitePolicy
 from fedgc.history import Speeds
+from fedgc.links import frames as wire
 from fedgc.links.frames import StreamId
+from fedgc.links.identity import Identity
 from fedgc.links.links import Links
 from fedgc.links.message import packets as packets
 from fedgc.links.message.server import MessageServer
@@ -392,3 +397,19 @@ def test_leaving_client_answers_with_present_steps(tmp_path: Path) -> None:
     second = message_work(job, tmp_path, packet_of(replace(local, order=()), ask), departure=departure)
     assert [each.steps for each in said(second, Report)] == [4]
     assert len(second.codewords) == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "size"), [(packets.MOST_LINES + 1, 20), (50, 1_000_000)], ids=["lines", "bytes"]
+)
+def test_answer_of_too_many_lines_is_refused_before_it_is_read(monkeypatch, lines: int, size: int) -> None:
+    who, asked = Identity(secrets.token_bytes(32)), packets.introduction(RUN, b"n" * 32)
+    frame = wire.encode(Leaving(0.0, who.client, 1.0)).ljust(size)
+    frames = [frame] * lines
+    signature = who.sign(packets._signed(asked.run, asked.nonce, frames))
+    about = {"name": "", "key": who.public, "signature": signature, "lines": frames}
+    monkeypatch.setattr(packets, "_decoded", None)
+    with pytest.raises(
+        BadMessage, match=f"answer: saw {lines} lines of .* bytes in all, needed at most 50000"
+    ):
+        packets.read_answer(RecordDict({"packet": ConfigRecord(about)}), asked, 0.0)
