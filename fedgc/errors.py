@@ -36,6 +36,7 @@ MOST_MEANT: Final = 4  # names in a hint
 PARTS: Final = re.compile(r"[-_.:]")  # between the parts of a name
 LONGEST_TEXT: Final = 200  # characters of foreign text in one line
 LONGEST_LINE: Final = 400  # characters of an exception in one line
+READ_FOR_EACH: Final = 16  # characters of foreign text that are read for each that is shown
 _KINDS: Final = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 _OF_FILES: Final = {  # what such an exception says if it was raised without a number
     FileNotFoundError: ENOENT,
@@ -214,4 +215,5 @@ def printable(text: object, longest: int = LONGEST_TEXT) -> str:
     >>> printable("left\nERROR  the disk is full \x1b[31m")
     'left ERROR the disk is full [31m'
     """
-    return "".join(each for each in " ".join(str(text).split()) if each.isprintable())[:longest]
+    words = " ".join(str(text)[: READ_FOR_EACH * longest].split())  # a peer may send any amount of it
+    return "".join(each for each in words if each.isprintable())[:longest]

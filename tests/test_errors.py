@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from fedgc import errors
-from fedgc.errors import LONGEST_LINE, FedgcError, nearest, text_of, words_of
+from fedgc.errors import LONGEST_LINE, FedgcError, nearest, printable, text_of, words_of
 
 
 def exchange() -> dict[str, str]:
@@ -90,6 +91,13 @@ def test_words_of_error_hold_all_its_lines():
     assert words_of(ValueError(" \n")) == "ValueError"
     assert words_of(AssertionError()) == "AssertionError"
     assert words_of(FedgcError()) == "FedgcError"
+
+
+@pytest.mark.parametrize("text", ["x" * 50_000_000, "x " * 25_000_000, "\x1b" * 50_000_000])
+def test_long_foreign_text_is_not_read_to_its_end(text):
+    begun = time.process_time()
+    assert printable(text, 64) in ("x" * 64, ("x " * 64)[:64], "")
+    assert time.process_time() - begun < 0.5
 
 
 def test_text_of_error_is_one_limited_printable_line():
