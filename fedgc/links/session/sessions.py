@@ -13,7 +13,7 @@ from logging import Logger
 from typing import Any, Final, Protocol
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, BadVector, Refused, Unexpected, printable
+from fedgc.errors import BadMessage, BadVector, NotAdmitted, Refused, Unexpected, printable
 from fedgc.fragments import buffers_in, fragment_of, numbers_of
 from fedgc.guards import guarded
 from fedgc.large_vectors import Scratch
@@ -42,6 +42,7 @@ from fedgc.messages import (
 )
 
 READMISSION_S: Final = 0.02  # of a busy listener, for each of many clients that come back together
+STREAM_LINES: Final = 30  # lines that take as long as a stream that is opened again: 2 ms, most of it for TLS
 LEASE_SLACK_S: Final = 60.0  # after a lease and the grace time: a busy client may be late to notice its end
 
 
@@ -174,6 +175,8 @@ class SessionTable:
             self._around.audit("joined", client, f"over a session, with key {hello.key.hex()}")
         elif peer is None:
             raise BadMessage("hello: a ticket without a peer")
+        elif self._exceeds(peer, Spent(lines=STREAM_LINES)):
+            raise NotAdmitted(f"client {client} is {peer.over}")
         peer.stream = None  # the client may have left a stream that looks open here
         peer.wake()
         self.uploads.give_up_unwanted(peer)

@@ -13,6 +13,7 @@ from fedgc.links.identity import Identity
 from fedgc.links.pieces import Source, offer_of, packed
 from fedgc.links.quotas import FIRST_PAUSE_S, MOST_CHUNKS, MOST_JOINS, MOST_REFUSALS, Quotas
 from fedgc.links.session.peer import Peer
+from fedgc.links.session.sessions import STREAM_LINES
 from fedgc.messages import Held, Joined, Lost, Offered, Reveal
 from tests.links.session.test_sessions_guards import NONCE, NUMBERS, Visitor, as_sent
 
@@ -53,6 +54,23 @@ def test_client_beyond_its_lines_is_excluded_and_returns_after_pause(caplog) -> 
         visitor.enter(b"again")
     visitor.now += FIRST_PAUSE_S
     assert visitor.enter(b"later").client == peer.client
+
+
+def test_client_that_opens_streams_without_end_is_excluded() -> None:
+    visitor = Timed()
+    visitor.sessions._around = replace(visitor.sessions._around, quotas=Quotas(lines_per_s=STREAM_LINES))
+    peer = visitor.enter()
+    for _ in range(100):  # one a second, for long
+        visitor.now += 1.0
+        visitor.sessions.admit(visitor.hello(peer.ticket), NONCE)
+    for _ in range(9):
+        visitor.sessions.admit(visitor.hello(peer.ticket), NONCE)
+    with pytest.raises(
+        NotAdmitted, match=f"client {peer.client} is excluded for 5 s: it sent more than 30 lines"
+    ):
+        visitor.sessions.admit(visitor.hello(peer.ticket), NONCE)
+    assert not visitor.sessions.peers
+    assert [type(event) for event in visitor.events] == [Lost]
 
 
 def test_lines_at_rate_are_taken_for_long() -> None:
