@@ -209,6 +209,15 @@ def words_of(error: BaseException, longest: int = LONGEST_LINE) -> str:
     return text if isinstance(error, FedgcError) else f"{kind}: {text}"[:longest]
 
 
+def numbered(count: int, word: str) -> str:
+    """Return a count with its word.
+
+    >>> numbered(1, "block"), numbered(2, "block")
+    ('1 block', '2 blocks')
+    """
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
 def printable(text: object, longest: int = LONGEST_TEXT) -> str:
     r"""Return foreign text made safe for a log or a terminal: one line, printable, at most `longest` long.
 

@@ -21,7 +21,7 @@ from rich.live import Live
 from fedgc.cli import view
 from fedgc.config import RunConfig
 from fedgc.deploy.superlink import KEEP_INSTALLED, framed
-from fedgc.errors import EdgeFailed, Unusable
+from fedgc.errors import EdgeFailed, Unusable, numbered
 from fedgc.flower.preconditions import rounds_done
 from fedgc.history import BestModel, ClientRow, Score
 from fedgc.messages import SUMMED
@@ -307,7 +307,7 @@ def print_tables(console: Console, seen: Seen, seconds: float, *, resumed: bool 
     if seen.run is not None and seen.run.state == "completed":
         partial = f", {lacking}" if (lacking := view.partial_rounds(seen.rounds)) else ""
         last = f"{'; ' if partial else ', '}{seen.run.reason}" if seen.run.reason else ""
-        done = view.numbered(rounds_done(seen.rounds), "round")
+        done = numbered(rounds_done(seen.rounds), "round")
         console.print(f"completed: {done}{partial}{last}", soft_wrap=True)
 
 

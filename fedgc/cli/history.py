@@ -17,12 +17,11 @@ from fedgc.cli.view import (
     figures_text,
     mean_of,
     megabytes,
-    numbered,
     scores_table,
     skips_message,
     terminal,
 )
-from fedgc.errors import Unusable
+from fedgc.errors import Unusable, numbered
 from fedgc.history import APP_FAILED, BY_SITE, Score
 from fedgc.store.database import Store
 from fedgc.store.explanation import INCOMPLETE, NOT_YET, Explanation, explain, span

@@ -44,7 +44,7 @@ from fedgc.deploy import local_federation as local
 from fedgc.deploy.app_folder import MANIFEST, App, Setting, app_in, whole
 from fedgc.deploy.local_federation import Node
 from fedgc.deploy.superlink import Superlink, connection
-from fedgc.errors import EdgeFailed, Unusable
+from fedgc.errors import EdgeFailed, Unusable, numbered
 from fedgc.flower import preconditions as beginning
 from fedgc.flower.preconditions import rounds_done
 from fedgc.policy.digests import STATEMENT
@@ -374,7 +374,7 @@ def host_of(wanted: Wanted, console: Console, run: str) -> Iterator[Host]:
     The clients that are started keep their keys, so that they are the same ones the next time.
     """
     if wanted.superlink is None:
-        count = view.numbered(wanted.here, "client")
+        count = numbered(wanted.here, "client")
         console.print(f"starting the server and {count}: this takes up to a minute", highlight=False)
         nodes = with_keys(wanted.nodes, Path(wanted.keys) if wanted.keys else keys_of(run))
         with local.LocalFederation(nodes) as federation:

@@ -11,9 +11,8 @@ from typing import Final
 from rich.console import Console
 
 from fedgc.cli.follow import Follower, Seen, fault_in, print_tables, printed_by_app, why_incomplete
-from fedgc.cli.view import numbered
 from fedgc.deploy.superlink import Superlink
-from fedgc.errors import EdgeFailed
+from fedgc.errors import EdgeFailed, numbered
 from fedgc.run.rows import SPENT
 from fedgc.secagg.client import UNMASKED
 from fedgc.secagg.rules import NO_BUDGET

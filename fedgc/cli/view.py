@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedgc.config import RunConfig, known
-from fedgc.errors import BadSetting
+from fedgc.errors import BadSetting, numbered
 from fedgc.history import LEFT_OUT, BestModel, ClientRow, Score
 from fedgc.messages import SUMMED
 from fedgc.run.client_figures import means_of
@@ -63,15 +63,6 @@ def duration(seconds: float) -> str:
         return f"{round(seconds) // 60} min {round(seconds) % 60} s"
     minutes = round(seconds / 60)
     return f"{minutes // 60} h {minutes % 60} min"
-
-
-def numbered(count: int, word: str) -> str:
-    """Return a count with its word.
-
-    >>> numbered(1, "block"), numbered(2, "block")
-    ('1 block', '2 blocks')
-    """
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def accuracy(rounds: Sequence[Round]) -> float | None:
@@ -378,8 +369,8 @@ def clients_table(
     for column in ("rounds", "finished", "counted", "discarded", "s per step", "up", "down"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("faults")
-    for client, numbered in sorted(rows.items(), key=lambda each: names.get(each[0], each[0])):
-        own = [row for _, row in numbered]
+    for client, entries in sorted(rows.items(), key=lambda each: names.get(each[0], each[0])):
+        own = [row for _, row in entries]
         done = work.get(client, ClientWork())
         steps = [row.step_s for row in own if row.step_s is not None]
         table.add_row(
@@ -391,6 +382,6 @@ def clients_table(
             f"{sum(steps) / len(steps):.4f}" if steps else "-",
             megabytes(sum(row.up_bytes for row in own)),
             megabytes(sum(row.down_bytes for row in own)),
-            Text(faults_of(numbered)),
+            Text(faults_of(entries)),
         )
     return table

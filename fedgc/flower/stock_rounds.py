@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fedgc.config import AUTO, RunConfig
-from fedgc.errors import BadMessage
+from fedgc.errors import BadMessage, numbered
 from fedgc.history import ClientRow, RoundRow, median_and_spread
 from fedgc.messages import LARGEST_COUNT, Outcome
 from fedgc.run.outputs import Finished
@@ -278,7 +278,7 @@ class StockRounds:
 
     def _begin(self, now: float) -> tuple[Output, ...]:
         if self.number > self._config.rounds:  # a resume of a run that was stopped after its last round
-            return self._finish(f"{self._config.rounds} rounds are done", complete=True)
+            return self._finish(f"{numbered(self._config.rounds, 'round')} done", complete=True)
         wanted = len(self._nodes) + self.needed
         late = now >= self._gather_until
         if (seen := len(self._nodes)) < wanted:
@@ -322,7 +322,7 @@ class StockRounds:
         return (closed,)
 
     def _done(self, last: RoundRow) -> tuple[Output, ...]:
-        done = f"{self._config.rounds} rounds are done"
+        done = f"{numbered(self._config.rounds, 'round')} done"
         if self.version:
             return self._finish(done, complete=True)
         reason = caused(_fault_of(last), f"{done}, and no work was ever counted")

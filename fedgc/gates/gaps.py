@@ -8,7 +8,7 @@ in checks: 1 is a sync at each.
 from dataclasses import dataclass, replace
 from typing import Final
 
-from fedgc.errors import BadSetting
+from fedgc.errors import BadSetting, numbered
 from fedgc.gates.reports import Decision, Reports
 
 LONGEST_GAP: Final = 32  # checks; 512 steps at 16 each: up to there two replicas of a trajectory agree
@@ -40,18 +40,12 @@ class Gaps:
             decided = Decision(sync=True, reason=reports.forced)
         elif wanted.sync and passed < self.least:
             decided = Decision(
-                sync=False, reason=f"{_checks(passed)} since the last sync, needed {self.least}"
+                sync=False, reason=f"{numbered(passed, 'check')} since the last sync, needed {self.least}"
             )
         elif not wanted.sync and self.most is not None and passed >= self.most:
-            decided = Decision(
-                sync=True,
-                reason=f"{_checks(passed)} since the last sync, no gap may be longer ({wanted.reason})",
-            )
+            since = f"{numbered(passed, 'check')} since the last sync"
+            decided = Decision(sync=True, reason=f"{since}, no gap may be longer ({wanted.reason})")
         return _name_left_out(decided, reports)
-
-
-def _checks(count: int) -> str:
-    return "1 check" if count == 1 else f"{count} checks"
 
 
 def _name_left_out(decided: Decision, reports: Reports) -> Decision:

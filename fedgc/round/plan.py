@@ -9,7 +9,7 @@ in a plan (0 .. chunks-1) counts the chunks that some present client can load, a
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence, Set, Sized
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
 from statistics import median
@@ -23,7 +23,7 @@ from fedgc.aggregators import PLAIN
 from fedgc.codecs import codec_of, shortest_wire
 from fedgc.codes import Placement, adopt, place
 from fedgc.config import AUTO, RunConfig
-from fedgc.errors import BadPlacement
+from fedgc.errors import BadPlacement, numbered
 from fedgc.fragments import largest_fragment
 from fedgc.history import Speeds
 from fedgc.round.coded.lateness import expects_late
@@ -205,6 +205,7 @@ def make_plan(
     measured = speeds.known.keys() >= set(clients)
     round_s = seconds_of_round(clients, fleet, speeds, config)
     groups = groups_by_speed(round_s)
+    over = f"{numbered(len(chunks), 'chunk')} on {numbered(len(clients), 'client')}"
     return Plan(
         clients=clients,
         chunks=chunks,
@@ -222,7 +223,7 @@ def make_plan(
         error_limit=config.error_limit,
         late_s=late_s(config),
         short_numbers=short,
-        reason=f"{_counted(chunks, 'chunk')} on {_counted(clients, 'client')}, {how}{told_of(groups)}",
+        reason=f"{over}, {how}{told_of(groups)}",
         work=config.work,
         quorum=QUORUM if config.quorum == AUTO else float(config.quorum),
         patience=config.patience,
@@ -458,7 +459,3 @@ def _typical_step_s(clients: Sequence[str], speeds: Speeds) -> float:
 def _uplinks_s(clients: Sequence[str], speeds: Speeds, size_bytes: int) -> tuple[float, ...]:
     uplinks = (speeds.known[client].up_bytes_s if client in speeds.known else None for client in clients)
     return upload_s(uplinks, size_bytes)
-
-
-def _counted(each: Sized, word: str) -> str:
-    return f"{len(each)} {word}{'' if len(each) == 1 else 's'}"

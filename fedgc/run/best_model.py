@@ -3,6 +3,7 @@
 import math
 from typing import Final
 
+from fedgc.errors import numbered
 from fedgc.history import BestModel
 from fedgc.run.figure_names import is_lowest
 
@@ -42,9 +43,9 @@ class BestModelSearch:
         """Why no better model is expected; empty while one is."""
         if not self._patience or self._without < self._patience or self.best is None:
             return ""
-        best, times = self.best, "evaluation" if self._without == 1 else "evaluations"
+        best, without = self.best, numbered(self._without, "evaluation")
         return (
-            f"{self.figure} has not improved for {self._without} {times}; "
+            f"{self.figure} has not improved for {without}; "
             f"best is version {best.version}, round {best.round}, {best.value:.4g}"
         )
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from fedgc.config import RunConfig
+from fedgc.errors import numbered
 from fedgc.messages import Event, Tick
 from fedgc.round.masked.key_agreement import KeyAgreement
 from fedgc.round.waiting import Waiting
@@ -110,8 +111,8 @@ class Gathering:
             there = len(holdings.present)
             seen = f"saw {able} of {there} clients that can work, needed {self.wanted}{without}"
         else:
-            clients = "client" if self.wanted == 1 else "clients"
-            seen = f"waited {self._timeout_s:g} s for {self.wanted} {clients}, saw {able}{without}"
+            wanted = numbered(self.wanted, "client")
+            seen = f"waited {self._timeout_s:g} s for {wanted}, saw {able}{without}"
             if left := len(self._clients.departures.leaving.keys() & self._clients.present.keys()):
                 seen += f"; {left} that {'is' if left == 1 else 'are'} connected left the run"
         if holdings.refused:  # with fewer clients, theirs would be left out for good

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Final
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadPlacement
+from fedgc.errors import BadPlacement, numbered
 from fedgc.gates import Decision, Reports
 from fedgc.history import RoundRow, Speeds
 from fedgc.messages import (
@@ -269,7 +269,7 @@ class Run:
         return self._gather(Tick(event.now)) if current is None else []
 
     def _done(self) -> list[Output]:
-        done, without = f"{self.config.rounds} rounds are done", "and no work was ever counted"
+        done, without = f"{numbered(self.config.rounds, 'round')} done", "and no work was ever counted"
         said = done if self.version else caused(self._fruitless.first_fault, f"{done}, {without}")
         return self._finish(said, complete=self.version > 0)
 

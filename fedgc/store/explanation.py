@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fedgc.errors import numbered
 from fedgc.history import APP_FAILED, APP_FAILS_NOT, BY_SITE, ClientRow, RoundRow
 from fedgc.messages import SUMMED
 from fedgc.store.database import Store
@@ -239,7 +240,7 @@ def _waits(known: _Known, awaited: Sequence[Awaited], since: float | None, until
     head = f"round {number} of {rounds}, {phase}"
     needed = _whole(live, "needed")
     if needed:
-        head += f": {needed} more client{'s' if needed != 1 else ''} must come"
+        head += f": {numbered(needed, 'more client')} must come"
     lasts = f"{f', for {span(known.now - since)}' if since is not None else ''}"
     limit = f", at most {span(until - known.now)} longer" if until is not None and until > known.now else ""
     if not awaited:

@@ -365,7 +365,7 @@ def test_first_client_fault_is_logged_once(tmp_path, caplog) -> None:
     assert driver.finished is not None
     assert not driver.finished.complete
     assert driver.finished.reason.endswith(
-        "ValueError: no labels; 2 rounds are done, and no work was ever counted"
+        "ValueError: no labels; 2 rounds done, and no work was ever counted"
     )
     assert not saved
 
@@ -379,7 +379,7 @@ def test_nothing_counts_in_round_whose_update_is_left_out(tmp_path: Path, caplog
     assert np.array_equal(driver.model, driver.common.first())
     assert driver.finished is not None
     assert not driver.finished.complete
-    assert driver.finished.reason.endswith("; 2 rounds are done, and every update was left out")
+    assert driver.finished.reason.endswith("; 2 rounds done, and every update was left out")
     assert [row.outcome for row in sink.rows] == ["approximate"] * 2
     for row in sink.rows:
         assert "the mean update is left out: aggregator krum: saw 3 updates" in row.reason

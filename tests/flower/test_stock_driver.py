@@ -352,7 +352,7 @@ def test_nothing_counts_in_round_whose_update_is_left_out() -> None:
     driver, over, _, sink, _ = run(adds(1.0), rounds=1, aggregator="krum", aggregator_options="f=1")
     assert not over.complete
     assert over.reason.startswith("aggregator krum: saw 2 updates")
-    assert over.reason.endswith("; 1 rounds are done, and every update was left out")
+    assert over.reason.endswith("; 1 round done, and every update was left out")
     assert (sink.rows[0].outcome, sink.rows[0].counted_samples) == ("approximate", 0)
     assert "the mean update is left out: aggregator krum: saw 2 updates" in sink.rows[0].reason
     np.testing.assert_array_equal(driver.result.arrays.to_numpy_ndarrays()[0], FIRST[0])

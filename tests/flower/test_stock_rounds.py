@@ -123,12 +123,12 @@ def test_run_ends_after_its_rounds_or_without_progress() -> None:
     machine = stock(rounds=1)
     machine.nodes_seen(0.0, [1, 2])
     machine.answered(1.0, 1, 1, TEN)
-    assert machine.answered(1.0, 2, 1, TEN)[-1] == Finished("1 rounds are done", True)
+    assert machine.answered(1.0, 2, 1, TEN)[-1] == Finished("1 round done", True)
     idle = stock(rounds=1)
     idle.nodes_seen(0.0, [1])
     idle.nodes_seen(0.0, [1, 2])
     idle.failed(1.0, 1, 1, "no labels")
-    said = "node-1: no labels; 1 rounds are done, and no work was ever counted"
+    said = "node-1: no labels; 1 round done, and no work was ever counted"
     assert idle.failed(1.0, 2, 1, "no labels")[-1] == Finished(said, False)
     barren = stock()
     barren.nodes_seen(0.0, [1, 2])
@@ -183,7 +183,7 @@ def test_resumed_run_starts_at_next_round() -> None:
     assert second.nodes_seen(0.0, [1, 2]) == (Ask(1, 2, 1), Ask(2, 2, 1))
     assert state == StockState(2, 1, (4.0, 5.0))
     over = stock(resume=StockState(4, 3, ()))
-    assert over.nodes_seen(0.0, [1, 2]) == (Finished("3 rounds are done", True),)
+    assert over.nodes_seen(0.0, [1, 2]) == (Finished("3 rounds done", True),)
 
 
 @pytest.mark.parametrize("examples", [0.0, -1.0, math.nan, math.inf, 1e308, 1.1e15])

@@ -586,7 +586,7 @@ def test_round_that_all_clients_leave_begins_again(steps: int):
         fleet.say(Joined(fleet.now, client, True, (Held(f"chunk {client}", SAMPLES),)))
     fleet.do_a_round()
     assert [(row.round, row.outcome) for row in rows(fleet)] == [(1, "synced"), (2, "stopped"), (2, "synced")]
-    assert fleet.of(Finished) == [Finished("2 rounds are done", complete=True)]
+    assert fleet.of(Finished) == [Finished("2 rounds done", complete=True)]
 
 
 def test_clients_that_come_and_leave_again_end_no_run():

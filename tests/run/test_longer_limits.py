@@ -63,7 +63,7 @@ def test_deadline_grows_until_chunk_is_finished(known_step_s, step_s, replicas):
     deadline_s = 10 if known_step_s else 600
     assert rows[0].reason == f"nothing was finished within {deadline_s} s; the next round waits longer"
     assert set(outcomes(rows)[-2:]) == {"synced"}
-    assert reason == "8 rounds are done"
+    assert reason == "8 rounds done"
 
 
 @pytest.mark.parametrize(("step_s", "first"), [(45.0, "every round"), (600.0, "no update came within 316 s")])
@@ -72,7 +72,7 @@ def test_limits_grow_until_local_steps_are_done(step_s, first):
     assert rows[0].reason.removesuffix("; the next round waits longer") == first
     assert outcomes(rows)[1:] == ["synced"] * 7
     assert rows[-1].working_s == pytest.approx(STEPS * step_s, rel=0.01), "all steps are awaited again"
-    assert reason == "8 rounds are done"
+    assert reason == "8 rounds done"
 
 
 @pytest.mark.parametrize("work", ["local", "coded"])
@@ -90,7 +90,7 @@ def test_limit_of_transfers_grows_until_they_arrive(work, link, reason):
     assert (outcomes(rows)[0], rows[0].reason) == ("empty", reason)
     assert outcomes(rows)[-1] == "synced"
     assert {each.failure for each in rows[-1].clients} == {""}
-    assert ended == "8 rounds are done"
+    assert ended == "8 rounds done"
 
 
 def test_limits_of_user_stay_and_are_named():

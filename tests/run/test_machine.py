@@ -7,6 +7,7 @@ from itertools import permutations
 
 import pytest
 
+from fedgc.errors import numbered
 from fedgc.messages import (
     Close,
     Codeword,
@@ -119,7 +120,7 @@ def test_run_waits_for_clients_and_then_runs_all_rounds():
         driver.do_a_round()
     assert [apply.version for apply in driver.of(Apply)] == [1, 2, 3]
     assert [append.row.round for append in driver.of(Append)] == [1, 2, 3]
-    assert driver.log[-1] == Finished("3 rounds are done", complete=True)
+    assert driver.log[-1] == Finished("3 rounds done", complete=True)
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
@@ -128,7 +129,7 @@ def test_run_without_counted_update_is_not_complete(rounds: int):
     driver.join("a", "b")
     driver.fail_to_the_end()
     assert driver.log[-1] == Finished(
-        f"a: ValueError 1; {rounds} rounds are done, and no work was ever counted", complete=False
+        f"a: ValueError 1; {numbered(rounds, 'round')} done, and no work was ever counted", complete=False
     )
 
 
@@ -215,7 +216,7 @@ def test_started_run_continues_below_minimum():
     driver.say(Lost(driver.now, "c"))
     while not driver.run.finished:
         driver.do_a_round()
-    assert driver.log[-1] == Finished("3 rounds are done", complete=True)
+    assert driver.log[-1] == Finished("3 rounds done", complete=True)
 
 
 def test_skipped_round_continues_from_client_models():
@@ -356,7 +357,7 @@ def test_resumed_complete_run_is_done(settings, rounds):
     again.run = tuned_run(again.config, now=0.0, size=100, resume=done)
     again.join("a", "b")
     assert [each for each in again.log if isinstance(each, Finished)] == [
-        Finished(f"{rounds} rounds are done", complete=True)
+        Finished(f"{numbered(rounds, 'round')} done", complete=True)
     ]
     assert not again.of(Work)
 
@@ -446,7 +447,7 @@ def test_tuned_run_with_private_chunks_survives_lost_client(lost: str):
     driver.clients.pop(lost)
     driver.unsent = [each for each in driver.unsent if each[0] != lost]
     play_private_rounds(driver, 14)
-    assert driver.log[-1] == Finished("14 rounds are done", complete=True)
+    assert driver.log[-1] == Finished("14 rounds done", complete=True)
     assert driver.of(Append)[-1].row.chunks == 8
 
 
@@ -461,7 +462,7 @@ def test_resume_with_fewer_clients_omits_chunks_of_others():
         again.join(client, holds=own(client))
     again.say(Tick(RETURN_S))
     play_private_rounds(again, 14)
-    assert again.log[-1] == Finished("14 rounds are done", complete=True)
+    assert again.log[-1] == Finished("14 rounds done", complete=True)
     assert {row.row.outcome for row in again.of(Append)} == {"synced"}
     assert again.of(Append)[-1].row.chunks == 8
 
