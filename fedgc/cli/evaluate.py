@@ -2,11 +2,9 @@
 
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import click
@@ -16,7 +14,7 @@ from fedgc.cli import view
 from fedgc.cli.follow import POLL_S, Log, Seen, why_incomplete
 from fedgc.cli.history import must_be_over
 from fedgc.cli.model import chosen_version
-from fedgc.cli.run import STOP_S, Wanted, app_with, host_of
+from fedgc.cli.run import APP_FOLDER, STOP_S, Wanted, app_with, host_of
 from fedgc.cli.run_place import RunPlace, place_of
 from fedgc.cli.signals import like_ctrl_c
 from fedgc.config import RunConfig, known
@@ -25,6 +23,7 @@ from fedgc.deploy.superlink import Superlink
 from fedgc.errors import EdgeFailed
 from fedgc.flower.scoring import RESULT
 from fedgc.history import Score
+from fedgc.processes.temporary_folder import temporary_folder
 from fedgc.store.database import Store
 from fedgc.store.views import Run
 from fedgc.web.json_values import printed_json
@@ -73,12 +72,10 @@ def _scored(wanted: Wanted, config: RunConfig) -> str:
     console = view.terminal(stderr=True)
     with (
         host_of(wanted, console, config.resume) as host,
-        tempfile.TemporaryDirectory(prefix="fedgc-") as folder,
+        temporary_folder(APP_FOLDER) as folder,
     ):
         superlink = host.superlink
-        flower_run = superlink.submit(
-            app_with(app_in(wanted.folder), Path(folder) / "app", config, wanted.folder)
-        )
+        flower_run = superlink.submit(app_with(app_in(wanted.folder), folder / "app", config, wanted.folder))
         _follow(superlink, flower_run)
         log = Log(superlink.log(flower_run))
         said, lines = log.text(), log.lines()

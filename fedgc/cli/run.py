@@ -6,7 +6,6 @@ It runs the app in the current folder, if there is one, else fedgc's own with th
 import os
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -48,6 +47,7 @@ from fedgc.errors import EdgeFailed, Unusable, numbered
 from fedgc.flower import preconditions as beginning
 from fedgc.flower.preconditions import rounds_done
 from fedgc.policy.digests import STATEMENT
+from fedgc.processes.temporary_folder import temporary_folder
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
 from fedgc.store.later_starts import last_start, submitted
@@ -60,6 +60,8 @@ ELSEWHERE: Final = "the server writes to another store; showing its log"
 ROUND_OVER: Final = re.compile(r"\bround (\d+) (synced|approximate|skipped|empty|aborted) ")
 NOT_STOPPED: Final = "the run was asked to stop, and may go on"
 STOPPING: Final = "stopping the run; a second Ctrl-C does not wait for that, and may leave it as crashed"
+APP_FOLDER: Final = "fedgc-submit-"  # of temporary folders, one for each kind
+LOG_FOLDER: Final = "fedgc-log-"
 STOP_S: Final = 30.0  # a run that was asked to stop has stopped by then, or is left to Flower
 
 
@@ -198,8 +200,8 @@ def started(place: Place, config: RunConfig, meanwhile: Callable[[], object] = l
     follower = Follower(place.store, name := config.resume or config.run)
     starts = AppStarts(place.store, name, own_app=whole(place.app) is not None)
     before, superlink, wanted = follower.look(), place.host.superlink, place.wanted
-    with tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
-        written = app_with(place.app, Path(folder) / "app", config, wanted.folder)
+    with temporary_folder(APP_FOLDER) as folder:
+        written = app_with(place.app, folder / "app", config, wanted.folder)
         log = Log(path := superlink.log(flower_run := _submitted(superlink, written, wanted)))
         unknown = (
             _nothing
@@ -382,8 +384,8 @@ def host_of(wanted: Wanted, console: Console, run: str) -> Iterator[Host]:
             yield Host(federation.superlink, federation.leave, federation.restart_ended)
             federation.await_clients(lambda: console.print(AFTER, highlight=False))
         return
-    with tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
-        found = named(wanted.superlink, Path(folder))
+    with temporary_folder(LOG_FOLDER) as folder:
+        found = named(wanted.superlink, folder)
         try:
             yield Host(found)
         finally:

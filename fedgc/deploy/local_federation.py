@@ -19,7 +19,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -39,9 +38,11 @@ from fedgc.flower.departure import GRACE_KEY, GRACE_S
 from fedgc.links.message.fleet_size import VARIABLE
 from fedgc.processes import supervision
 from fedgc.processes.available import available_cores
+from fedgc.processes.temporary_folder import fresh_folder
 
 NAME: Final = "local"  # the name of the federation's SuperLink in its own Flower configuration
 SUPERLINK: Final = "superlink"  # the name of its process here
+FOLDER: Final = "fedgc-federation-"  # of a temporary folder; the next one removes those of killed processes
 START_S: Final = 60.0  # a SuperLink that does not listen by then never will
 SERVER_APP: Final = "flwr-serverapp"
 STOP_S: Final = 30.0  # for a server that is asked to end
@@ -137,7 +138,8 @@ class LocalFederation:
         if SUPERLINK in self.nodes:
             raise BadSetting(f"node names: saw {SUPERLINK!r}, needed another: it is the SuperLink's process")
         self._temporary = folder is None
-        self.folder: Final = folder or Path(tempfile.mkdtemp(prefix="fedgc-"))
+        there, self._lock = fresh_folder(FOLDER) if folder is None else (folder, None)
+        self.folder: Final = there
         self._environment = dict(environment)
         self._port = 0
         self._supervisors: dict[str, subprocess.Popen[bytes]] = {}
@@ -162,15 +164,20 @@ class LocalFederation:
         self.close()
 
     def close(self) -> None:
-        """End every process, and remove the folder if it is temporary."""
-        self.superlink.close()
-        for supervisor in self._supervisors.values():
-            _let_go(supervisor)
-        for supervisor in self._supervisors.values():
-            supervisor.wait()
-        self._supervisors.clear()
-        if self._temporary:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        """End every process, and remove a temporary folder, also when this is interrupted."""
+        try:
+            self.superlink.close()
+            for supervisor in self._supervisors.values():
+                _let_go(supervisor)
+            for supervisor in self._supervisors.values():
+                supervisor.wait()
+            self._supervisors.clear()
+        finally:
+            if self._temporary:
+                shutil.rmtree(self.folder, ignore_errors=True)
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
 
     def _start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,10 @@
 """Test the ports and names of a local federation."""
 
+import os
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -54,3 +56,46 @@ def test_clients_may_end_their_scripts_after_run(tmp_path: Path, monkeypatch: py
         assert saved.read_text() == "saved"
     finally:
         federation.close()
+
+
+LEFT = """
+import os
+from fedgc.deploy.local_federation import LocalFederation
+
+print(LocalFederation(0).folder, flush=True)
+os._exit(0)  # as SIGKILL ends it
+"""
+
+
+def test_folder_of_killed_federation_is_removed_by_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made = subprocess.run(
+        [sys.executable, "-c", LEFT],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(made.stdout.strip()).is_dir()
+    living = LocalFederation(0)
+    other = LocalFederation(0)
+    assert set(tmp_path.iterdir()) == {living.folder, other.folder}
+    for each in (living, other):
+        each.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_close_that_is_interrupted_removes_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a second Ctrl-C."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    federation = LocalFederation(0)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(federation.superlink, "close", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        federation.close()
+    assert list(tmp_path.iterdir()) == []
