@@ -167,6 +167,7 @@ class LocalFederation:
         """End every process, and remove a temporary folder, also when this is interrupted."""
         try:
             self.superlink.close()
+            self.superlink.end_question()  # it would write into the removed folder again
             for supervisor in self._supervisors.values():
                 _let_go(supervisor)
             for supervisor in self._supervisors.values():

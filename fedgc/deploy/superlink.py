@@ -231,6 +231,7 @@ class Superlink:
         self._program: Final = program or Path(sys.executable).parent / "flwr"
         self._streams: dict[int, subprocess.Popen[bytes]] = {}
         self._asked = 0
+        self._asking: subprocess.Popen[bytes] | None = None
 
     def close(self) -> None:
         """End the processes that follow runs; the runs go on."""
@@ -238,6 +239,13 @@ class Superlink:
             stream.kill()
             stream.wait()
         self._streams.clear()
+
+    def end_question(self) -> None:
+        """End a question whose answer is not waited for: a SuperLink that ends too would not answer it."""
+        if self._asking is not None:
+            self._asking.kill()
+            self._asking.wait()
+            self._asking = None
 
     def check(self) -> None:
         """Raise EdgeFailed with the reason if the SuperLink does not answer."""
@@ -309,7 +317,9 @@ class Superlink:
     def ask(self, *words: str) -> dict[str, Any]:
         """Return Flower's answer, or raise EdgeFailed with its error."""
         with tempfile.TemporaryFile() as out:
-            self._flwr([*words, self.name, "--format", "json"], out).wait()
+            self._asking = self._flwr([*words, self.name, "--format", "json"], out)
+            self._asking.wait()  # if this is interrupted, what was asked is still done
+            self._asking = None
             out.seek(0)
             said = out.read().decode(errors="replace")
         return answer_in(said, f"flwr {words[0]} at SuperLink {self.name!r} said")

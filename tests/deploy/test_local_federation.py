@@ -99,3 +99,19 @@ def test_close_that_is_interrupted_removes_folder(tmp_path: Path, monkeypatch: p
     with pytest.raises(KeyboardInterrupt):
         federation.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_close_ends_question_that_ctrl_c_has_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a second Ctrl-C does while Flower is asked to stop the run."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    federation = LocalFederation(0)
+    (program := federation.folder / "programs" / "flwr").parent.mkdir()
+    program.write_text("#!/bin/sh\nsleep 1\nkill -INT $PPID\nexec sleep 60\n")
+    program.chmod(0o700)
+    with pytest.raises(KeyboardInterrupt):
+        federation.superlink.stop(1)
+    (asking,) = supervision.descendants(os.getpid())
+    federation.close()
+    assert asking not in supervision.descendants(os.getpid())
