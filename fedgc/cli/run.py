@@ -32,7 +32,7 @@ from fedgc.cli.follow import (
     why_incomplete,
 )
 from fedgc.cli.history import must_be_over
-from fedgc.cli.run_end import AppStarts, Over
+from fedgc.cli.run_end import AppStarts, Over, how_left
 from fedgc.cli.run_place import RunPlace, claimed, keep_place, keys_of, place_of
 from fedgc.cli.script import placed_script, travels
 from fedgc.cli.settings import GIVEN, Layer, must_be_private, settle
@@ -51,14 +51,14 @@ from fedgc.processes.temporary_folder import temporary_folder
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
 from fedgc.store.later_starts import last_start, submitted
-from fedgc.store.liveness import ALIVE_S, advice_for, alive, lost, reason_of, state_of
-from fedgc.store.views import Run
+from fedgc.store.liveness import ALIVE_S, advice_for, alive, lost, reason_of
 from fedgc.training.tasks.find import check_name
 
 AFTER: Final = "the run is over; its clients have up to 60 s to end: a script may test and save its model"
 ELSEWHERE: Final = "the server writes to another store; showing its log"
 ROUND_OVER: Final = re.compile(r"\bround (\d+) (synced|approximate|skipped|empty|aborted) ")
 NOT_STOPPED: Final = "the run was asked to stop, and may go on"
+UNREAD: Final = "standard output was closed"
 STOPPING: Final = "stopping the run; a second Ctrl-C does not wait for that, and may leave it as crashed"
 APP_FOLDER: Final = "fedgc-submit-"  # of temporary folders, one for each kind
 LOG_FOLDER: Final = "fedgc-log-"
@@ -139,7 +139,8 @@ class Place:
 def run(wanted: Wanted) -> None:
     """Run to the end and print the tables; Ctrl-C or a signal stops the run and keeps its checkpoint.
 
-    At a signal other than Ctrl-C, clients on this machine hand in what they have before.
+    At a signal other than Ctrl-C, clients on this machine hand in what they have before. A run whose output
+    nobody reads any more is stopped so too, since nothing else would say that it goes on.
     """
     console = view.terminal()
     app = app_in(wanted.folder)
@@ -155,7 +156,7 @@ def run(wanted: Wanted) -> None:
         began, before = time.monotonic(), Follower(store, name).run()
         with (
             claimed(name),
-            after_ctrl_c(lambda: _how_left(store, name, wanted, before)),
+            after_ctrl_c(lambda: how_left(store, name, before, here=wanted.superlink is None)),
             host_of(wanted, console, name) as host,
         ):
             keep_place(name, wanted.place)
@@ -167,26 +168,16 @@ def run(wanted: Wanted) -> None:
     if over.stopped and over.reason is not None:
         done = rounds_done(over.seen.rounds)
         _, *lost = over.reason.partition(f"; {beginning.NOT_KEPT}")
-        console.print(f"stopped after round {done}{goes_on}{''.join(lost)}", soft_wrap=True)
-        raise click.Abort
+        said = f"stopped after round {done}{goes_on}{''.join(lost)}"
+        console.print(said, soft_wrap=True)
+        raise aborted(console, said)
     if over.reason is not None:
         raise EdgeFailed(f"{over.failure}{goes_on}")
 
 
-def _how_left(store: Store, name: str, wanted: Wanted, before: Run | None) -> str:
-    """Return what Ctrl-C has left of a run: before it began, or at once, without the time to stop."""
-    run = Follower(store, name).run()
-    if run is None or run == before:
-        if wanted.superlink is None:
-            return NOTHING_STARTED
-        begins = "if its SuperLink has accepted it, it will still begin: `fedgc status` shows it"
-        return f"run {name} has not begun; {begins}"
-    if run.state == "running" and not lost(run):
-        return f"run {name} is still running, or just ending; `fedgc status {name}` shows it"
-    if run.state == "completed":
-        return f"run {name} is completed"
-    advice = f"`fedgc run --resume {name}` goes on" if run.models else "it has no model to go on from"
-    return f"run {name} is {state_of(run)}; {advice}"
+def aborted(console: Console, said: str) -> Exception:
+    """Return what ends a command whose run was stopped from here: of words that nobody reads, the error."""
+    return EdgeFailed(f"{UNREAD}: {said}") if console.quiet else click.Abort()
 
 
 def must_be_known(wanted: Wanted) -> None:
@@ -292,6 +283,7 @@ def _followed(
 
     Raises:
         KeyboardInterrupt: It was to be stopped from here, and could not be.
+        EdgeFailed: The same, and nobody reads the output any more.
     """
     stopped = ""
     superlink = place.host.superlink
@@ -302,10 +294,12 @@ def _followed(
 
     try:
         follow(shown.follower, shown.show, going, unknown, shown.noted)
-    except KeyboardInterrupt as asked:
+    except (KeyboardInterrupt, SystemExit) as asked:  # SystemExit: rich's, as its pipe is closed
         try:
-            stopped = _stopped(shown, place, flower_run, leaves=isinstance(asked, Terminated))
+            stopped = _stopped(shown, place, flower_run, leaves=isinstance(asked, Terminated | SystemExit))
         except EdgeFailed as error:  # its SuperLink may have ended too, or be out of reach
+            if place.console.quiet:
+                raise EdgeFailed(f"{UNREAD}: {NOT_STOPPED}: {error}") from None
             place.console.print(f"{NOT_STOPPED}: {error}", soft_wrap=True, highlight=False)
             raise asked from None
     if shown.update(*(["stopped"] if stopped else [])).run is None:

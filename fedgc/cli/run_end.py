@@ -11,6 +11,7 @@ from typing import Final
 from rich.console import Console
 
 from fedgc.cli.follow import Follower, Seen, fault_in, print_tables, printed_by_app, why_incomplete
+from fedgc.cli.signals import NOTHING_STARTED
 from fedgc.deploy.superlink import Superlink
 from fedgc.errors import EdgeFailed, numbered
 from fedgc.run.rows import SPENT
@@ -18,7 +19,7 @@ from fedgc.secagg.client import UNMASKED
 from fedgc.secagg.rules import NO_BUDGET
 from fedgc.store.database import Store
 from fedgc.store.later_starts import later_starts
-from fedgc.store.liveness import state_of
+from fedgc.store.liveness import lost, state_of
 from fedgc.store.views import Run
 
 MOST_PRINTED: Final = 100  # lines
@@ -125,3 +126,22 @@ class Over:
         for each in self.later:
             ended = f"run {each.run}: {state_of(each)}, {numbered(each.last_round or 0, 'round')}"
             console.print(ended, soft_wrap=True, highlight=False)
+
+
+def how_left(store: Store, name: str, before: Run | None, *, here: bool) -> str:
+    """Return what Ctrl-C has left of a run: before it began, or at once, without the time to stop.
+
+    `before` is the run as it was before this attempt, and `here` whether its clients were started for it.
+    """
+    run = Follower(store, name).run()
+    if run is None or run == before:
+        if here:
+            return NOTHING_STARTED
+        begins = "if its SuperLink has accepted it, it will still begin: `fedgc status` shows it"
+        return f"run {name} has not begun; {begins}"
+    if run.state == "running" and not lost(run):
+        return f"run {name} is still running, or just ending; `fedgc status {name}` shows it"
+    if run.state == "completed":
+        return f"run {name} is completed"
+    advice = f"`fedgc run --resume {name}` goes on" if run.models else "it has no model to go on from"
+    return f"run {name} is {state_of(run)}; {advice}"

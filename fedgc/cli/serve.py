@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
 
-import click
 from rich.console import Console
 
 from fedgc.cli import view
@@ -27,6 +26,7 @@ from fedgc.cli.run import (
     Host,
     Place,
     Wanted,
+    aborted,
     host_of,
     must_be_known,
     new_name,
@@ -113,7 +113,7 @@ def _serve(wanted: Wanted, most: int) -> None:
     with like_ctrl_c(), Store.open() as store:
         over = keep(wanted, most, store, console, lambda found, run: host_of(found, console, run))
     if over is not None and over.stopped:
-        raise click.Abort
+        raise aborted(console, f"the run was stopped after round {over.seen.last}")
 
 
 def keep(

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from fedgc.cli import follow
 from fedgc.cli import run as running
 from fedgc.cli.follow import Log
 from fedgc.cli.new_app import write_new
@@ -551,3 +552,54 @@ def test_ctrl_c_stops_run_while_its_store_fails(stand, monkeypatch):
     with pytest.raises(EdgeFailed, match="the connection was closed"):
         running.run(Wanted(None, {}, superlink="ward"))
     assert made.stopped
+
+
+class Unread(Console):
+    """A console whose pipe is closed once a run is under way: rich has discarded the output before."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        raise SystemExit(1)
+
+
+class ClosingPipe:
+    """The end of a pipe whose reader ends at a word."""
+
+    encoding = "utf-8"
+
+    def write(self, text: str) -> int:
+        if "round 1: synced" in text:
+            raise BrokenPipeError
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+
+def unread(_: Store, name: str) -> None:
+    with Store.open() as store:
+        complete(store, name)
+        store.write(Appended(1001.5, name, replace(ROW, round=2)))
+        store.write(Ended(1002.0, name, "stopped", "stopped by the user"))
+
+
+def test_run_whose_output_is_closed_is_stopped_and_told(stand, monkeypatch):
+    """As by `fedgc run | head`."""
+    made = stand(unread)
+    monkeypatch.setattr(running.view, "terminal", lambda: Unread(file=ClosingPipe(), width=200))
+    monkeypatch.setattr(follow, "LOG_S", -1.0)
+    again = f"{running.UNREAD}: stopped after round 2; `fedgc run --resume same` goes on"
+    with pytest.raises(EdgeFailed, match=f"^{again}$"):
+        running.run(Wanted(None, {"run": "same"}, superlink="ward"))
+    assert made.stopped
+
+
+def test_run_whose_output_is_closed_and_cannot_be_stopped_is_told(stand, monkeypatch):
+    def stop(run: int) -> None:
+        raise EdgeFailed("out of reach")
+
+    stand(unread).stop = stop
+    monkeypatch.setattr(running.view, "terminal", lambda: Unread(file=ClosingPipe(), width=200))
+    monkeypatch.setattr(follow, "LOG_S", -1.0)
+    with pytest.raises(EdgeFailed, match=f"^{running.UNREAD}: {running.NOT_STOPPED}: out of reach"):
+        running.run(Wanted(None, {"run": "same"}, superlink="ward"))
