@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from fedgc.cli.signals import like_ctrl_c
 from fedgc.errors import Unusable, nearest
 from fedgc.export.files import write_csv, write_parquet
 from fedgc.export.mlflow import log_run
@@ -20,7 +21,7 @@ def export(form: str, to: str, run: str | None) -> None:
     write = FORMS.get(form)
     if write is None:
         raise Unusable(f"export: saw {form!r}, needed one of {', '.join(FORMS)}{nearest(form, FORMS)}")
-    with Store.open(reads_only=True) as store:
+    with like_ctrl_c(), Store.open(reads_only=True) as store:
         chosen = store.run(run or LATEST)
         for written in write(store, chosen, to):
             sys.stdout.write(f"{written}\n")

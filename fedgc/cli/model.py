@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedgc.cli.history import must_be_over
+from fedgc.cli.signals import like_ctrl_c
 from fedgc.cli.view import megabytes, terminal
 from fedgc.config import RunConfig, known
 from fedgc.errors import Unusable, nearest
@@ -65,7 +66,8 @@ def export(
         chosen = _chosen(store, found, version, best=best)
     pinned = checkpoint.pinned(_folder(found))
     about = {**_figures(chosen, metrics, pinned), "run": found.run, "task": found.task}
-    (_write_adapter if form == "peft" else _write)(path, found, chosen, about)
+    with like_ctrl_c():  # a file that is not whole is removed
+        (_write_adapter if form == "peft" else _write)(path, found, chosen, about)
     sys.stdout.write(f"version {chosen.version} of {found.run}, round {chosen.round}, written to {path}\n")
 
 
