@@ -388,12 +388,13 @@ class GridLoop:
         else:
             self._log.log(INFO, "a session ended: %s", printable(ended))
         again_s = about.get("again_s")
-        if about.get("left") is True:  # its SuperNode may be about to end
+        if has_left := about.get("left") is True:  # its SuperNode may be about to end
             node_state.next = now + LONGEST_PAUSE_S
         if isinstance(again_s, float) and again_s < math.inf:  # when the hours of its site begin
             node_state.next = max(node_state.next, now + again_s)
         message_server = self._ways.message_server
-        if about.get("reached") is False and serving is not None and message_server is not None:
+        unreached = about.get("reached") is False and not has_left  # who leaves may not have tried for long
+        if unreached and serving is not None and message_server is not None:
             self._log.log(WARNING, "client %s goes on over Flower messages alone", printable(client))
             message_server.open(node, serving.token)
             self._hear(message_server, node, reply)

@@ -171,6 +171,14 @@ def test_node_whose_client_left_is_invited_later(link) -> None:
     assert types(house.turn(2.0)) == ["train.session"]
 
 
+def test_client_that_leaves_while_it_connects_is_not_written_to(link) -> None:
+    house = House(link, link.listener, run="run-1")
+    (invitation,) = house.turn()
+    house.session_ends(invitation, reached=False, says_who=False, left=True)
+    assert house.turn() == house.turn(58.0) == house.events == [], "it is not written to"
+    assert types(house.turn(2.0)) == ["train.session"]
+
+
 def test_site_that_refuses_is_named_and_invited_once_it_may(link) -> None:
     house = House(link, link.listener)
     (invitation,) = house.turn()
