@@ -46,7 +46,7 @@ LIBRARIES: Final = ("site-packages", "importlib")  # folders of frames that are 
 WARNED: Final = re.compile(
     r"^(?:WARNING|INFO) *: +"
     r"(?:round \d+: |(?=checkpoint |busy with run |refused by its site: |the run goes on with other settings "
-    r"|store |the store is back|.* \(its app failed with ))(.*\S)"
+    r"|store |the store is back|rows kept aside in |\d+ records are lost: |.* \(its app failed with ))(.*\S)"
 )  # in the server's log: what a round lacks, who is back, busy or does not take part, what a resume changes
 UNSTORED: Final = re.compile(r"^WARNING *: +(store .*); the run goes on, its rows are kept in ", re.MULTILINE)
 LOGGED: Final = re.compile(r"[A-Z]+ *:|Successfully installed ")  # how lines of Flower and of loggers begin

@@ -236,6 +236,19 @@ def test_skipped_checkpoint_is_noted(tmp_path: Path):
     assert Warned(Log(path)).notes() == [said]
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "rows kept aside in /state/aside.jsonl: No space left on device, needed space for 9 bytes; they wait",
+        "3 records are lost: store sqlite:////state/fedgc.db: the disk is full; 3 records wait, 0 are lost",
+    ],
+)
+def test_rows_that_are_not_kept_aside_are_noted(tmp_path: Path, said: str):
+    path = tmp_path / "run.log"
+    path.write_text(f"WARNING :   {said}\n")
+    assert Warned(Log(path)).notes() == [said]
+
+
 def test_settings_that_resume_changes_are_noted(tmp_path: Path):
     path = tmp_path / "run.log"
     said = "the run goes on with other settings than before: learning-rate was 0.1, is 0.02"
