@@ -1,17 +1,18 @@
 """Test the page in Chromium with runs that have no rounds yet, are unknown, or have long names."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedgc.config import RunConfig
 from fedgc.store.database import Store
-from fedgc.store.records import Begun, Evaluated
+from fedgc.store.records import Appended, Begun, Evaluated
 from fedgc.web.report import report_of
 from fedgc.web.report_page import report_page
 from fedgc.web.serve import Place, Served
 from tests.contract.chromium import WAIT_MS, launched, until
-from tests.web.run_of_four import START, tell_a_run
+from tests.web.run_of_four import START, round_of, tell_a_run
 
 pytestmark = pytest.mark.contract
 
@@ -24,6 +25,10 @@ def store(tmp_path_factory: pytest.TempPathFactory):
         tell_a_run(store, "spring", 6)
         for number in (4, 5, 6):
             store.write(Evaluated(START, "spring", number, {NAME: 0.5}))
+        store.write(Begun(START - 200, "odd", RunConfig(task="digits", rounds=9, work="local").table()))
+        for number, likelihood in ((1, -3.5), (2, None), (3, None)):
+            figures = {"log likelihood": likelihood} if likelihood else {}
+            store.write(Appended(START - 190 + number, "odd", replace(round_of(number), metrics=figures)))
         store.write(Begun(START + 100, "new", RunConfig(rounds=9).table()))
         yield store
 
@@ -46,6 +51,7 @@ def page(browser):
     page.set_default_timeout(WAIT_MS)
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text) if "attribute" in message.text else None)
     yield page
     page.close()
     assert errors == []
@@ -85,3 +91,13 @@ def test_long_name_of_measure_does_not_widen_page_or_report(
     page.goto(report.as_uri())
     assert NAME in page.inner_text("body")
     assert page.evaluate("document.documentElement.scrollWidth") == 360
+
+
+def test_single_negative_value_is_drawn_inside_its_chart(page, served: Served):
+    page.goto(f"{served.root}?run=odd")
+    figure = "document.getElementById('measure-log likelihood')"
+    until(page, f"{figure} !== null")
+    place = f"Number({figure}.querySelector('circle').getAttribute('cy'))"
+    until(page, f"{figure}.querySelector('circle') !== null")
+    assert 8 < page.evaluate(place) <= 120
+    assert "-3.5" in page.evaluate(f"{figure}.textContent")

@@ -105,7 +105,7 @@ export class Chart {
       return this.say();
     }
     let [bottom, top] = [zero ? 0 : Math.min(...seen), Math.max(...seen)];
-    if (top === bottom) [bottom, top] = [Math.min(bottom, 0), top || 1];
+    if (top === bottom) [bottom, top] = top < 0 ? [top, 0] : [0, top || 1];
     if (!zero) bottom = Math.max(bottom - (top - bottom) * 0.06, bottom >= 0 ? 0 : -Infinity);
     top += (top - bottom) * 0.06;
     const y = (value) => TOP + height - ((value - bottom) / (top - bottom)) * height;
