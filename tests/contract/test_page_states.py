@@ -28,7 +28,13 @@ def store(tmp_path_factory: pytest.TempPathFactory):
         store.write(Begun(START - 200, "odd", RunConfig(task="digits", rounds=9, work="local").table()))
         for number, likelihood in ((1, -3.5), (2, None), (3, None)):
             figures = {"log likelihood": likelihood} if likelihood else {}
-            store.write(Appended(START - 190 + number, "odd", replace(round_of(number), metrics=figures)))
+            store.write(
+                Appended(
+                    START - 190 + number,
+                    "odd",
+                    replace(round_of(number), metrics=figures, loss=6e-5 / number),
+                )
+            )
         store.write(Begun(START + 100, "new", RunConfig(rounds=9).table()))
         yield store
 
@@ -101,3 +107,11 @@ def test_single_negative_value_is_drawn_inside_its_chart(page, served: Served):
     until(page, f"{figure}.querySelector('circle') !== null")
     assert 8 < page.evaluate(place) <= 120
     assert "-3.5" in page.evaluate(f"{figure}.textContent")
+
+
+def test_small_figures_are_not_shown_as_zero(page, served: Served):
+    page.goto(f"{served.root}?run=odd")
+    until(page, "document.getElementById('loss').textContent.includes('clients 2.0e-5')")
+    words = page.evaluate("[...document.querySelectorAll('#loss text')].map(each => each.textContent)")
+    assert len(set(words)) == len(words), "each mark of the axis has its own number"
+    assert "2.0e-5" in page.inner_text("#figures")

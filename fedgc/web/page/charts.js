@@ -28,7 +28,7 @@ export function seconds(value) {
 export function digits(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
-  if (size >= 1e5) return value.toExponential(1);
+  if (size >= 1e5 || (size > 0 && size < 1e-3)) return value.toExponential(1);
   return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : size >= 1 || size === 0 ? 2 : size >= 0.01 ? 3 : 4)
     .replace(/^(-?\d+\.\d*?)0+$/, "$1").replace(/\.$/, "");
 }
