@@ -28,13 +28,8 @@ def store(tmp_path_factory: pytest.TempPathFactory):
         store.write(Begun(START - 200, "odd", RunConfig(task="digits", rounds=9, work="local").table()))
         for number, likelihood in ((1, -3.5), (2, None), (3, None)):
             figures = {"log likelihood": likelihood} if likelihood else {}
-            store.write(
-                Appended(
-                    START - 190 + number,
-                    "odd",
-                    replace(round_of(number), metrics=figures, loss=6e-5 / number),
-                )
-            )
+            odd = replace(round_of(number), metrics=figures, loss=6e-5 / number, working_s=1800.0)
+            store.write(Appended(START - 190 + number, "odd", odd))
         store.write(Begun(START + 100, "new", RunConfig(rounds=9).table()))
         yield store
 
@@ -115,3 +110,14 @@ def test_small_figures_are_not_shown_as_zero(page, served: Served):
     words = page.evaluate("[...document.querySelectorAll('#loss text')].map(each => each.textContent)")
     assert len(set(words)) == len(words), "each mark of the axis has its own number"
     assert "2.0e-5" in page.inner_text("#figures")
+
+
+def test_long_times_fit_at_the_axis(page, served: Served):
+    page.goto(f"{served.root}?run=odd")
+    until(page, "document.getElementById('time').textContent.includes('working 30 min')")
+    words = page.evaluate("[...document.querySelectorAll('#time text')].map(each => each.textContent)")
+    assert words[:4] == ["0 s", "10 min", "20 min", "30 min"]
+    edges = "[...document.querySelectorAll('#time text')].map(each => each.getBoundingClientRect().left)"
+    assert min(page.evaluate(edges)) > page.evaluate(
+        "document.getElementById('time').getBoundingClientRect().left"
+    )

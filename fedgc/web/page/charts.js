@@ -33,6 +33,11 @@ export function digits(value) {
     .replace(/^(-?\d+\.\d*?)0+$/, "$1").replace(/\.$/, "");
 }
 
+/** The unit whose round numbers are short as times up to `top`: `16 min 40 s` has no room at an axis. */
+function unitOf(top) {
+  return top >= 5400 ? 3600 : top >= 100 ? 60 : 1;
+}
+
 /** The round numbers between `low` and `high`, about `count` of them. */
 export function ticks(low, high, count) {
   const rough = (high - low) / count || 1;
@@ -110,7 +115,8 @@ export class Chart {
     top += (top - bottom) * 0.06;
     const y = (value) => TOP + height - ((value - bottom) / (top - bottom)) * height;
     const parts = [];
-    for (const at of ticks(bottom, top, 4)) {
+    const unit = this.words === seconds ? unitOf(top) : 1;
+    for (const at of ticks(bottom / unit, top / unit, 4).map((each) => each * unit)) {
       parts.push(draw("path", { class: "grid", d: `M${LEFT} ${Math.round(y(at)) + 0.5}h${width}` }));
       parts.push(draw("text", { x: LEFT - 6, y: y(at) + 3.5, "text-anchor": "end" }, this.words(at)));
     }
