@@ -7,7 +7,7 @@ import pytest
 
 from fedgc.config import RunConfig
 from fedgc.store.database import Store
-from fedgc.store.records import Appended, Begun, Evaluated
+from fedgc.store.records import Appended, Begun, Ended, Evaluated
 from fedgc.web.report import report_of
 from fedgc.web.report_page import report_page
 from fedgc.web.serve import Place, Served
@@ -30,6 +30,11 @@ def store(tmp_path_factory: pytest.TempPathFactory):
             figures = {"log likelihood": likelihood} if likelihood else {}
             odd = replace(round_of(number), metrics=figures, loss=6e-5 / number, working_s=1800.0)
             store.write(Appended(START - 190 + number, "odd", odd))
+        for run, began in (("again", START - 400), ("ended", START - 500)):
+            store.write(Begun(began, run, RunConfig(rounds=9).table()))
+            store.write(Appended(began + 3, run, round_of(1)))
+            store.write(Begun(began + 10, run, RunConfig(rounds=9).table()))
+        store.write(Ended(START - 480, "ended", "failed", "no client came"))
         store.write(Begun(START + 100, "new", RunConfig(rounds=9).table()))
         yield store
 
@@ -121,3 +126,10 @@ def test_long_times_fit_at_the_axis(page, served: Served):
     assert min(page.evaluate(edges)) > page.evaluate(
         "document.getElementById('time').getBoundingClientRect().left"
     )
+
+
+@pytest.mark.parametrize(("run", "words"), [("again", "Goes on"), ("ended", "Failed")])
+def test_resumed_run_names_its_last_round_before_the_next_one(page, served: Served, run: str, words: str):
+    page.goto(f"{served.root}?run={run}")
+    until(page, f"document.getElementById('run').value === '{run}'")
+    assert page.inner_text("#now-round") == f"{words} after round 1"

@@ -132,8 +132,10 @@ function showNow(now) {
   text("state", dead ? `silent for ${seconds(silent)}` : now.state, `badge ${dead ? "bad" : (kinds[now.state] ?? "warn")}`);
   const running = now.state === "running";
   const number = Math.min(now.round, now.rounds || now.round);
-  text("now-round", now.round === 0 ? "No round yet"
-    : running ? `Round ${now.round} of ${now.rounds}, ${now.phase}` : `${capital(now.state)} after round ${shown?.series.last.at(-1) ?? number}`);
+  const over = shown?.series.last.at(-1) ?? number; // a resumed run has rounds before the server tells its state
+  text("now-round", over === 0 && now.round === 0 ? "No round yet"
+    : !running ? `${capital(now.state)} after round ${over}`
+    : now.round === 0 ? `Goes on after round ${over}` : `Round ${now.round} of ${now.rounds}, ${now.phase}`);
   const bar = at("cover");
   bar.setAttribute("aria-valuemax", running ? now.chunks : now.rounds);
   const done = running ? now.covered : (shown?.totals.rounds ?? 0), all = running ? now.chunks : (shown?.totals.wanted ?? 0);
