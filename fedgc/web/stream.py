@@ -2,7 +2,8 @@
 
 The store is asked for a run's pulse a few times a second, which is cheap; only when the pulse has changed is
 the whole snapshot made, in a thread, and a new round is sent before it. Between rounds small events show the
-state of the current one. The browser reconnects by itself and gets everything again.
+state of the current one; while a run is silent, they explain it anew. The browser reconnects by itself and
+gets everything again.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from fedgc.errors import FedgcError
 from fedgc.guards import guarded
 from fedgc.store.database import Store
 from fedgc.store.explanation import explain
-from fedgc.store.liveness import CRASHED, lost
+from fedgc.store.liveness import ALIVE_S, CRASHED, lost
 from fedgc.store.views import Pulse
 from fedgc.web.fleet import Wanted
 from fedgc.web.json_values import as_json
@@ -35,6 +36,7 @@ class _Sent:
     round: int | None = None
     shown: Sequence[str] = ()
     due: bool = False  # the snapshot, after a round that was sent before it
+    quiet_s: float = 0.0  # for which the run had given no record when its state was sent
     gone: bool = False  # the server's process ended, which the store does not record
     trouble: str = ""
 
@@ -82,18 +84,34 @@ def _newest(store: Store, wanted: Wanted, sent: _Sent) -> tuple[str, _Sent]:
             return event("round", newest), replace(sent, round=pulse.last_round, due=True)
         return _whole(store, wanted, pulse)
     if pulse.heard != before.heard:
-        run = store.run(pulse.run)
-        now = now_of(run, sent.shown, explain(store, run, time.time()).lines)
-        return event("now", now), replace(sent, pulse=pulse, gone=False)
+        return _now(store, pulse, replace(sent, gone=False))
     if pulse.state == "running" and not sent.gone and lost(store.run(pulse.run)):
         return _whole(store, wanted, pulse)
+    if pulse.state == "running" and not sent.gone and _is_outdated(sent, _quiet_s(pulse)):
+        return _now(store, pulse, sent)
     return "", sent
+
+
+def _quiet_s(pulse: Pulse) -> float:
+    return time.time() - pulse.heard
+
+
+def _is_outdated(sent: _Sent, quiet_s: float) -> bool:
+    """Whether a run without a record for so long is explained in other words than those sent."""
+    return quiet_s >= ALIVE_S and (sent.quiet_s < ALIVE_S or quiet_s >= sent.quiet_s + CALM_S)
+
+
+def _now(store: Store, pulse: Pulse, sent: _Sent) -> tuple[str, _Sent]:
+    run = store.run(pulse.run)
+    now = now_of(run, sent.shown, explain(store, run, time.time()).lines)
+    return event("now", now), replace(sent, pulse=pulse, quiet_s=_quiet_s(pulse))
 
 
 def _whole(store: Store, wanted: Wanted, pulse: Pulse) -> tuple[str, _Sent]:
     made = picture(store, wanted)
     shown = [each.client for each in made.fleet.lines]
-    return event("picture", made), _Sent(pulse, pulse.last_round, shown, gone=made.now.state == CRASHED)
+    gone = made.now.state == CRASHED
+    return event("picture", made), _Sent(pulse, pulse.last_round, shown, gone=gone, quiet_s=_quiet_s(pulse))
 
 
 def _stands(pulse: Pulse) -> Pulse:

@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection, HTTPResponse
@@ -12,7 +13,7 @@ import pytest
 
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.store.database import Store
-from fedgc.store.liveness import SERVER
+from fedgc.store.liveness import ALIVE_S, SERVER
 from fedgc.store.records import Appended, Begun, Ended, Evaluated, Present
 from fedgc.web import app as app_room
 from fedgc.web.access import COOKIE, Entry
@@ -138,6 +139,15 @@ def test_stream_of_newest_run_moves_to_next_run(events: Events, told: Store):
     assert events.next("picture")["now"]["run"] == "spring"
     told.write(Begun(START + 500, "summer", {"task": "digits"}))
     assert events.next("picture")["now"]["run"] == "summer"
+
+
+def test_stream_explains_run_anew_when_it_falls_silent(served: Served, told: Store):
+    heard = time.time() - ALIVE_S + 3  # of a server on another machine
+    told.write(Present(heard, "spring", {"round": 13, "rounds": 99, "phase": "working"}))
+    events = Events(served)
+    assert events.next("picture")["now"]["why"][0].startswith("round 13 of 99, working")
+    assert events.next("now")["why"][0].startswith("no record for 1 min")
+    events.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are seen in /proc")
