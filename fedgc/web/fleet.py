@@ -10,6 +10,7 @@ from fedgc.store.database import Store
 from fedgc.store.reading import LATEST
 from fedgc.store.records import Decided
 from fedgc.store.views import Lately, Run
+from fedgc.web import measures
 
 SCREEN: Final = 50  # clients
 
@@ -75,6 +76,7 @@ class Fleet:
     screen: int
     columns: tuple[int, ...]
     lines: tuple[Line, ...]
+    measures: tuple[str, ...]  # that clients have scored, also those on other screens
 
 
 _NEVER: Final = -math.inf
@@ -108,6 +110,7 @@ def fleet_of(
         screen=SCREEN,
         columns=tuple(columns),
         lines=_with_strips(store, run.run, screen, columns),
+        measures=tuple(measures.shown(each.metrics for each in lines)),
     )
 
 

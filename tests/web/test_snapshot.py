@@ -97,6 +97,12 @@ def test_clients_are_found_by_name_key_and_site(told):
         assert (fleet.found, len(fleet.lines), fleet.clients) == (found, found, 4)
 
 
+def test_measures_of_clients_do_not_depend_on_search(told):
+    told.write(Scored(START, "spring", 12, "aa", 10, {"accuracy": 0.5}))
+    for find in ("", "quick", "nobody"):
+        assert picture(told, Wanted(find=find)).fleet.measures == ("accuracy",)
+
+
 def test_large_fleet_is_paged(empty):
     clients = [ClientRow(f"{n:03d}", 2, 2, 8, 0.1, 0.01) for n in range(120)]
     empty.write(Begun(START, "wide", {"task": "digits"}))

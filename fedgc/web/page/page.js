@@ -160,7 +160,7 @@ function showFigures() {
   const { totals, series, faults } = shown;
   const metrics = totals.measure ? series.metrics[totals.measure] : [];
   const last = (values) => values.findLast((value) => value !== null) ?? null;
-  const scored = shown.fleet.lines.some((line) => totals.measure in line.metrics);
+  const scored = shown.fleet.measures.includes(totals.measure);
   const { saved } = totals, refused = faults.filter((each) => each.refused).length;
   const facts = [
     [capital(totals.measure ?? "accuracy"), digits(last(metrics)), scored ? "mean of the clients, newest" : "on the server, newest"],
