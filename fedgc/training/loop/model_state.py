@@ -56,6 +56,7 @@ class ModelState:
         )
         trained = (*tensors.parameters.items(), *tensors.private.items())
         self._trained: Final = tuple(name for name, each in trained if each.requires_grad)
+        self._at_join: Final = {plain_name(name) for name, _ in self.module.named_parameters()}
         self._copies: Final = Float32Copies()
 
     def bind(self, rank: int = 0) -> None:
@@ -83,7 +84,8 @@ class ModelState:
         """Copy the tensors into the vector. All ranks call it; only rank 0 has a vector.
 
         Raises:
-            BadTask: A parameter that was frozen is trained now, or a tensor has another shape or no data.
+            BadTask: A parameter that was frozen or not there is trained now, or a tensor has another shape
+                or no data.
         """
         live = self._whole()
         self._check_trained()
@@ -170,11 +172,18 @@ class ModelState:
         """Raise BadTask if a parameter that is not exchanged is trained."""
         known = {*self._trained, *self._names}
         for name, each in self.module.named_parameters():
-            if each.requires_grad and plain_name(name) not in known and not self._is_private(name):
+            plain = plain_name(name)
+            if not each.requires_grad or plain in known or self._is_private(name):
+                continue
+            if plain not in self._at_join:
                 raise BadTask(
-                    f"fedgc: saw {plain_name(name)} trained, which was frozen at fedgc.join and is not "
-                    "exchanged; needed requires_grad=True before the call of all that is trained at any time"
+                    f"fedgc: saw {plain} trained, which the model did not have at fedgc.join and which is "
+                    "not exchanged; needed the call to fedgc.join after the model is complete"
                 )
+            raise BadTask(
+                f"fedgc: saw {plain} trained, which was frozen at fedgc.join and is not "
+                "exchanged; needed requires_grad=True before the call of all that is trained at any time"
+            )
 
     def _is_private(self, name: str) -> bool:
         return any(fnmatchcase(plain_name(name), pattern) for pattern in self._private_patterns)

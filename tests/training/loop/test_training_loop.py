@@ -65,6 +65,15 @@ def test_parameter_that_is_unfrozen_after_join_is_named():
         state.read(into)
 
 
+def test_parameter_that_is_added_after_join_is_named():
+    """It was not frozen, and requires_grad=True would not help."""
+    model = nn.Sequential(nn.Linear(2, 2))
+    state = ModelState(model)
+    model.append(nn.Linear(2, 1))
+    with pytest.raises(BadTask, match=r"saw 1\.weight trained, which the model did not have at fedgc\.join"):
+        state.read(np.zeros(state.layout.size, np.float32))
+
+
 def test_validation_leaves_mode_of_each_submodule():
     """As in fine-tuning, where the running statistics of a frozen part stay."""
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout())
