@@ -88,6 +88,27 @@ def test_proximal_term_is_from_newest_common_model(tmp_path: Path):
             assert vector.tolist() == [fill + 1.0] * 4
 
 
+STOPS = """
+import torch
+import fedgc
+
+model = torch.nn.Linear(2, 1)
+best = {name: torch.full_like(each, -9.0) for name, each in model.state_dict().items()}
+fed = fedgc.join(model, samples=5)
+"""
+
+
+def test_weights_restored_after_hand_over_are_own_of_script(tmp_path: Path):
+    block = re.search(r"```text\n(stops = False\n.*?)```", PAGE, re.DOTALL)
+    assert block is not None
+    loop = block.group(1).replace("    ...\n", "    stops = fed.global_step == 3\n")
+    (tmp_path / "script.py").write_text(STOPS + loop)
+    with Driven(tmp_path / "script.py", tmp_path) as client:
+        client.begin(1.0)
+        client.wait_for_leave()
+        assert client.loop.hand_in().tolist() == [1.0] * 3
+
+
 def test_page_shows_every_script():
     assert set(DIFFS) == {"plain.py", "huggingface.py", "lightning.py"}
 

@@ -282,8 +282,9 @@ class TrainingLoop:
     def hand_over(self, *, together: bool = False) -> None:
         """Leave the run at once: hand in the steps that are done before the call returns.
 
-        For callbacks of a trainer that has ended its training, after which no step follows. A loop of your
-        own calls `leave`. fedgc itself calls it when the script ends before the run does.
+        For callbacks of a trainer that has ended its training, and for a loop that was left, before the
+        script restores other weights. A step that is not over is not counted. Within a loop, call `leave`.
+        fedgc itself calls it when the script ends before the run does.
 
         Args:
             together: Whether all ranks make this call, so that a sharded model is gathered too. By default
