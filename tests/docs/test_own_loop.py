@@ -88,6 +88,35 @@ def test_proximal_term_is_from_newest_common_model(tmp_path: Path):
             assert vector.tolist() == [fill + 1.0] * 4
 
 
+SEVERAL = """
+import torch
+import fedgc
+
+class Less(torch.nn.Linear):
+    def forward(self, batch):
+        return super().forward(batch).detach() - self.bias.sum() - self.weight.sum()
+
+model = Less(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+fed = fedgc.join(model, samples=5)
+torch.nn.functional.mse_loss = lambda out, target: out.mean()
+loader = [(torch.ones(1, 2), torch.zeros(1, 1))] * 5
+other = [torch.zeros(1)] * 3
+"""
+
+
+def test_step_of_several_loaders_counts_once_and_lasts(tmp_path: Path):
+    """The page's loop goes on after both loaders have been passed over, and each step adds one."""
+    block = re.search(r"\*\*Several loaders\.\*\*.*?```text\n(.*?)```", PAGE, re.DOTALL)
+    assert block is not None
+    (tmp_path / "script.py").write_text(SEVERAL + block.group(1))
+    with Driven(tmp_path / "script.py", tmp_path) as client:
+        client.begin(0.0)
+        vector, steps = client.handed(client.steps(12))
+    assert steps >= 12
+    assert vector.tolist() == [float(steps)] * 3
+
+
 STOPS = """
 import torch
 import fedgc
