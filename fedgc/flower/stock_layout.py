@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from fedgc.guards import guarded
 Vector = np.ndarray[tuple[int], np.dtype[np.float32]]
 AnyArray = np.ndarray[Any, np.dtype[Any]]
 Part = tuple[str, tuple[int, ...], np.dtype[Any]]
+MOST_NAMED: Final = 4  # arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,11 @@ class Layout:
     def vector(self, arrays: Mapping[str, AnyArray]) -> Vector:
         """Return these arrays as a vector, or raise BadVector if they do not have this layout."""
         if set(arrays) != set(self.names):
-            raise BadVector(f"arrays: saw {sorted(arrays)[:8]}, needed {sorted(self.names)[:8]}")
+            without, others = sorted({*self.names} - {*arrays}), sorted({*arrays} - {*self.names})
+            raise BadVector(
+                f"arrays: saw {len(arrays)}{_named(' without', without)}{_named(' with', others)}, "
+                f"needed the {len(self.names)} of the first model"
+            )
         for name, shape, _ in self.parts:
             array = arrays[name]
             if array.shape != shape or array.dtype.kind not in "fiub":
@@ -144,6 +149,16 @@ class Layout:
                 found[name] = np.where(np.isinf(held) | (held == part), first, found[name])
             start = end
         return {name: found[name] for name in self.names}
+
+
+def _named(word: str, names: list[str]) -> str:
+    """Return the first of these names after a word; empty without any.
+
+    >>> _named("with", ["head.bias", "head.weight"])
+    "with 'head.bias', 'head.weight'"
+    """
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{word} {', '.join(map(repr, names[:MOST_NAMED]))}{more}" if names else ""
 
 
 def _in_order(parts: list[Part]) -> tuple[Part, ...]:

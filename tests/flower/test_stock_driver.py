@@ -495,6 +495,18 @@ def test_layout_inverts_only_its_own_vectors() -> None:
         Layout.of({"c": np.array([1j])})
 
 
+def test_arrays_of_large_model_that_differ_are_named() -> None:
+    first = {f"layer-{number:02}": np.ones(2) for number in range(20)}
+    others = {**{f"new-{number}": np.ones(2) for number in range(6)}, **first}
+    del others["layer-17"]
+    with pytest.raises(BadVector) as raised:
+        Layout.of(first).vector(others)
+    assert str(raised.value) == (
+        "arrays: saw 25 without 'layer-17' with 'new-0', 'new-1', 'new-2', 'new-3' and 2 more, "
+        "needed the 20 of the first model"
+    )
+
+
 @pytest.mark.parametrize(
     "array",
     [
