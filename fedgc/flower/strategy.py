@@ -77,6 +77,7 @@ OF_OWN_CLIENTS: Final = (  # an app may read others, such as learning-rate, from
     "links.codec",
     "links.download-codec",
 )
+ROUND_METHODS: Final = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
 SLACK_S: Final = 600.0  # a message must outlive its session's lease, or Flower drops the reply
 
 
@@ -165,6 +166,7 @@ class FedGC(Strategy):
             Unusable: An argument is not accepted, or there is neither a task nor initial arrays.
             EdgeFailed: The run ended before its last round.
         """
+        self._check_methods()
         one = copy.copy(self)
         one.config = self._settings(grid, num_rounds, timeout)
         one._check_given(initial_arrays, train_config, evaluate_config)
@@ -201,6 +203,14 @@ class FedGC(Strategy):
         Flower's result holds the model in other forms, which takes as much memory as several models.
         """
         self._run(grid, sink, None, (None, None), None)
+
+    def _check_methods(self) -> None:
+        own = [name for name in ROUND_METHODS if getattr(type(self), name) is not getattr(FedGC, name)]
+        if own:
+            raise Unusable(
+                f"{type(self).__name__}: saw {', '.join(own)} of its own, needed none: FedGC calls no method "
+                "for one round"
+            )
 
     def _check_given(self, arrays: ArrayRecord | None, *configs: ConfigRecord | None) -> None:
         for name, given in zip(("train_config", "evaluate_config"), configs, strict=True):
@@ -424,7 +434,7 @@ class FedGC(Strategy):
 
     def configure_train(self, *_: Any, **__: Any) -> NoReturn:  # noqa: ANN401  the signatures are Flower's
         """Not part of an event-driven run."""
-        raise Unusable("FedGC has no Flower rounds: call start, which runs sessions")
+        raise Unusable("FedGC: saw a call for one round, as by a strategy around it, needed FedGC.start")
 
     aggregate_train = configure_evaluate = aggregate_evaluate = configure_train
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping
 
 from fedgc import FedGC, RunConfig
 from fedgc.errors import TaskFailed, Unusable
@@ -55,6 +56,27 @@ def test_strategy_without_task_has_stock_clients():
 def test_unusable_argument_is_refused(strategy, arguments, says):
     with pytest.raises(Unusable, match=says):
         strategy.start(GRID, **arguments)
+
+
+class WithHooks(FedGC):
+    """A strategy whose author expects Flower's calls."""
+
+    def configure_train(self, *_, **__):
+        return []
+
+    aggregate_evaluate = configure_train
+
+
+def test_methods_for_one_round_that_would_not_be_called_are_refused():
+    says = "^WithHooks: saw configure_train, aggregate_evaluate of its own, needed none: FedGC calls no"
+    with pytest.raises(Unusable, match=says):
+        WithHooks(sink=Sink()).start(GRID, ArrayRecord([np.zeros(3)]))
+
+
+def test_strategy_around_fedgc_is_named_as_unusable():
+    around = DifferentialPrivacyClientSideFixedClipping(FedGC(sink=Sink()), 1.0, 1.0, 2)
+    with pytest.raises(Unusable, match="saw a call for one round, as by a strategy around it"):
+        around.configure_train(1, ArrayRecord([np.zeros(3)]), ConfigRecord(), GRID)
 
 
 def test_initial_arrays_become_first_model():
