@@ -53,6 +53,8 @@ NAMED_CLIENT: Final = re.compile(r"client (\S+): (.+)", re.DOTALL)
 RAISED: Final = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'?(.*?)'?>", re.DOTALL)  # how Flower writes it
 NOT_LOADED: Final = (1, 7)  # Flower's codes of an app that cannot be imported
 GIVEN_UP: Final = (3, 4, 5)  # and of a message that has expired or whose node is away: no node has answered
+OTHER_APP: Final = ("No train function registered", "fitins.parameters")  # errors of apps other than fedgc's
+NEEDED: Final = 'saw another ClientApp, needed that of fedgc, or client.app = "stock"'
 ANSWERED: Final = "its Flower message is answered"
 FOLLOWED: Final = "its SuperNode has begun another"
 GONE: Final = f"its SuperNode has been away for {GONE_S / 60:g} minutes, or its key is revoked"
@@ -430,7 +432,9 @@ class GridLoop:
         code, said = reply.error.code, reply.error.reason or ""
         raised = RAISED.search(said)
         kind, text = (raised[1], raised[2]) if raised else ("", said)
-        fault = printable(text if not kind or kind in OURS else f"{kind}: {text}", LONGEST_FAILURE)
+        shown = text if not kind or kind in OURS else f"{kind}: {text}"
+        is_other = any(each in shown for each in OTHER_APP)
+        fault = printable(f"{NEEDED}: {shown}" if is_other else shown, LONGEST_FAILURE)
         reason = fault if fault.startswith("client ") else f"node {node} failed: {fault}"
         self._failures[node] = reason
         if kind == NotAllowed.__name__:
@@ -439,7 +443,7 @@ class GridLoop:
         if self._audited.get(node) != fault:  # an app that fails again and again is one entry
             self._audited[node] = fault
             self._audit(APP_FAILED, f"node {node}", fault)
-        if code in NOT_LOADED or kind in AT_ONCE:
+        if code in NOT_LOADED or kind in AT_ONCE or is_other:
             self._hopeless.add(node)
         follows = "it does not take part" if node in self._hopeless else "it is asked again"
         self._log.log(WARNING, "%s: %s (its app failed with Flower's code %d)", reason, follows, code)

@@ -466,6 +466,23 @@ def test_client_that_fails_for_good_ends_run_that_needs_it(link, caplog, least, 
     assert "the disk is full: it is asked again (its app failed with Flower's code 2)" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "<class 'ValueError'>:<\"No train function registered with name 'session'\">",
+        "<class 'KeyError'>:<'fitins.parameters'>",
+    ],
+)
+def test_clientapp_other_than_that_of_fedgc_is_named_as_cause(link, caplog, reason) -> None:
+    house = House(link, link.listener, least=1, fleet=1)
+    (node,) = house.turn()
+    house.fails(node, 2, reason)
+    house.turn()
+    assert 'saw another ClientApp, needed that of fedgc, or client.app = "stock": ' in caplog.text
+    assert "it does not take part" in caplog.text
+    assert house.grid_loop.too_few_left(), "no retry mends it"
+
+
 def test_run_that_has_begun_outlives_client_that_fails(link) -> None:
     house = House(link, link.listener, least=2, fleet=2)
     house.grid.nodes = [1, 2]
