@@ -1,7 +1,11 @@
-"""The names of runs in the config of the installed app, for a strategy that gets no context of Flower."""
+"""What a strategy, which gets no context of Flower, is told beside its settings.
+
+The names of runs are in the config of the installed app, the addresses of a deployment in the environment.
+"""
 
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,6 +13,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 
 MANIFEST: Final = "pyproject.toml"
+PLACE: Final = ("bind", "advertise", "authority")  # settings that a deployment sets as FEDGC_BIND, ...
 
 
 def submitted_name(setting: str, overrides: Mapping[str, Any], folders: Iterable[str]) -> str:
@@ -27,6 +32,21 @@ def submitted_name(setting: str, overrides: Mapping[str, Any], folders: Iterable
     except BadSetting:
         return ""
     return name
+
+
+def placed(config: RunConfig, environment: Mapping[str, str]) -> RunConfig:
+    """Fill in the listener's addresses from the deployment's environment, where they have their defaults.
+
+    >>> placed(RunConfig(), {"FEDGC_ADVERTISE": "fl.example.org:443"}).advertise
+    'fl.example.org:443'
+    """
+    usual = RunConfig()
+    known: dict[str, Any] = {
+        name: environment[f"FEDGC_{name.upper()}"]
+        for name in PLACE
+        if environment.get(f"FEDGC_{name.upper()}") and getattr(config, name) == getattr(usual, name)
+    }
+    return replace(config, **known)
 
 
 def _value_in(folder: str, setting: str) -> object:

@@ -6,15 +6,14 @@ name from the last checkpoint, and the store shows one history.
 
 import gc
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedgc.config import RunConfig
+from fedgc.flower.app_config import placed
 from fedgc.flower.recording import name_of_run
 from fedgc.flower.run_memory import Memory, remembered
 from fedgc.flower.sink import Sink
@@ -24,8 +23,6 @@ from fedgc.store import checkpoint
 from fedgc.store.engine import runs_folder
 from fedgc.training.server_optimizer import averaged
 from fedgc.training.tasks import Task, named
-
-PLACE: Final = ("bind", "advertise", "authority")  # settings that a deployment sets as FEDGC_BIND, ...
 
 
 def server_app(task: Task | None = None) -> ServerApp:
@@ -63,21 +60,6 @@ def server_app(task: Task | None = None) -> ServerApp:
             strategy.run(grid, sink)
 
     return app
-
-
-def placed(config: RunConfig, environment: Mapping[str, str]) -> RunConfig:
-    """Fill in the listener's addresses from the deployment's environment, where they have their defaults.
-
-    >>> placed(RunConfig(), {"FEDGC_ADVERTISE": "fl.example.org:443"}).advertise
-    'fl.example.org:443'
-    """
-    usual = RunConfig()
-    known: dict[str, Any] = {
-        name: environment[f"FEDGC_{name.upper()}"]
-        for name in PLACE
-        if environment.get(f"FEDGC_{name.upper()}") and getattr(config, name) == getattr(usual, name)
-    }
-    return replace(config, **known)
 
 
 def _scored(config: RunConfig, folder: Path, version: int) -> checkpoint.Checkpoint:

@@ -25,7 +25,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, TaskFailed, Unusable
-from fedgc.flower.app_config import submitted_name
+from fedgc.flower.app_config import placed, submitted_name
 from fedgc.flower.cache_folders import full_name
 from fedgc.flower.driver import Driver
 from fedgc.flower.initialize import Events, announced_model
@@ -195,7 +195,8 @@ class FedGC(Strategy):
             config = replace(config, deadline_s=float(timeout))
         place = grid.run.override_config, sys.path
         run = config.run or submitted_name("run", *place)
-        return replace(config, run=run, resume=config.resume or submitted_name("resume", *place))
+        config = replace(config, run=run, resume=config.resume or submitted_name("resume", *place))
+        return config if config.client_app == "stock" else placed(config, os.environ)
 
     def run(self, grid: Grid, sink: Sink) -> None:
         """Run all rounds, as `start` does, without a result: the final model is in the last checkpoint.

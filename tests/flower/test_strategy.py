@@ -58,6 +58,13 @@ def test_unusable_argument_is_refused(strategy, arguments, says):
         strategy.start(GRID, **arguments)
 
 
+def test_addresses_of_deployment_hold_for_serverapp_of_ones_own(monkeypatch):
+    monkeypatch.setenv("FEDGC_BIND", "0.0.0.0:9443")
+    monkeypatch.setenv("FEDGC_ADVERTISE", "fl.example.org:9443")
+    used = FedGC(TASK, RunConfig(), Sink())._settings(GRID, None, None)
+    assert (used.bind, used.advertise) == ("0.0.0.0:9443", "fl.example.org:9443")
+
+
 class WithHooks(FedGC):
     """A strategy whose author expects Flower's calls."""
 

@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 from fedgc.config import RunConfig
 from fedgc.deploy.key_files import Keyring
 from fedgc.errors import BadSetting
-from fedgc.flower.server import placed
+from fedgc.flower.app_config import placed
 from fedgc.links import frames as wire
 from fedgc.links.message import invitation
 from fedgc.links.session.certificate import SERVER_NAME, authority_at
