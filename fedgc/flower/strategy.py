@@ -74,9 +74,8 @@ OF_OWN_CLIENTS: Final = (  # an app may read others, such as learning-rate, from
     "aggregation.rollback",
     "aggregation.check-outliers",
     "client.precision",
-    "links.codec",
-    "links.download-codec",
 )
+NOT_FOR_STOCK: Final = ("gate.", "data.", "code.", "links.", "quota.")  # groups of settings
 ROUND_METHODS: Final = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
 SLACK_S: Final = 600.0  # a message must outlive its session's lease, or Flower drops the reply
 
@@ -444,9 +443,7 @@ def _unused_by_stock(config: RunConfig) -> list[str]:
     """Return the settings, other than their defaults, that have no effect on rounds of stock clients."""
     usual = RunConfig().table()
     changed = (name for name, value in config.table().items() if name in usual and value != usual[name])
-    return [
-        name for name in changed if name in OF_OWN_CLIENTS or name.startswith(("gate.", "data.", "code."))
-    ]
+    return [name for name in changed if name in OF_OWN_CLIENTS or name.startswith(NOT_FOR_STOCK)]
 
 
 def _end(reason: str, *, complete: bool) -> None:

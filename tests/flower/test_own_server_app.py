@@ -144,8 +144,9 @@ def test_resume_or_memory_without_its_counterpart_is_refused() -> None:
 
 
 def test_settings_without_effect_on_stock_clients_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    start(strategy(rounds=1, gate="every", gate_period=2, quorum=0.5, codec="int8", shared_momentum=0.5))
-    named = "optimizer.shared-momentum, timing.quorum, gate.name, gate.period, links.codec"
+    given = {"gate": "every", "gate_period": 2, "quorum": 0.5, "codec": "int8", "shared_momentum": 0.5}
+    start(strategy(rounds=1, link="session", lines_per_s=9.0, **given))
+    named = "optimizer.shared-momentum, timing.quorum, gate.name, gate.period, links.kind, links.codec, quota"
     assert f"without effect on stock clients: {named}" in caplog.text
     with Store.open() as store:
         (run,) = store.runs()
