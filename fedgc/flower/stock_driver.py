@@ -397,7 +397,7 @@ class StockDriver:
         self._shown = now
         answered, asked = self._machine.progress
         live = Live(
-            round=self._machine.number,
+            round=min(self._machine.number, self._job.config.rounds),
             rounds=self._job.config.rounds,
             version=self._machine.version,
             phase="over" if self._machine.finished else "working" if asked else "gathering",

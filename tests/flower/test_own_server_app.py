@@ -152,6 +152,7 @@ def test_settings_without_effect_on_stock_clients_are_named(caplog: pytest.LogCa
         (run,) = store.runs()
         (row,) = store.rounds(run.run)
     assert (run.task, run.present["unit"]) == ("stock", "clients")
+    assert (run.present["round"], run.present["rounds"]) == (1, 1)
     assert "2 of 2 stock clients answered" in round_line(row)
 
 
