@@ -10,15 +10,28 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from sqlalchemy import Connection, Integer, RowMapping, Select, case, func, literal_column, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Integer,
+    RowMapping,
+    Select,
+    case,
+    func,
+    literal_column,
+    or_,
+    select,
+    true,
+)
 
 from fedgc.history import ClientRow
 from fedgc.store import tables
-from fedgc.store.columns import metrics_in
+from fedgc.store.columns import mapping_in, metrics_in
 from fedgc.store.reading import client_row, client_rows_where, run_id
 from fedgc.store.run_queue import queue_marks
 from fedgc.store.tables import ClientRound, Decision
 from fedgc.store.views import Lately, Pulse, Stretch
+from fedgc.store.work import is_local
 
 MEASURED_LATE: Final = 64  # rounds before the newest in which a pulse still notices a new measurement
 _LEFT_OUT: Final = ("first", "last", "loss", "metrics", "mean_loss", "stretch")
@@ -53,7 +66,7 @@ def stretches(connection: Connection, key: str, most: int) -> tuple[Stretch, ...
         return ()
     width = _width(first, last, most)
     number = (tables.Round.round // literal_column(str(width), Integer)).label("stretch")
-    added = select(number, *_sums()).where(of_run).group_by(number).order_by(number)
+    added = select(number, *_sums(_settles(connection, key))).where(of_run).group_by(number).order_by(number)
     lines = connection.execute(added).mappings().all()
     # A round has a few measures or, if its model was evaluated, more: the newest round of each count is read.
     texts = tables.Round.metrics
@@ -69,12 +82,14 @@ def stretches(connection: Connection, key: str, most: int) -> tuple[Stretch, ...
 def lately(connection: Connection, key: str, rounds: int) -> tuple[Lately, ...]:
     """Return every client with work in the newest rounds of a run, and its total in them."""
     ids = _newest(connection, key, rounds)
+    settling = ClientRound.round_id.in_(select(tables.Round.id).where(_settles(connection, key)))
     sums = (
-        func.sum(getattr(ClientRound, name)).label(name)
-        for name in (
-            "finished", "counted", "steps", "busy_s", "up_bytes", "down_bytes", "control_bytes", "refused",
-        )
-    )  # fmt: skip
+        *_settled(ClientRound, settling),
+        *(
+            func.sum(getattr(ClientRound, name)).label(name)
+            for name in ("steps", "busy_s", "up_bytes", "down_bytes", "control_bytes", "refused")
+        ),
+    )
     counts = (func.count().label("rounds"), func.count(ClientRound.failure).label("failures"))
     added = select(ClientRound.client_id, *counts, *sums).where(ClientRound.round_id.in_(ids))
     totals = added.group_by(ClientRound.client_id).subquery()
@@ -134,18 +149,36 @@ def _width(first: int, last: int, most: int) -> int:
     return next((width for width in widths if last // width - first // width < most), last + 1)
 
 
-def _sums() -> list[Any]:
+def _settles(connection: Connection, key: str) -> ColumnElement[bool]:
+    """Return whether a round settles its work; that of a skipped round of coded work is settled later."""
+    run = connection.execute(
+        select(tables.Run.settings, tables.Task.name)
+        .join(tables.Task)
+        .where(tables.Run.id == run_id(connection, key))
+    ).one()
+    return true() if is_local(mapping_in(run.settings), run.name) else tables.Round.outcome != "skipped"
+
+
+def _settled(rows: Any, settling: ColumnElement[bool]) -> list[Any]:  # noqa: ANN401  a table
+    """Return the sums of the work that is settled in some rows."""
+    return [
+        func.sum(case((settling, getattr(rows, name)), else_=0)).label(name)
+        for name in ("finished", "counted")
+    ]
+
+
+def _sums(settling: ColumnElement[bool]) -> list[Any]:
     columns = tables.Round
     is_skip = columns.outcome == "skipped"
     moved = columns.up_bytes + columns.down_bytes + columns.control_bytes
     added = (
-        "working_s", "collecting_s", "finished", "counted", "up_bytes", "down_bytes", "control_bytes",
-        "clients", "repairs",
+        "working_s", "collecting_s", "up_bytes", "down_bytes", "control_bytes", "clients", "repairs",
     )  # fmt: skip
     return [
         func.min(columns.round).label("first"),
         func.max(columns.round).label("last"),
         func.count().label("rounds"),
+        *_settled(columns, settling),
         *(func.sum(getattr(columns, name)).label(name) for name in added),
         *(
             func.sum(case((columns.outcome == outcome, 1), else_=0)).label(outcome)

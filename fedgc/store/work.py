@@ -5,7 +5,7 @@ client says how much of both a round has settled. A skipped round of coded work 
 are those of the next round. Local steps that no row has settled by the end of the run were discarded as well.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -92,6 +92,11 @@ class WorkTotals:
         if not self._local:
             return OTHERS
         return NOT_IN_SUM if over.outcome in SUMMED and not row.counted else AGAIN
+
+
+def is_local(settings: Mapping[str, object], task: str) -> bool:
+    """Whether the clients of a run do local steps; stock clients and coded work do not."""
+    return settings.get("work", "") == "local" and task != "stock"
 
 
 def settled(rounds: Sequence[Round], *, local: bool) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from fedgc.store.liveness import reason_of, state_of
 from fedgc.store.parts import client_parts
 from fedgc.store.records import Audited
 from fedgc.store.views import Round, Run, labels_of
-from fedgc.store.work import ClientWork, WorkTotals, settled, short
+from fedgc.store.work import ClientWork, WorkTotals, is_local, settled, short
 from fedgc.web import measures
 from fedgc.web.fleet import present_clients, whole
 from fedgc.web.plans import PlanMade, model_bytes_of, plans_made
@@ -171,13 +171,12 @@ def report_of(store: Store, run: Run, now: float) -> RunReport:
     """Return the report of a run at this time (seconds since 1970)."""
     rounds = store.rounds(run.run)
     names = {each.client: each.name for each in store.clients()}
-    work = str(run.settings.get("work", ""))
-    is_local = work == "local" and run.task != "stock"
-    sums = _Sums(run, {each.row.round: each for each in rounds}, WorkTotals(local=is_local))
+    local = is_local(run.settings, run.task)
+    sums = _Sums(run, {each.row.round: each for each in rounds}, WorkTotals(local=local))
     for part in client_parts(store, run.run, rounds):
         sums.add(part)
     sums.work.close(ended=state_of(run) != "running")
-    finished, counted = settled(rounds, local=is_local)
+    finished, counted = settled(rounds, local=local)
     clients = sums.clients(store)
     decided = store.decisions(run.run, limit=MOST_PLANS, what="plan")
     plans = plans_made(decided, rounds, names)
@@ -187,8 +186,8 @@ def report_of(store: Store, run: Run, now: float) -> RunReport:
         state=state_of(run),
         reason=reason_of(run),
         why=explain(store, run, now).lines,
-        work=work,
-        unit="answers" if run.task == "stock" else "local steps" if is_local else "chunks",
+        work=str(run.settings.get("work", "")),
+        unit="answers" if run.task == "stock" else "local steps" if local else "chunks",
         rounds=rounds,
         folded=sum(each.clients > sums.seen[each.row.round] for each in rounds),
         outcomes=_outcomes(rounds),

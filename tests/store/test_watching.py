@@ -8,6 +8,7 @@ from fedgc.errors import Unusable
 from fedgc.history import ClientRow, RoundRow
 from fedgc.store.database import Store
 from fedgc.store.records import Appended, Begun, Decided, Ended, Evaluated, Present, Seen
+from fedgc.store.work import settled
 
 START = 1_700_000_000.0
 OUTCOMES = ("synced", "skipped", "approximate", "empty")
@@ -53,8 +54,9 @@ def test_stretches_add_up_to_rounds(told: Store, most: int):
         assert each.rounds == len(inside)
         assert each.working_s == pytest.approx(sum(one.row.working_s for one in inside))
         assert each.collecting_s == pytest.approx(sum(one.row.collecting_s for one in inside))
-        for name in ("clients", "finished", "counted", "up_bytes", "down_bytes", "control_bytes"):
+        for name in ("clients", "up_bytes", "down_bytes", "control_bytes"):
             assert getattr(each, name) == sum(getattr(one, name) for one in inside)
+        assert (each.finished, each.counted) == settled(inside, local=False)
         assert (each.synced, each.approximate) == (outcomes.count("synced"), outcomes.count("approximate"))
         assert each.skipped == len(skipped)
         moved = sum(one.up_bytes + one.down_bytes + one.control_bytes for one in skipped)
@@ -75,7 +77,8 @@ def test_recent_client_activity_is_sum_of_newest_rows(told: Store, rounds: int):
     lately = {each.client: each for each in told.lately("r1", rounds)}
     first = max(1, 24 - rounds)
     for client in ("a", "b", "c"):
-        rows = [row for _, row in told.client_history("r1", client, after=first - 1)]
+        history = told.client_history("r1", client, after=first - 1)
+        rows = [row for _, row in history]
         if not rows:
             assert client not in lately
             continue
@@ -83,9 +86,23 @@ def test_recent_client_activity_is_sum_of_newest_rows(told: Store, rounds: int):
         assert each.rounds == len(rows)
         assert each.failures == sum(bool(row.failure) for row in rows)
         assert each.busy_s == pytest.approx(sum(row.busy_s for row in rows))
-        for name in ("finished", "counted", "steps", "up_bytes", "down_bytes", "control_bytes", "refused"):
+        for name in ("steps", "up_bytes", "down_bytes", "control_bytes", "refused"):
             assert getattr(each, name) == sum(getattr(row, name) for row in rows)
+        settling = [row for number, row in history if OUTCOMES[number % 4] != "skipped"]
+        for name in ("finished", "counted"):
+            assert getattr(each, name) == sum(getattr(row, name) for row in settling)
     assert "z" not in lately
+
+
+def test_skipped_rounds_of_local_work_count(
+    store: Store, a_row: Callable[..., RoundRow], a_client: Callable[..., ClientRow]
+):
+    store.write(Begun(START, "r1", {"task": "digits", "work": "local"}))
+    store.write(Appended(START, "r1", a_row(1, a_client("a"), outcome="skipped")))
+    (row,), (whole,) = store.rounds("r1"), store.stretches("r1", 1)
+    assert (whole.finished, whole.counted) == (row.finished, row.counted) != (0, 0)
+    lately = store.lately("r1", 1)
+    assert sum(each.finished for each in lately) == row.finished
 
 
 def test_strips_hold_rows_of_requested_clients_only(told: Store):

@@ -5,6 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fedgc.config import RunConfig
 from fedgc.store.liveness import this_process
 from fedgc.store.records import Begun, Decided, Ended, Present, Scored, Seen
+from fedgc.store.work import settled
 from fedgc.web.metrics import exposition
 from fedgc.web.next_plan import WantedClients
 from tests.web.run_of_four import NAMES, START
@@ -26,7 +27,7 @@ def test_counters_are_totals_of_run(told):
     for direction in ("up", "down", "control"):
         sent = sum(getattr(each, f"{direction}_bytes") for each in rounds)
         assert found["fedgc_bytes_total", frozenset({run, ("direction", direction)})] == sent
-    counted = sum(each.counted for each in rounds)
+    _, counted = settled(rounds, local=False)
     assert found["fedgc_chunks_total", frozenset({run, ("result", "counted")})] == counted
     assert found["fedgc_loss", frozenset({run})] == rounds[-1].row.loss
     assert found["fedgc_clients_present", frozenset({run})] == 3

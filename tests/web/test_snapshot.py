@@ -15,6 +15,7 @@ from fedgc.errors import Unusable
 from fedgc.history import BestModel, ClientRow
 from fedgc.store.explanation import explain
 from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Evaluated, Present, Scored
+from fedgc.store.work import settled
 from fedgc.web import fleet as room
 from fedgc.web.fleet import Wanted
 from fedgc.web.json_values import as_json
@@ -35,8 +36,7 @@ def test_snapshot_shows_progress_of_current_round(told):
 def test_snapshot_totals_equal_sum_of_rounds(told):
     rounds, totals = told.rounds("spring"), picture(told, Wanted()).totals
     assert (totals.rounds, totals.wanted, totals.model_bytes) == (len(rounds), 99, MODEL_BYTES)
-    assert totals.finished == sum(each.finished for each in rounds)
-    assert totals.counted == sum(each.counted for each in rounds)
+    assert (totals.finished, totals.counted) == settled(rounds, local=False)
     assert totals.skipped == sum(each.row.outcome == "skipped" for each in rounds)
     assert totals.median_s == pytest.approx(
         median(each.row.working_s + each.row.collecting_s for each in rounds)
@@ -49,8 +49,9 @@ def test_snapshot_series_holds_every_round_of_short_run(told):
     assert series.first == series.last == tuple(each.row.round for each in rounds)
     assert series.loss == tuple(each.row.loss for each in rounds)
     assert series.metrics["accuracy"] == tuple(each.row.metrics.get("accuracy") for each in rounds)
-    assert series.counted == tuple(each.counted for each in rounds)
-    assert series.discarded == tuple(each.finished - each.counted for each in rounds)
+    work = [settled([each], local=False) for each in rounds]
+    assert series.counted == tuple(counted for _, counted in work)
+    assert series.discarded == tuple(finished - counted for finished, counted in work)
     assert series.plain_bytes == tuple(2 * MODEL_BYTES * each.clients for each in rounds)
 
 
@@ -68,7 +69,7 @@ def test_snapshot_has_limited_number_of_measures(told):
 def test_client_is_shown_with_recent_work_and_plan(told):
     lines = {each.name: each for each in picture(told, Wanted()).fleet.lines}
     slow, dead = lines["slow"], lines["dead"]
-    assert (slow.present, slow.load, slow.finished, slow.counted) == (True, 3, 36, 24)
+    assert (slow.present, slow.load, slow.finished, slow.counted) == (True, 3, 27, 18)
     assert slow.step_s == pytest.approx(0.08)
     assert (dead.present, dead.load, dead.failures, dead.rounds) == (False, None, 1, 3)
     assert [cell and cell.failure for cell in dead.strip] == ["", "", "lost", *[None] * 9]
