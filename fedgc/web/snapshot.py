@@ -15,7 +15,7 @@ from fedgc.errors import Unusable
 from fedgc.history import APP_FAILED, BY_SITE, BestModel, ClientRow
 from fedgc.store.database import Store
 from fedgc.store.explanation import explain
-from fedgc.store.liveness import advice_for, reason_of, state_of
+from fedgc.store.liveness import ALIVE_S, advice_for, reason_of, state_of
 from fedgc.store.records import Audited
 from fedgc.store.views import Round, Run, Stretch
 from fedgc.web import measures
@@ -118,7 +118,7 @@ class Now:
     reason: str
     started: float
     ended: float | None
-    heard: float
+    silent_s: float  # without a record, by the clock of the web server; 0 in the time that is usual
     round: int
     rounds: int
     phase: str
@@ -282,11 +282,16 @@ def settings_shown(run: Run) -> tuple[SettingShown, ...]:
 
 
 def _left_s(run: Run, seconds: Sequence[float]) -> float | None:
-    """Estimate the remaining time of a running run."""
+    """Estimate the remaining time of a running run that is not silent."""
     rounds = whole(run.settings.get("rounds"))
-    if rounds is None or not seconds or state_of(run) != "running":
+    if rounds is None or not seconds or state_of(run) != "running" or _silent_s(run):
         return None
     return max(0, rounds - (run.last_round or 0)) * median(seconds)
+
+
+def _silent_s(run: Run) -> float:
+    silent_s = time.time() - run.heard
+    return silent_s if run.state == "running" and silent_s >= ALIVE_S else 0.0
 
 
 def now_of(run: Run, shown: Collection[str], why: tuple[str, ...] = ()) -> Now:
@@ -299,7 +304,7 @@ def now_of(run: Run, shown: Collection[str], why: tuple[str, ...] = ()) -> Now:
         reason="; ".join(filter(None, (reason_of(run), advice_for(run)))),
         started=run.started,
         ended=run.ended,
-        heard=run.heard,
+        silent_s=_silent_s(run),
         round=whole(said.get("round")) or 0,
         rounds=whole(said.get("rounds")) or 0,
         phase=str(said.get("phase", "")),

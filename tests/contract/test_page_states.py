@@ -117,7 +117,7 @@ def test_small_figures_are_not_shown_as_zero(page, served: Served):
     assert "2.0e-5" in page.inner_text("#figures")
 
 
-def test_long_times_fit_at_the_axis(page, served: Served):
+def test_long_times_fit_beside_axis(page, served: Served):
     page.goto(f"{served.root}?run=odd")
     until(page, "document.getElementById('time').textContent.includes('working 30 min')")
     words = page.evaluate("[...document.querySelectorAll('#time text')].map(each => each.textContent)")
@@ -129,7 +129,7 @@ def test_long_times_fit_at_the_axis(page, served: Served):
 
 
 @pytest.mark.parametrize(("run", "words"), [("again", "Goes on"), ("ended", "Failed")])
-def test_resumed_run_names_its_last_round_before_the_next_one(page, served: Served, run: str, words: str):
+def test_resumed_run_names_its_last_round_until_next_one(page, served: Served, run: str, words: str):
     page.goto(f"{served.root}?run={run}")
     until(page, f"document.getElementById('run').value === '{run}'")
     assert page.inner_text("#now-round") == f"{words} after round 1"

@@ -145,8 +145,13 @@ def test_stream_explains_run_anew_when_it_falls_silent(served: Served, told: Sto
     heard = time.time() - ALIVE_S + 3  # of a server on another machine
     told.write(Present(heard, "spring", {"round": 13, "rounds": 99, "phase": "working"}))
     events = Events(served)
-    assert events.next("picture")["now"]["why"][0].startswith("round 13 of 99, working")
-    assert events.next("now")["why"][0].startswith("no record for 1 min")
+    picture = events.next("picture")
+    assert picture["now"]["why"][0].startswith("round 13 of 99, working")
+    assert picture["now"]["silent_s"] == 0.0
+    assert picture["totals"]["left_s"] > 0.0
+    now = events.next("now")
+    assert now["why"][0].startswith("no record for 1 min")
+    assert now["silent_s"] >= ALIVE_S
     events.close()
 
 

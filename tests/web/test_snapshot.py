@@ -269,6 +269,8 @@ def test_settings_different_from_defaults_come_first(told):
 
 
 def test_time_left_is_estimated_for_running_run(told):
+    assert picture(told, Wanted()).totals.left_s is None, "silent for years"
+    told.write(Present(time.time(), "spring", {}))
     totals = picture(told, Wanted()).totals
     assert totals.left_s == pytest.approx((99 - 12) * totals.median_s)
     told.write(Ended(START + 901.0, "spring", "completed", ""))

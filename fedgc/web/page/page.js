@@ -8,7 +8,6 @@ const wanted = { // the request to the server, also in the page's address
   run: asked.get("run") ?? "", sort: asked.get("sort") ?? "name", find: asked.get("find") ?? "",
   page: Number(asked.get("page") ?? 0),
 };
-const SILENT_S = 60; // a run without a record for so long has probably died
 let shown = null, stream = null, round = null, asking = null;
 let instead = ""; // why the next picture is not of the run that was asked for
 
@@ -126,10 +125,9 @@ function showRuns() {
 
 function showNow(now) {
   if (shown) shown.now = now;
-  const silent = Date.now() / 1000 - now.heard;
   const kinds = { running: "good", completed: "good", failed: "bad", stopped: "warn", crashed: "bad" };
-  const dead = now.state === "running" && silent > SILENT_S;
-  text("state", dead ? `silent for ${seconds(silent)}` : now.state, `badge ${dead ? "bad" : (kinds[now.state] ?? "warn")}`);
+  const dead = now.state === "running" && now.silent_s > 0;
+  text("state", dead ? `silent for ${seconds(now.silent_s)}` : now.state, `badge ${dead ? "bad" : (kinds[now.state] ?? "warn")}`);
   const running = now.state === "running";
   const number = Math.min(now.round, now.rounds || now.round);
   const over = shown?.series.last.at(-1) ?? number; // a resumed run has rounds before the server tells its state
@@ -486,7 +484,6 @@ at("as-table").addEventListener("toggle", () => { if (shown) showTable(); });
 at("theme").addEventListener("click", () => theme(THEMES[(THEMES.indexOf(localStorage.getItem("fedgc-theme") ?? "auto") + 1) % 3]));
 new ResizeObserver(drawBars).observe(at("bars"));
 setInterval(() => {
-  if (shown?.now.state === "running") showNow(shown.now);
   for (const cell of document.querySelectorAll("[data-seen]")) cell.textContent = ago(Number(cell.dataset.seen));
 }, 1000);
 theme(localStorage.getItem("fedgc-theme") ?? "auto");
