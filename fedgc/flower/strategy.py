@@ -443,7 +443,8 @@ def _unused_by_stock(config: RunConfig) -> list[str]:
     """Return the settings, other than their defaults, that have no effect on rounds of stock clients."""
     usual = RunConfig().table()
     changed = (name for name, value in config.table().items() if name in usual and value != usual[name])
-    return [name for name in changed if name in OF_OWN_CLIENTS or name.startswith(NOT_FOR_STOCK)]
+    unused = [name for name in changed if name in OF_OWN_CLIENTS or name.startswith(NOT_FOR_STOCK)]
+    return [name for name in unused if (name, config.link) != ("links.kind", "messages")]
 
 
 def _end(reason: str, *, complete: bool) -> None:

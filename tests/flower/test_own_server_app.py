@@ -145,7 +145,7 @@ def test_resume_or_memory_without_its_counterpart_is_refused() -> None:
 
 def test_settings_without_effect_on_stock_clients_are_named(caplog: pytest.LogCaptureFixture) -> None:
     given = {"gate": "every", "gate_period": 2, "quorum": 0.5, "codec": "int8", "shared_momentum": 0.5}
-    start(strategy(rounds=1, link="session", lines_per_s=9.0, **given))
+    start(strategy(rounds=1, link="session", lines_per_s=10.0, **given))
     named = "optimizer.shared-momentum, timing.quorum, gate.name, gate.period, links.kind, links.codec, quota"
     assert f"without effect on stock clients: {named}" in caplog.text
     with Store.open() as store:
@@ -154,6 +154,11 @@ def test_settings_without_effect_on_stock_clients_are_named(caplog: pytest.LogCa
     assert (run.task, run.present["unit"]) == ("stock", "clients")
     assert (run.present["round"], run.present["rounds"]) == (1, 1)
     assert "2 of 2 stock clients answered" in round_line(row)
+
+
+def test_messages_are_what_stock_clients_use(caplog: pytest.LogCaptureFixture) -> None:
+    start(strategy(rounds=1, link="messages"))
+    assert "without effect" not in caplog.text
 
 
 def test_stock_clients_get_no_config_of_ours() -> None:

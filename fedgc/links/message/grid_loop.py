@@ -425,7 +425,8 @@ class GridLoop:
             self._hopeless.add(node)
             self._nodes[node].next = max(self._nodes[node].next, self._clock() + REFUSED_S)
         self._log.log(WARNING, "refused by its site: %s", reason)
-        self._audit(BY_SITE, client, reason)
+        said_by = "" if client == f"node {node}" else f" (said by node {node})"  # which may name any client
+        self._audit(BY_SITE, client, f"{reason}{said_by}")
 
     def _failed(self, node: int, reply: Message) -> None:
         """Note the failure of a node's app."""

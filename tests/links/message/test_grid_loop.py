@@ -184,7 +184,7 @@ def test_site_that_refuses_is_named_and_invited_once_it_may(link) -> None:
     (invitation,) = house.turn()
     house.refuses(invitation, 7200.0)
     assert house.turn() == []
-    assert house.audits == [("policy", "north", "site.toml, line 2 (hours.open): not now")]
+    assert house.audits == [("policy", "north", "site.toml, line 2 (hours.open): not now (said by node 1)")]
     assert house.turn(7190.0) == []
     assert not house.grid_loop.too_few_left()
     (invitation,) = house.turn(20.0)
@@ -249,7 +249,7 @@ def test_site_that_refuses_packet_is_asked_once_it_may(link) -> None:
     (asked,) = house.turn()
     house.refuses(asked, 7200.0)
     assert house.turn(PACKETS_POLL_S) == []
-    assert house.audits == [("policy", "north", "site.toml, line 2 (hours.open): not now")]
+    assert house.audits == [("policy", "north", "site.toml, line 2 (hours.open): not now (said by node 1)")]
     assert house.turn(7190.0) == []
     (asked,) = house.turn(20.0)
     assert not house.grid_loop.too_few_left()
