@@ -48,10 +48,12 @@ from fedgc.sim.clock.interfaces import (
     Observer,
     Terms,
 )
-from fedgc.sim.clock.kinds import ARRIVES, CHUNK_ENDS, DIES, GRACE_ENDS, HEARS, RETURNS, SAYS
 from fedgc.sim.clock.reference_client import WHOLE, ReferenceClient, Reported, failed
 from fedgc.sim.clock.span_record import SpanRecord
 from fedgc.sim.clock.uploads import Uploads
+
+# the kinds of entries on the heap
+CHUNK_ENDS, SAYS, HEARS, DIES, GRACE_ENDS, RETURNS, ARRIVES = range(7)
 
 
 class VirtualClock:
