@@ -63,7 +63,8 @@ class SitePolicy:
         wall: Callable[[], float] = time.time,
     ) -> None:
         """`client` is its identity; `wall` returns seconds since 1970."""
-        self._policy, self._client, self._request, self._wall = policy, client, request, wall
+        self._policy, self._client, self._wall = policy, client, wall
+        self.request: Final = request  # what the run asks of the site
         self._log = AuditLog(policy.log_file, zone_of(policy.zone), wall) if policy else None
         self._closes_at = 0.0  # when the present window closes; asked for in every turn of the client's loop
         self._closes_from = 0.0  # when that was computed: the clock may be set back
@@ -85,9 +86,9 @@ class SitePolicy:
         if self._policy is None or self._log is None:
             return
         if ends_exchange:
-            self._allow(check_run(self._policy, self._request), 0)
+            self._allow(check_run(self._policy, self.request), 0)
             return
-        self._allow(check(self._policy, self._request, self._log.totals(), self._wall()), 0)
+        self._allow(check(self._policy, self.request, self._log.totals(), self._wall()), 0)
         self._append(self._entry("joined"))
 
     @contextmanager
@@ -99,11 +100,6 @@ class SitePolicy:
             if self._policy is not None:
                 self._append(replace(self._entry("refused"), rule=str(refused)))
             raise
-
-    @property
-    def request(self) -> Request:
-        """What the run asks of the site."""
-        return self._request
 
     def closes_s(self) -> float | None:
         """Return the seconds until the site's hours end, 0 outside of them; None if they do not end."""
@@ -180,7 +176,7 @@ class SitePolicy:
         """
         entry = replace(self._entry("exchange", round_), bytes=size_bytes)
         if masked is None or masked is not self._sent():
-            entry = replace(entry, exchanges=1, noise=self._request.noise)
+            entry = replace(entry, exchanges=1, noise=self.request.noise)
         self._leaves(entry)
         self._sent = (lambda: None) if masked is None else ref(masked)
 
@@ -247,7 +243,7 @@ class SitePolicy:
             return event
         if isinstance(event, Scored):
             return self._scored(policy, event)
-        if isinstance(event, Progress | Report) and not loss_leaves(policy, self._request, event.samples):
+        if isinstance(event, Progress | Report) and not loss_leaves(policy, self.request, event.samples):
             return replace(event, loss=0.0)
         return event
 
@@ -277,8 +273,8 @@ class SitePolicy:
         raise NotAllowed(text, max(each.again_s for each in found), self._client)
 
     def _entry(self, what: str, round_: int = 0) -> Entry:
-        secrecy = "masked" if self._request.masked else "open"
-        asked = self._request
+        secrecy = "masked" if self.request.masked else "open"
+        asked = self.request
         return Entry(what, self._client, asked.run, round_, secrecy=secrecy, descriptor=asked.descriptor)
 
     def _enter(self, entry: Entry, allowed: Callable[[Totals], None]) -> None:

@@ -145,7 +145,7 @@ class StockRounds:
         self.finished: Finished | None = None
         self._times_s = deque(resume.times_s if resume else (), TIMES_KEPT)
         self._pending: dict[int, _Pending] = {}
-        self._nodes: tuple[int, ...] = ()
+        self.present: tuple[int, ...] = ()  # the connected nodes
         self._open: _Open | None = None
         self._gather_until = now + config.start_timeout_s
         self._fruitless = 0
@@ -156,7 +156,7 @@ class StockRounds:
 
     def nodes_seen(self, now: float, nodes: Sequence[int]) -> tuple[Output, ...]:
         """Set the connected nodes; pending answers of others are dropped."""
-        self._nodes = tuple(nodes)
+        self.present = tuple(nodes)
         for gone in self._pending.keys() - set(nodes):
             self._miss(gone, "lost")
         return self._go_on(now)
@@ -221,14 +221,9 @@ class StockRounds:
         return frozenset({self.version, *(pending.version for pending in self._pending.values())})
 
     @property
-    def present(self) -> tuple[int, ...]:
-        """The connected nodes."""
-        return self._nodes
-
-    @property
     def free(self) -> tuple[int, ...]:
         """The connected nodes that owe no answer of an earlier round."""
-        return tuple(node for node in self._nodes if not self._is_late(node))
+        return tuple(node for node in self.present if not self._is_late(node))
 
     @property
     def limit_s(self) -> float:
@@ -259,7 +254,7 @@ class StockRounds:
     def needed(self) -> int:
         """How many more nodes a round waits for before it begins."""
         wanted = 1 if self._begun else self._config.min_clients
-        return 0 if self._open is not None else max(0, wanted - len(self._nodes))
+        return 0 if self._open is not None else max(0, wanted - len(self.present))
 
     def state(self) -> StockState:
         """Return the state for a checkpoint between two rounds."""
@@ -279,15 +274,15 @@ class StockRounds:
     def _begin(self, now: float) -> tuple[Output, ...]:
         if self.number > self._config.rounds:  # a resume of a run that was stopped after its last round
             return self._finish(f"{numbered(self._config.rounds, 'round')} done", complete=True)
-        wanted = len(self._nodes) + self.needed
+        wanted = len(self.present) + self.needed
         late = now >= self._gather_until
-        if (seen := len(self._nodes)) < wanted:
+        if (seen := len(self.present)) < wanted:
             reason = f"waited {self._config.start_timeout_s:g} s for {wanted} clients, saw {seen}"
             reason += fewer_would_do(seen, 1, wanted)
             return self._finish(reason, complete=False) if late else ()
         if now < self._pauses_until:
             return ()
-        free = tuple(node for node in self._nodes if node not in self._pending)
+        free = tuple(node for node in self.present if node not in self._pending)
         self._begun = True
         self._open = _Open(now, set(free))
         for node in free:

@@ -101,20 +101,20 @@ class Round:
         self._decide = decide
         self._worth_it = False  # the gate has decided to exchange
         self._look_at = math.inf  # when to ask the scheduler again without an event
-        self._roster = Roster(plan, assignment, plan.deadline_s * max(1.0, assignment.target / plan.steps))
-        self._deadline = WorkingDeadline(self._roster)
-        self._departures = Departures(self._roster, self._deadline)
-        self._training_s = assignment.model_limit_s + self._roster.limit_s  # to receive the model, and train
+        self.roster = Roster(plan, assignment, plan.deadline_s * max(1.0, assignment.target / plan.steps))
+        self._deadline = WorkingDeadline(self.roster)
+        self._departures = Departures(self.roster, self._deadline)
+        self._training_s = assignment.model_limit_s + self.roster.limit_s  # to receive the model, and train
         self.scheduler: Scheduler = (
-            CodedScheduler(self._roster) if plan.work == "coded" else LocalScheduler(self._roster)
+            CodedScheduler(self.roster) if plan.work == "coded" else LocalScheduler(self.roster)
         )
-        self._dropouts = Dropouts(self._roster, self.scheduler, self._deadline, self._departures)
+        self._dropouts = Dropouts(self.roster, self.scheduler, self._deadline, self._departures)
 
     # ---- input and output
 
     def start(self, now: float, present: Sequence[Joined]) -> tuple[Command, ...]:
         """Give work to all clients that are present."""
-        self.started_at = self._roster.started_at = now
+        self.started_at = self.roster.started_at = now
         given = self._give(present, self.assignment.carried)
         self._deadline.start(now, (each.client for each in present))
         return self._completed([*given, *self._advance(now)], now)
@@ -129,8 +129,8 @@ class Round:
             handler: Callable[[Event], Sequence[Command]] = attrgetter(transition.handler)(self)
             return self._completed(handler(event), event.now)
         if self.outcome is not None:
-            return tuple(self._roster.refuse(event, f"round {self.assignment.number} is closed"))
-        return tuple(self._roster.refuse(event, f"{kind.__name__} is not expected while {self.state.value}"))
+            return tuple(self.roster.refuse(event, f"round {self.assignment.number} is closed"))
+        return tuple(self.roster.refuse(event, f"{kind.__name__} is not expected while {self.state.value}"))
 
     @property
     def next_tick(self) -> float:
@@ -142,7 +142,7 @@ class Round:
     @property
     def statistics(self) -> RoundStatistics:
         """The statistics of this round."""
-        return self._roster.statistics
+        return self.roster.statistics
 
     @property
     def summary(self) -> WorkSummary:
@@ -171,14 +171,9 @@ class Round:
         until = self.next_tick if collects is None else collects.until
         return Waiting(frozenset(self.plan.clients[w] for w in self._awaited()), until)
 
-    @property
-    def roster(self) -> Roster:
-        """The clients of this round."""
-        return self._roster
-
     def _awaited(self) -> Collection[int]:
         if self.collecting is None:
-            return self.scheduler.awaited or self._roster.behind
+            return self.scheduler.awaited or self.roster.behind
         return self.collecting.aggregator.owing if self.state is State.COLLECTING else ()
 
     def late_came(self, now: float) -> tuple[Command, ...]:
@@ -192,7 +187,7 @@ class Round:
 
     def _give(self, present: Sequence[Joined], carried: Collection[str] = ()) -> list[Command]:
         for event in present:
-            self._roster.enter(event.client, live=event.live)
+            self.roster.enter(event.client, live=event.live)
         given = self.scheduler.give(present, carried)
         self._deadline.sent(given)
         return given
@@ -200,7 +195,7 @@ class Round:
     def _loaded(self, event: Loaded) -> list[Command]:
         if event.version == self.assignment.version:
             if event.client in self._deadline.loading:
-                self._roster.model_at[self._roster.w[event.client]] = event.now
+                self.roster.model_at[self.roster.w[event.client]] = event.now
             self._deadline.loaded(event.client, event.now)
         return []
 
@@ -210,8 +205,8 @@ class Round:
 
     def _leaving(self, event: Leaving) -> list[Command]:
         """Let others do the rest of a leaving client's work, and collect while it is there."""
-        w = self._roster.w.get(event.client)
-        if w not in self._roster.live or w is None:
+        w = self.roster.w.get(event.client)
+        if w not in self.roster.live or w is None:
             return []
         self._departures.note(w)
         self._deadline.gone(event.client)
@@ -233,7 +228,7 @@ class Round:
     def _failed(self, event: Failed) -> list[Command]:
         why_not = self._dropouts.failed(event)
         if why_not:
-            return self._roster.refuse(event, why_not)
+            return self.roster.refuse(event, why_not)
         if event.chunks:  # the client has tried, so it has the model
             self._deadline.loaded(event.client, event.now)
         self._deadline.gone(event.client)
@@ -268,19 +263,19 @@ class Round:
 
     def _time_passed(self, event: Tick) -> list[Command]:
         """At the deadline, go on with the finished work."""
-        if event.now >= self._deadline.at and self._roster.behind and self.scheduler.supply is Supply.SOME:
+        if event.now >= self._deadline.at and self.roster.behind and self.scheduler.supply is Supply.SOME:
             self._deadline.extend(event.now)  # the run gives up clients that are behind for too long
         if event.now < self._deadline.at:
             return self._advance(event.now)
         if self.scheduler.supply in (Supply.IMPOSSIBLE, Supply.NOTHING):
             return self._without_work(event.now)
-        idle = self._roster.live - {w for w, held in self.scheduler.holds.items() if held.amount}
+        idle = self.roster.live - {w for w, held in self.scheduler.holds.items() if held.amount}
         self.statistics.awaited |= {w for w in idle if not self.statistics.failure[w]}  # it may have failed
         return self._collect_early(event.now)
 
     def _without_work(self, now: float) -> list[Command]:
         """Close without finished work, unless updates of earlier rounds are in the sum."""
-        return self._collect_early(now) if self._roster.late else self._close("empty", now)
+        return self._collect_early(now) if self.roster.late else self._close("empty", now)
 
     def _asked(self, event: UpdateDue) -> list[Command]:
         """Go on with the finished work before the deadline."""
@@ -347,13 +342,13 @@ class Round:
         frees = summed or self.completes
         behind = set() if outcome == "stopped" else self._left_behind()
         self.scheduler.settle(behind, final=summed or outcome == "stopped")
-        return [Close(clients[w], number, outcome, frees) for w in sorted(self._roster.live - behind)]
+        return [Close(clients[w], number, outcome, frees) for w in sorted(self.roster.live - behind)]
 
     def _left_behind(self) -> set[int]:
         """Return the clients whose updates come in a later round; their work is finished when it counts."""
         behind = set(self.collecting.aggregator.behind) if self.collecting is not None else set()
         for w in behind:
-            late = self._roster.late.get(self.plan.clients[w])
+            late = self.roster.late.get(self.plan.clients[w])
             self.statistics.comes_later(w, late.steps if late is not None else 0)
         self.behind = frozenset(self.plan.clients[w] for w in behind)
         return behind

@@ -57,8 +57,8 @@ class RecordPrivacy:
         self._sampling = RandomBytes(entropy(KEY_BYTES))
         self._gaussian = Gaussian(1.0, entropy(KEY_BYTES))
         self._spent: tuple[Release, ...]
-        self._undelivered: tuple[Release, ...]
-        self._spent, self._undelivered = account.read() if account is not None else ((), ())
+        self.undelivered: tuple[Release, ...]  # not in the log of the site's policy yet, of any process
+        self._spent, self.undelivered = account.read() if account is not None else ((), ())
         self._unwritten = False
         self._forbids: Forbids = lambda _: ""
         self._noise, self._rate = self._spent[-1][:2] if self._spent else (0.0, 0.0)
@@ -116,7 +116,7 @@ class RecordPrivacy:
         if not self._rate:
             return ""
         step = (self._noise, self._rate, 1)
-        if forbidden := self._forbids(with_release(self._undelivered, step)):
+        if forbidden := self._forbids(with_release(self.undelivered, step)):
             return forbidden
         if not most:
             return ""
@@ -132,25 +132,20 @@ class RecordPrivacy:
     def keep(self) -> None:
         """Write what is spent; raise EdgeFailed if that fails, and then nothing may leave."""
         if self._unwritten and self._account is not None:
-            self._account.put(self._spent, self._undelivered)
+            self._account.put(self._spent, self.undelivered)
         self._unwritten = False
 
     def heed(self, forbids: Forbids) -> None:
         """Do no step for which this function, given all undelivered steps with it, returns a reason."""
         self._forbids = forbids
 
-    @property
-    def undelivered(self) -> tuple[Release, ...]:
-        """Steps that are not in the log of the site's policy yet, those of earlier processes included."""
-        return self._undelivered
-
     def deliver(self) -> None:
         """Take note that the log has all steps so far."""
-        self._undelivered, self._unwritten = (), True
+        self.undelivered, self._unwritten = (), True
         with suppress(EdgeFailed):  # a later process enters them once more
             self.keep()
 
     def _charge(self) -> None:
         step = (self._noise, self._rate, 1)
         self._spent, self._unwritten = with_release(self._spent, step), True
-        self._undelivered = with_release(self._undelivered, step)
+        self.undelivered = with_release(self.undelivered, step)

@@ -62,17 +62,17 @@ class RoundSum:
         self.name: Final = config.chosen_rule
         rules = min(config.fragments, max(1, size)) if config.work == "local" else 0
         self.private: Final = PrivateMean(config, entropy) if config.is_private else None
-        self._rules: Sequence[AggregationRule] = (
+        self.rules: Final[Sequence[AggregationRule]] = (  # of each fragment; none in coded work
             [config.new_rule() for _ in range(rules)] if self.private is None else [self.private]
         )
         self._checks = checks and config.check_outliers != "off" and config.fragments == 1
-        for number, rule in enumerate(self._rules):
+        for number, rule in enumerate(self.rules):
             rule.checks = self._checks
             fragment = fragment_of(number, config.fragments, size)
             rule.buffers = buffers_in(fragment, size, size - self._buffers.start)
         self._updates = 0  # that the rule has taken in this round
         self._lacking = ""  # why the sum of this round lacks a vector
-        self._outliers: Mapping[str, float] = {}
+        self.outliers: Mapping[str, float] = {}  # clients far from the others, with the part that counts
         self._sum: RunningSum | None = None  # of codewords, once there is one
 
     def begin(self, version: int, model: Vector, shapes: Shapes, oldest: int = 0) -> None:
@@ -85,7 +85,7 @@ class RoundSum:
             self._known[version] = model[self._buffers].copy()
         self._at = fragment_number(version, self._fragments, self._size)
         self._numbers = numbers_of(fragment_of(version, self._fragments, self._size))
-        for rule in self._rules:
+        for rule in self.rules:
             with guarded(f"aggregation.rule {self.name}, model {version}", error=ExtensionFailed):
                 rule.begin(model, shapes)
 
@@ -102,9 +102,9 @@ class RoundSum:
         if before is not None and before.size:
             vector = vector.copy()
             vector[self._buffers] += self._known[max(self._known)] - before
-        if self._rules:
+        if self.rules:
             with guarded(f"aggregation.rule {self.name}", add.client):
-                self._rules[self._at].add(add.client, add.weights[0], vector)
+                self.rules[self._at].add(add.client, add.weights[0], vector)
             self._updates += 1
             return
         if self._sum is None:
@@ -120,13 +120,13 @@ class RoundSum:
         """
         if self._lacking:
             raise Refused(self._lacking)
-        if self._rules:
-            rule, updates, self._updates = self._rules[self._at], self._updates, 0
+        if self.rules:
+            rule, updates, self._updates = self.rules[self._at], self._updates, 0
             try:
                 return result_of(rule, self.name, round_, self._numbers, updates)
             finally:
                 with guarded(f"aggregation.rule {self.name}, round {round_}", error=ExtensionFailed):
-                    self._outliers = rule.outliers
+                    self.outliers = rule.outliers
         total, self._sum = self._sum, None
         if total is None:
             return None
@@ -135,22 +135,17 @@ class RoundSum:
         return mean
 
     @property
-    def outliers(self) -> Mapping[str, float]:
-        """The clients of the last mean whose updates are far from the others', with the part that counts."""
-        return self._outliers
-
-    @property
     def uncounted(self) -> frozenset[str]:
         """The clients whose updates did not count in the last mean at all."""
-        return frozenset(client for client, part in self._outliers.items() if not part)
+        return frozenset(client for client, part in self.outliers.items() if not part)
 
     @property
     def check(self) -> OutlierCheck | None:
         """An outlier of the last mean whose influence is to be evaluated, if any."""
-        if not (self._checks and self._rules):
+        if not (self._checks and self.rules):
             return None
         with guarded(f"aggregation.rule {self.name}", error=ExtensionFailed):
-            return self._rules[0].check
+            return self.rules[0].check
 
     def compared(
         self, check: OutlierCheck, figures: Mapping[str, float], others: Mapping[str, float]
@@ -159,15 +154,10 @@ class RoundSum:
         gain = gain_of(figures, others)
         if gain is not None:
             with guarded(f"aggregation.rule {self.name}", error=ExtensionFailed):
-                self._rules[0].checked(check.client, gain if check.counts else -gain)
-
-    @property
-    def rules(self) -> Sequence[AggregationRule]:
-        """The aggregation rule of each fragment; none in coded work."""
-        return self._rules
+                self.rules[0].checked(check.client, gain if check.counts else -gain)
 
     def clear(self) -> None:
         """Discard the vectors of a round that was not exchanged."""
         self._sum, self._updates, self._lacking = None, 0, ""
-        for rule in self._rules:
+        for rule in self.rules:
             rule.clear()

@@ -90,9 +90,11 @@ class Session:
         self._stream = ClientStream()
         self._contact = terms.clock()
         self._lease_end: float | None = None
-        self._reached = self._complete = False
+        self.reached = False  # whether the listener ever answered; if not, its port may be blocked
+        self.complete = False  # whether the server has said that the run is complete
         self._silent = False  # since it last answered, the listener let a stream open and said nothing on it
-        self._ended = self._broken = ""
+        self.ended = ""  # why the session is over; empty while it is open
+        self._broken = ""
         self._waker: Waker | None = None  # of the session's thread
         self._thread: threading.Thread | None = None
 
@@ -119,21 +121,6 @@ class Session:
         return self._invitation.run
 
     @property
-    def ended(self) -> str:
-        """Why the session is over; empty while it is open."""
-        return self._ended
-
-    @property
-    def complete(self) -> bool:
-        """Whether the server has said that the run is complete."""
-        return self._complete
-
-    @property
-    def reached(self) -> bool:
-        """Whether the listener ever answered; if not, its port may be blocked."""
-        return self._reached
-
-    @property
     def lease_over(self) -> bool:
         """Whether the session should end when no round is open."""
         return self._lease_end is not None and self._terms.clock() >= self._lease_end
@@ -147,8 +134,8 @@ class Session:
         """Return the next command, waiting up to `wait_s` seconds; None if there is none."""
         with self._changed:
             self._watch()
-            self._changed.wait_for(lambda: self._ended or self._next_ready(), wait_s)
-            if self._ended or not self._next_ready():
+            self._changed.wait_for(lambda: self.ended or self._next_ready(), wait_s)
+            if self.ended or not self._next_ready():
                 return None
             command = self._inbox.popleft()
             if isinstance(
@@ -165,7 +152,7 @@ class Session:
     def rest(self, wait_s: float) -> None:
         """Wait, at most until a command can be received."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ended or self._next_ready(), wait_s)
+            self._changed.wait_for(lambda: self.ended or self._next_ready(), wait_s)
 
     def fresh_model(self, version: int) -> Vector | None:
         """Return the model of the last work, once, if it arrived and is of this version; it is finite."""
@@ -205,7 +192,7 @@ class Session:
     def end(self, reason: str) -> None:
         """Send a goodbye and end; the stream closes when it is acknowledged or after a timeout."""
         with self._changed:
-            if not self._ended:
+            if not self.ended:
                 with contextlib.suppress(BadMessage):  # the queue is full: the end of the stream must do
                     self._flow.channel.send(Bye(reason))
             self._finish(reason)
@@ -213,7 +200,7 @@ class Session:
     # ---- state, with the lock held
 
     def _finish(self, reason: str) -> None:
-        self._ended = self._ended or reason
+        self.ended = self.ended or reason
         self._tell()
 
     def _tell(self) -> None:
@@ -229,7 +216,7 @@ class Session:
             limit_s = self._terms.connect_s
         if not self._stream.open and away > limit_s:
             why = f" ({self._broken})" if self._broken else ""
-            where = "" if self._reached else f": {self._invitation.address} could not be reached{why}"
+            where = "" if self.reached else f": {self._invitation.address} could not be reached{why}"
             self._finish(f"the server was away for {away:.1f} s{where}")
 
     def _next_ready(self) -> bool:
@@ -248,7 +235,7 @@ class Session:
 
     def _keep_open(self, connector: Connector) -> None:
         pause_s = FIRST_PAUSE_S
-        while not self._ended:
+        while not self.ended:
             stream = self._stream = ClientStream()
             try:
                 with guarded("a session's stream"):
@@ -261,7 +248,7 @@ class Session:
             with self._changed:
                 self._closed_stream(stream, is_silent=is_silent)
                 self._watch()
-                self._changed.wait_for(lambda: self._ended, pause_s * (0.5 + self._terms.chance()))
+                self._changed.wait_for(lambda: self.ended, pause_s * (0.5 + self._terms.chance()))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _closed_stream(self, stream: ClientStream, *, is_silent: bool) -> None:
@@ -280,7 +267,7 @@ class Session:
     def next_message(self, stream: ClientStream) -> Parts | None:
         """Return what is to be sent next on an open stream; after the end only lines, a goodbye for one."""
         with self._changed:
-            if stream.open and (self._flow.channel.waits or not self._ended):
+            if stream.open and (self._flow.channel.waits or not self.ended):
                 return _next_message(self._flow, self.end)
             return None
 
@@ -289,7 +276,7 @@ class Session:
         now = self._terms.clock()
         value = wire.decode(frame, wire.FROM_SERVER, now=now, client=self._who.client)
         with self._changed:
-            self._reached = stream.answered = True
+            self.reached = stream.answered = True
             if isinstance(value, Piece):
                 self._piece(value, len(frame))
             else:
@@ -307,7 +294,7 @@ class Session:
             case Denied(reason):
                 self._finish(reason)
             case Bye(reason, complete):
-                self._complete = self._complete or complete
+                self.complete = self.complete or complete
                 self._finish(reason)
             case Offer() as offer:
                 self._expect(offer)

@@ -60,7 +60,8 @@ class CodedSum:
         self._number = number
         self._wire: messages.Wire = wire.value
         self._attempt = 0
-        self._owed = {(w, 0): Part(w, solution.coefficients(w)) for w in sorted(solution.needed)}
+        # the awaited vectors, by client and attempt
+        self.owed = {(w, 0): Part(w, solution.coefficients(w)) for w in sorted(solution.needed)}
         self._open: dict[int, Coefficients] = {}
         self._doubted: dict[int, Part] = {}  # late codewords: they count if they come first
         self._overtaken: set[tuple[int, int]] = set()  # vectors that are not awaited any more
@@ -73,17 +74,12 @@ class CodedSum:
     @property
     def complete(self) -> bool:
         """Whether nothing is owed and nothing is open."""
-        return not self._owed and not self._open
+        return not self.owed and not self._open
 
     @property
     def owing(self) -> tuple[int, ...]:
         """Clients that still owe a vector."""
-        return tuple(dict.fromkeys(w for w, _ in self._owed))
-
-    @property
-    def owed(self) -> Mapping[tuple[int, int], Part]:
-        """The awaited vectors, by client and attempt."""
-        return self._owed
+        return tuple(dict.fromkeys(w for w, _ in self.owed))
 
     @property
     def open(self) -> bool:
@@ -121,15 +117,15 @@ class CodedSum:
 
     def needed(self) -> tuple[Reveal, ...]:
         """Return the first request to every client whose codeword is needed."""
-        return tuple(self._reveal(w, part) for (w, _), part in self._owed.items())
+        return tuple(self._reveal(w, part) for (w, _), part in self.owed.items())
 
     def awaited(self, w: int, attempt: int) -> Part | None:
         """Return the content of a vector that would be taken into the sum."""
-        return self._owed.get((w, attempt)) or (None if attempt else self._doubted.get(w))
+        return self.owed.get((w, attempt)) or (None if attempt else self._doubted.get(w))
 
     def accept(self, w: int, attempt: int) -> Add | Refuse | str:
         """Take the vector into the sum; refuse a second one, or one that repairs have replaced."""
-        part = self._owed.pop((w, attempt), None)
+        part = self.owed.pop((w, attempt), None)
         if part is None and attempt == 0:
             part = self._after_all(w)
         if part is None and (w, attempt) in self._overtaken:
@@ -145,7 +141,7 @@ class CodedSum:
 
     def others_s(self, key: tuple[int, int], done_wc: Bool, able_wc: Bool, costs: Costs) -> float:
         """Return when other clients could deliver these terms, from finished or still unfinished chunks."""
-        part, sending_s = self._owed[key], np.array(self._sending_s(costs))
+        part, sending_s = self.owed[key], np.array(self._sending_s(costs))
         shared = repair(part.column, part.terms, done_wc, cost=sending_s.tolist())
         lacking = list(shared.missing.chunks)
         made_wc = np.where(able_wc[:, lacking], (sending_s + costs.chunk_s)[:, None], math.inf)
@@ -157,7 +153,7 @@ class CodedSum:
 
         A codeword still counts if it comes before any part of its replacement.
         """
-        part = self._owed[key]
+        part = self.owed[key]
         self._reopen([key])
         self._overtaken.add(key)
         if key == (part.column, 0) and part.terms == self._solution.coefficients(part.column):
@@ -168,16 +164,16 @@ class CodedSum:
         self._doubted.pop(w, None)
         self._overtaken = {key for key in self._overtaken if key[0] != w}
         self._forget_asked(w)
-        self._reopen([key for key in self._owed if key[0] == w])
+        self._reopen([key for key in self.owed if key[0] == w])
 
     def ask_again(self, w: int, kept_c: Bool) -> tuple[Reveal | Repair, ...]:
         """Return the requests again that a client can still fulfil, and open the others."""
         self._forget_asked(w)
-        mine = [key for key in self._owed if key[0] == w]
+        mine = [key for key in self.owed if key[0] == w]
         doubted = self._doubted.get(w)
         if doubted and not kept_c[list(doubted.terms.chunks)].all():
             del self._doubted[w]
-        able = [key for key in mine if kept_c[list(self._owed[key].terms.chunks)].all()]
+        able = [key for key in mine if kept_c[list(self.owed[key].terms.chunks)].all()]
         self._reopen([key for key in mine if key not in able])
         return tuple(self._request(key) for key in able)
 
@@ -219,7 +215,7 @@ class CodedSum:
 
     def give_up(self) -> None:
         """Mark all open and owed terms as missing: nothing more will come."""
-        self._reopen(list(self._owed))
+        self._reopen(list(self.owed))
         self.missing += [(column, c) for column, terms in self._open.items() for c in terms.chunks]
         self._open.clear()
 
@@ -244,8 +240,8 @@ class CodedSum:
         used = {part.column for _, part in self.added} | {column for column, _ in self.missing}
         if part is None or w in used:
             return None
-        self._overtaken |= {key for key, each in self._owed.items() if each.column == w}
-        self._owed = {key: each for key, each in self._owed.items() if each.column != w}
+        self._overtaken |= {key for key, each in self.owed.items() if each.column == w}
+        self.owed = {key: each for key, each in self.owed.items() if each.column != w}
         self._open.pop(w, None)
         return part
 
@@ -264,7 +260,7 @@ class CodedSum:
 
     def _sending_s(self, costs: Costs) -> list[float]:
         """Return when each client would have sent one more vector, after those that it owes."""
-        owing = Counter(w for w, _ in self._owed)
+        owing = Counter(w for w, _ in self.owed)
         return [(1 + owing[w]) * seconds for w, seconds in enumerate(costs.upload_s)]
 
     def _forget_asked(self, w: int) -> None:
@@ -273,7 +269,7 @@ class CodedSum:
 
     def _reopen(self, keys: Sequence[tuple[int, int]]) -> None:
         for key in keys:
-            part = self._owed.pop(key)
+            part = self.owed.pop(key)
             before = self._open.get(part.column, Coefficients((), ()))
             self._open[part.column] = Coefficients(
                 before.chunks + part.terms.chunks, before.matrix + part.terms.matrix
@@ -281,12 +277,12 @@ class CodedSum:
 
     def _ask(self, helper: int, part: Part) -> Repair:
         self._attempt += 1
-        self._owed[helper, self._attempt] = part
+        self.owed[helper, self._attempt] = part
         return self._repair(helper, self._attempt, part)
 
     def _request(self, key: tuple[int, int]) -> Reveal | Repair:
         w, attempt = key
-        part = self._owed[key]
+        part = self.owed[key]
         return self._repair(w, attempt, part) if attempt else self._reveal(w, part)
 
     def _reveal(self, w: int, part: Part) -> Reveal:

@@ -1,6 +1,6 @@
 """The reports of local steps: how far each client is from the common model."""
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,8 +28,8 @@ class StepReports:
         self.roster: Final = roster
         self.clients: Final[dict[int, LocalState]] = {}
         self.collecting = False
-        self._staying: set[int] = set()
-        self._arrived: set[int] = set()
+        self.staying: set[int] = set()  # those that train: the others are leaving
+        self.arrived: set[int] = set()  # those that have reached the target
         orders, chunks = roster.plan.placement.orders, roster.plan.chunks
         self.held: Final = [[chunks[c] for c in sorted(order)] for order in orders]
         self.samples: Final = [sum(chunk.samples for chunk in held) for held in self.held]
@@ -90,9 +90,9 @@ class StepReports:
         """Sort a client whose state has changed; every report asks for the totals."""
         state = self.clients.get(w)
         stays = state is not None and state.able and not state.leaves
-        (self._staying.add if stays else self._staying.discard)(w)
+        (self.staying.add if stays else self.staying.discard)(w)
         arrived = state is not None and stays and state.steps >= self.roster.assignment.target
-        (self._arrived.add if arrived else self._arrived.discard)(w)
+        (self.arrived.add if arrived else self.arrived.discard)(w)
 
     def weight(self, w: int) -> int:
         """Return the samples that a client counts for."""
@@ -101,16 +101,6 @@ class StepReports:
     def able(self) -> list[int]:
         """Return the live clients that can train."""
         return [w for w in sorted(self.clients) if self.clients[w].able]
-
-    @property
-    def staying(self) -> Set[int]:
-        """Those that train: the others are leaving."""
-        return self._staying
-
-    @property
-    def arrived(self) -> Set[int]:
-        """Those that have reached the target."""
-        return self._arrived
 
     def loaded(self, w: int, now: float) -> None:
         """Note that a client of an earlier round has its model."""

@@ -40,7 +40,7 @@ class MaskedRound(Round):
         super().__init__(plan, assignment, decide)
         self._exchange = exchange
         self._ends_at = math.inf  # when the answers of this state are too late
-        self._masked = MaskedAggregator(self._roster, self.scheduler, exchange)
+        self._masked = MaskedAggregator(self.roster, self.scheduler, exchange)
 
     @property
     def summary(self) -> WorkSummary:
@@ -87,17 +87,17 @@ class MaskedRound(Round):
 
     def _is_over(self, event: Signed | Shares) -> bool:
         number = self.assignment.number + (self.outcome is not None)
-        return event.client in self._roster.w and event.round < number
+        return event.client in self.roster.w and event.round < number
 
     def _signed(self, event: Signed) -> list[Command]:
         """Enter a signature; with enough of them, ask for the shares."""
         masked = self._masked
-        why_not = self._roster.here(event) or masked.sign(self._roster.w[event.client], event.signature)
+        why_not = self.roster.here(event) or masked.sign(self.roster.w[event.client], event.signature)
         if why_not:
-            return self._roster.refuse(event, why_not)
+            return self.roster.refuse(event, why_not)
         if not masked.signed:
             return []
-        if not masked.can_open(self._roster.live):  # after the request, this model cannot be masked again
+        if not masked.can_open(self.roster.live):  # after the request, this model cannot be masked again
             return self._abort(TOO_FEW, event.now)
         self._enter(State.UNMASKING)
         self._ends_at = event.now + self.plan.upload_deadline_s
@@ -106,9 +106,9 @@ class MaskedRound(Round):
     def _shared(self, event: Shares) -> list[Command]:
         """Enter a site's shares; with enough of them, uncover the masks."""
         masked = self._masked
-        why_not = self._roster.here(event) or masked.open(self._roster.w[event.client], event.packet)
+        why_not = self.roster.here(event) or masked.open(self.roster.w[event.client], event.packet)
         if why_not:
-            return [*self._roster.refuse(event, why_not), *self._can_still(event.now)]
+            return [*self.roster.refuse(event, why_not), *self._can_still(event.now)]
         if not masked.opened:
             return []
         try:
@@ -118,7 +118,7 @@ class MaskedRound(Round):
         return [masks, *super()._complete(masked, event.now)]
 
     def _back(self, event: Joined) -> Sequence[Command]:
-        entered = self._roster.enter(event.client, live=event.live)
+        entered = self.roster.enter(event.client, live=event.live)
         return () if entered is None else self._masked.returned(event)
 
     def _away(self, event: Lost) -> list[Command]:
@@ -127,14 +127,14 @@ class MaskedRound(Round):
 
     def _failed_last(self, event: Failed) -> list[Command]:
         """Note that a client will not answer; a failure of named chunks concerns only its work."""
-        if not event.chunks and not self._roster.here(event):
-            self._masked.cannot(self._roster.w[event.client])
+        if not event.chunks and not self.roster.here(event):
+            self._masked.cannot(self.roster.w[event.client])
         why_not = self._dropouts.failed(event)
-        refused = self._roster.refuse(event, why_not) if why_not else []
+        refused = self.roster.refuse(event, why_not) if why_not else []
         return [*refused, *self._can_still(event.now)]
 
     def _can_still(self, now: float) -> list[Command]:
-        if self._masked.can_still(self._roster.live):
+        if self._masked.can_still(self.roster.live):
             return []
         return self._abort(TOO_FEW, now)
 
