@@ -37,16 +37,13 @@ def show(run: str | None, *, as_json: bool) -> None:
         metrics = _metrics(store, found)
         saved = _listed(store, found)
     best = checkpoint.pinned(_folder(found))
-    saved = tuple(each for each in saved if not (each.pinned and each.digest in _unpinned(saved)))
+    unpinned = {each.digest for each in saved if not each.pinned}
+    saved = tuple(each for each in saved if not (each.pinned and each.digest in unpinned))
     if as_json:
         rows = [_figures(each, metrics, best) for each in saved]
         sys.stdout.write(printed_json({"run": found.run, "versions": rows}) + "\n")
     else:
         terminal().print(_table(found, saved, metrics, best))
-
-
-def _unpinned(saved: tuple[Saved, ...]) -> frozenset[str]:
-    return frozenset(each.digest for each in saved if not each.pinned)
 
 
 def chosen_version(store: Store, run: Run, version: int | None, *, best: bool) -> int:

@@ -156,7 +156,8 @@ def keep(
         if known is not None and known.state == "completed" and not _wants_more(store, wanted, app, known):
             say(console, f"run {known.run} is complete")
             return None
-        _await_known(wanted, away_s, console)
+        # that of `fedgc up` may have ended with its run, and is waited for
+        _awaited(partial(must_be_known, wanted), Unusable, away_s, console)
         return _kept(wanted, most, store, console, on, app)
 
 
@@ -183,11 +184,6 @@ def _kept(
         lasts = "" if over.stopped else ", and is not restarted"
         say(console, f"run {name} was stopped after round {over.seen.last}{lasts}")
     return over
-
-
-def _await_known(wanted: Wanted, limit_s: float, console: Console) -> None:
-    """Refuse an unknown SuperLink; that of `fedgc up` may have ended with its run, and is waited for."""
-    _awaited(partial(must_be_known, wanted), Unusable, limit_s, console)
 
 
 def _awaited(

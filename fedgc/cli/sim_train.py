@@ -300,11 +300,11 @@ def _page(summary: Mapping[str, object], rounds: Sequence[RoundShown]) -> str:
     charts = [
         line_chart(
             f"{name} over {of}",
-            [(at(each), each.metrics[name]) for each in rounds if name in each.metrics],
+            [(getattr(each, at), each.metrics[name]) for each in rounds if name in each.metrics],
             of,
         )
         for name in names
-        for of, at in (("simulated seconds", _seconds), ("megabytes sent", _up_mb))
+        for of, at in (("simulated seconds", "seconds"), ("megabytes sent", "up_mb"))
     ]
     losses = [(each.seconds, each.loss) for each in rounds if each.loss is not None]
     loss = line_chart("training loss over simulated seconds", losses, "simulated seconds")
@@ -315,11 +315,3 @@ def _page(summary: Mapping[str, object], rounds: Sequence[RoundShown]) -> str:
         table(COLUMNS, map(_cells, rounds)),
     )
     return page_of(_title(summary), *parts)
-
-
-def _seconds(each: RoundShown) -> float:
-    return each.seconds
-
-
-def _up_mb(each: RoundShown) -> float:
-    return each.up_mb

@@ -64,11 +64,9 @@ def shapes(most_blocks: int, *, short: bool) -> tuple[tuple[Wire, int], ...]:
     """
     wires = CODED if short else (Wire.FLOAT32,)
     every = ((wire, blocks) for blocks in range(most_blocks, 0, -1) for wire in wires)
-    return tuple(sorted(every, key=lambda shape: (_number_bytes(shape[0]) / shape[1], EPSILON[shape[0]])))
-
-
-def _number_bytes(wire: Wire) -> float:
-    return packed_bytes(GROUP, wire) / GROUP
+    return tuple(
+        sorted(every, key=lambda shape: (packed_bytes(GROUP, shape[0]) / shape[1], EPSILON[shape[0]]))
+    )
 
 
 def packed_bytes(size: int, wire: Wire) -> int:

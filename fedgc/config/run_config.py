@@ -22,7 +22,7 @@ from fedgc.config.settings import Settings
 from fedgc.config.task_settings import TaskSettings
 from fedgc.config.training_settings import CODED_STEPS, LOCAL_STEPS, SHARED
 from fedgc.errors import BadSetting
-from fedgc.gates import Gate, GateSettings, Measure, default_gate, gate_named, make_gate, summaries
+from fedgc.gates import DEFAULT_GATES, Gate, GateSettings, Measure, gate_named, make_gate, summaries
 
 SCRIPT_LEASE_S: Final = 7 * 24 * 3600.0
 HINTS: Final[Mapping[str, Any]] = get_type_hints(Settings)
@@ -140,7 +140,7 @@ class RunConfig(Settings):
         """The gate's name, with auto resolved."""
         if self.gate == AUTO:
             each_round = self.fragments > 1 or self.is_private or self.late_updates == "count"
-            return "every" if each_round else default_gate(self.work)
+            return "every" if each_round else DEFAULT_GATES[self.work]
         return self.gate
 
     @property

@@ -11,7 +11,7 @@ infinite or negative is left out, and the decision names it. A report of zero st
 """
 
 from fedgc.gates.gate import Gate, GateSettings, Measure
-from fedgc.gates.make import default_gate, gate_named, make_gate, summaries
+from fedgc.gates.make import DEFAULT_GATES, gate_named, make_gate, summaries
 from fedgc.gates.reports import Decision, Report, Reports
 
 __all__ = [
@@ -21,7 +21,7 @@ __all__ = [
     "Gate",
     "GateSettings",
     "Measure",
-    "default_gate",
+    "DEFAULT_GATES",
     "gate_named",
     "make_gate",
     "summaries",

@@ -10,12 +10,7 @@ from fedgc.gates.gate import MEASURES, Gate, GateSettings
 from fedgc.guards import guarded
 
 GROUP: Final = "fedgc.gates"
-DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({"local": "drift", "coded": "every"})
-
-
-def default_gate(work: str) -> str:
-    """Return the name of the default gate of a kind of work."""
-    return DEFAULTS[work]
+DEFAULT_GATES: Final[Mapping[str, str]] = MappingProxyType({"local": "drift", "coded": "every"})
 
 
 def gate_named(name: str) -> type[Gate[Any]]:

@@ -73,10 +73,6 @@ class Departures:
         others = f" and {len(leaving) - 1} more are" if len(leaving) > 1 else " is"
         return f"client {leaving[0]}{others} leaving"
 
-    def is_due(self, now: float) -> bool:
-        """Whether the round has to be collected now because of a client that leaves."""
-        return self._deadline.is_hurried(now)
-
     def _margin_s(self, event: Leaving, w: int) -> float:
         most_s = MOST_OF_GRACE * event.grace_s
         if event.client in self._roster.deaf:

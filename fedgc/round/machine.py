@@ -286,7 +286,7 @@ class Round:
     def _collect_early(self, now: float) -> list[Command]:
         if not self._worth_it and not self._pass_gate(now):
             return self._close("skipped", now)
-        if self._departures.is_due(now) and not self.forced:
+        if self._deadline.is_hurried(now) and not self.forced:
             self._departures.forced = True
             self.reason = f"{self.reason}; {self._departures.reason}"
         return self._collect(now)
