@@ -19,7 +19,7 @@ from fedgc.gates import Decision, Reports
 from fedgc.history import Speeds
 from fedgc.round.machine import Assignment, Round
 from fedgc.round.plan import Chunk, Fleet, Plan, make_plan
-from fedgc.sim.clock import UNCONTENDED, ArrayClientModel, Conditions, Scenario, Terms, VirtualClock
+from fedgc.sim.clock import UNCONTENDED, ClientModel, Conditions, Scenario, Terms, VirtualClock
 from fedgc.sim.clock.conditions import Float
 from fedgc.sim.ours import PATIENT_S, Fedgc
 
@@ -84,7 +84,7 @@ def _updates(clients: int, pieces: int, rng: np.random.Generator) -> Float:
 def _cut_off(plan: Plan, conditions: Conditions, number: int) -> Round:
     machine = Round(plan, Assignment(number, number - 1, 1, 0), always)
     pieces = len(plan.chunks) // conditions.clients
-    client_model = ArrayClientModel(lambda _: conditions, [1.0 / pieces] * len(plan.chunks))
+    client_model = ClientModel(lambda _: conditions, [1.0 / pieces] * len(plan.chunks))
     VirtualClock(plan.clients, client_model, Terms()).play(machine, [True] * conditions.clients, 0.0)
     return machine
 

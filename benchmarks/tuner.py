@@ -34,7 +34,7 @@ from fedgc.config import AUTO, RunConfig
 from fedgc.history import WINDOW, Speed, Speeds
 from fedgc.round.machine import Assignment, Round
 from fedgc.round.plan import Chunk, Fleet, Plan
-from fedgc.sim.clock import ArrayClientModel, Conditions, Scenario, Terms, VirtualClock, working
+from fedgc.sim.clock import ClientModel, Conditions, Scenario, Terms, VirtualClock, working
 from fedgc.sim.owned import processes
 from fedgc.sim.policy import done_s
 from fedgc.tuner import Band, Choice, ClientHistory, Question, Setting, nothing, review, robust
@@ -147,7 +147,7 @@ class Fleeting:
 
         `replay_s` is the mean of the replays that predicted it, if it was predicted.
         """
-        client_model = ArrayClientModel(lambda _: conditions, [1.0 / self._pieces] * len(plan.chunks))
+        client_model = ClientModel(lambda _: conditions, [1.0 / self._pieces] * len(plan.chunks))
         over = Round(plan, Assignment(number, number - 1, 1, self.question.config.seed), always)
         VirtualClock(plan.clients, client_model, Terms(1, BYTES)).play(over, [True] * len(plan.clients), 0.0)
         failed = np.asarray([bool(said) for said in over.statistics.failure])

@@ -26,7 +26,7 @@ from fedgc.run.planner import Planner
 from fedgc.sim.clock import (
     NEVER,
     UNCONTENDED,
-    ArrayClientModel,
+    ClientModel,
     Line,
     Scenario,
     Span,
@@ -141,7 +141,7 @@ class Simulation:
         self.rounds: list[tuple[Result, tuple[Span, ...]]] = []
         self._before = (0.0, 0)
         held = tuple(Held(f"chunk {number}", 1, SHARED) for number in range(chunks))
-        client_model = ArrayClientModel(lambda number: scenario[number - 1], [1.0 / policy.pieces] * chunks)
+        client_model = ClientModel(lambda number: scenario[number - 1], [1.0 / policy.pieces] * chunks)
         config = policy.config(clients, len(scenario), line)
         steered = policy.obeys is Obeys.ALL
         terms = Terms(1, 4 * NUMBERS, line, policy.grace_s, steered=steered, watch=watch)

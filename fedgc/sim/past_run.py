@@ -30,7 +30,7 @@ from fedgc.errors import Unusable
 from fedgc.history import ClientRow, RoundRow
 from fedgc.round.departures import LEFT
 from fedgc.run.client_notes import LOST
-from fedgc.sim.clock import FLOAT_BYTES, NEVER, ArrayClientModel, Conditions, Failure, working
+from fedgc.sim.clock import FLOAT_BYTES, NEVER, ClientModel, Conditions, Failure, working
 from fedgc.sim.clock.conditions import Float
 from fedgc.sim.play import seconds_of
 from fedgc.store.database import Store
@@ -115,7 +115,7 @@ class PastClients:
         return RepeatedRounds(conditions, self.failures, chunks)
 
 
-class RepeatedRounds(ArrayClientModel):
+class RepeatedRounds(ClientModel):
     """Clients under the conditions of known rounds, which repeat without the first."""
 
     def __init__(self, conditions: Sequence[Conditions], failures: Failures, chunks: int) -> None:

@@ -24,7 +24,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import Unusable
 from fedgc.history import RoundRow
 from fedgc.messages import SUMMED
-from fedgc.sim.clock import FLOAT_BYTES, ArrayClientModel, Line, Scenario
+from fedgc.sim.clock import FLOAT_BYTES, ClientModel, Line, Scenario
 from fedgc.sim.owned import processes
 from fedgc.sim.past_run import PastClients, PastRun, rebuilt
 from fedgc.sim.play import TimedClients, play, seconds_of, waste_of
@@ -255,9 +255,7 @@ def _modelled(
 ) -> tuple[TimedClients, Line]:
     request = replace(scenario.request, seed=seed)
     rounds = scaled(request.scenario(), scenario, config)
-    model = ArrayClientModel(
-        lambda number: rounds[min(number, len(rounds)) - 1], [1.0] * max(1, config.chunks)
-    )
+    model = ClientModel(lambda number: rounds[min(number, len(rounds)) - 1], [1.0] * max(1, config.chunks))
     names = tuple(f"client {w}" for w in range(rounds[0].clients))
     clients = TimedClients(names, model, int(sweep.model_mb * MEGABYTE / FLOAT_BYTES), config.chunks)
     return clients, replace(request.line, slots=config.slots_for(config.update_bytes(clients.numbers)))

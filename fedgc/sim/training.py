@@ -50,7 +50,7 @@ from fedgc.run.outlier_gain import shows_gains
 from fedgc.run.planner import Planner
 from fedgc.run.sample_pins import SamplePins
 from fedgc.sim.checkpoint import Checkpoint, Findings, Keeper, Made, Numbers, Part
-from fedgc.sim.clock import UNCONTENDED, ArrayClientModel, Finding, Line, Scenario, Terms, VirtualClock
+from fedgc.sim.clock import UNCONTENDED, ClientModel, Finding, Line, Scenario, Terms, VirtualClock
 from fedgc.sim.exclusion import Exclusion
 from fedgc.sim.fleet import Fleet
 from fedgc.sim.ours import SHARED
@@ -366,7 +366,7 @@ class _Training:
         job, clients = self._job, self._job.scenario[0].clients
         samples, local = sum(sizes.values()), job.config.work == "local"
         units = [1.0] if local else [each * clients / samples for each in sizes.values()]
-        client_model = ArrayClientModel(lambda number: job.scenario[number - 1], units)
+        client_model = ClientModel(lambda number: job.scenario[number - 1], units)
         terms = Terms(
             job.config.round_steps, 4 * self._common.size, job.line, job.grace_s, partial=job.partial,
             download_codec=job.config.download_codec, buffers=self._common.layout.buffer_size,

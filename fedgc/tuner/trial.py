@@ -28,7 +28,7 @@ from fedgc.round.coded.lateness import expects_late
 from fedgc.round.limits import late_s
 from fedgc.round.machine import Assignment, Round
 from fedgc.round.plan import Chunk, Fleet, Plan, make_plan
-from fedgc.sim.clock import FLOAT_BYTES, UNCONTENDED, ArrayClientModel, Line, Terms, VirtualClock, working
+from fedgc.sim.clock import FLOAT_BYTES, UNCONTENDED, ClientModel, Line, Terms, VirtualClock, working
 from fedgc.tuner.history import Float
 
 MOST_REPLAYED: Final = 160  # chunks of a fleet that is replayed without thinning
@@ -206,7 +206,7 @@ def _play(question: Question, plan: Plan, futures: Futures, future: int, up_s_w:
     lasts_s = len(plan.chunks) * question.steps / alive if alive else float(pace_w.min())
     conditions = working(pace_w[:, None], up_s=up_s_w)
     conditions = replace(conditions, dies_s_w=futures.dies_bw[future] * lasts_s)
-    client_model = ArrayClientModel(lambda _: conditions, {chunk.number: 1.0 for chunk in plan.chunks})
+    client_model = ClientModel(lambda _: conditions, {chunk.number: 1.0 for chunk in plan.chunks})
     over = Round(plan, Assignment(1, 0, question.steps, question.config.seed + future), _always)
     config = question.config
     fleet = question.fleet

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedgc.history import RoundRow, Speed, Speeds
 from fedgc.messages import Held
 from fedgc.run.machine import Append, Finished
-from fedgc.sim.clock import ArrayClientModel, Line, Terms, VirtualClock, working
+from fedgc.sim.clock import ClientModel, Line, Terms, VirtualClock, working
 from tests.config_of import config_of
 from tests.tuned import tuned_run
 
@@ -34,7 +34,7 @@ def played(
     held = [Held(f"chunk {c}", 1, "shared") for c in range(8)] if coded else [Held("data", 1)]
     clock = VirtualClock(
         NAMES,
-        ArrayClientModel(lambda _: work, [1.0] * len(held)),
+        ClientModel(lambda _: work, [1.0] * len(held)),
         Terms(config.round_steps, 4 * NUMBERS, Line(slots=config.upload_slots), config.grace_s),
         held,
     )

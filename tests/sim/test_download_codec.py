@@ -10,7 +10,7 @@ from fedgc.codecs.model_change import apply_change
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 from fedgc.messages import Held, Joined, Loaded, Lost, Work
-from fedgc.sim.clock import UNCONTENDED, ArrayClientModel, Failure, Line, Terms, VirtualClock, working
+from fedgc.sim.clock import UNCONTENDED, ClientModel, Failure, Line, Terms, VirtualClock, working
 from fedgc.sim.play import TimedClients, play
 from fedgc.sim.training import Job, Trained, train
 from fedgc.training import CommonModel
@@ -88,7 +88,7 @@ class Listener:
 
 def loads(versions, *, line=UNCONTENDED, before=lambda clock, version: None) -> tuple[list[Loaded], float]:
     """Send models of 4000 bytes to one client; return how they came, and what was sent, in whole models."""
-    client_model = ArrayClientModel(lambda _: working([[1.0]], down_s=DOWN_S), [1.0])
+    client_model = ClientModel(lambda _: working([[1.0]], down_s=DOWN_S), [1.0])
     terms, held = Terms(update_bytes=4000, line=line, download_codec="int8"), (Held("chunk 0", 1, "same"),)
     clock, listener = VirtualClock(["a"], client_model, terms, held), Listener()
     for number, version in enumerate(versions, start=1):
@@ -121,7 +121,7 @@ def test_version_that_is_model_before_is_sent_whole():
     ids=["process dies", "session is lost", "session goes on"],
 )
 def test_new_session_begins_with_whole_model(keeps, noticed_s, size_bytes):
-    client_model = ArrayClientModel(lambda _: working([[1.0]], down_s=DOWN_S), [1.0])
+    client_model = ClientModel(lambda _: working([[1.0]], down_s=DOWN_S), [1.0])
     terms, held = Terms(update_bytes=4000, download_codec="int8"), (Held("chunk 0", 1, "same"),)
     clock, listener = VirtualClock(["a"], client_model, terms, held), Listener()
     work = Work("a", 1, 0, 1, (0,), ((0, "chunk 0"),), 0, 99.0)
@@ -171,7 +171,7 @@ def test_clients_are_sent_whole_models_where_no_update_counts():
 
 
 def test_run_without_training_counts_same_downloads():
-    model = ArrayClientModel(lambda _: working([[1.0]] * 3, down_s=DOWN_S), [1.0])
+    model = ClientModel(lambda _: working([[1.0]] * 3, down_s=DOWN_S), [1.0])
     played = play(config(), TimedClients(("a", "b", "c"), model, 1000, 0), 6)
     assert played.down == pytest.approx(3 * (1 + 5 * INT8))
 

@@ -23,7 +23,7 @@ from fedgc.links.session.server import Listener
 from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Add, Announced, Codeword, Held, Joined, Progress, Tick
 from fedgc.run.machine import Append, Apply, Chose, Finished, Run
-from fedgc.sim.clock import ArrayClientModel, Terms, VirtualClock, working
+from fedgc.sim.clock import ClientModel, Terms, VirtualClock, working
 from fedgc.training import CommonModel, Engine, new_engine
 from fedgc.training.pace import Pace
 from fedgc.training.tasks import Task
@@ -85,7 +85,7 @@ class PastRound:
 def simulated() -> PastRound:
     conditions = working([[STEPS * step_s * 2.0] for step_s in STEP_S])  # a unit is two chunks
     held = tuple(Held(name, size, "same") for name, size in SIZES.items())
-    client_model = ArrayClientModel(lambda _: conditions, [0.5] * 6)
+    client_model = ClientModel(lambda _: conditions, [0.5] * 6)
     clock = VirtualClock([f"client {at}" for at in range(3)], client_model, Terms(STEPS), held)
     told = PastRound(tuned_run(CONFIG, now=0.0, size=12))
     given = [output for at in range(3) for output in told.handle(clock.joined(at, 0.0))]

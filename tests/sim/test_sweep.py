@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fedgc.cli.commands import app
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, Unusable
-from fedgc.sim.clock import ArrayClientModel, working
+from fedgc.sim.clock import ClientModel, working
 from fedgc.sim.past_run import PastRun
 from fedgc.sim.play import TimedClients, play
 from fedgc.sim.sweep import Swept, Trial, run_sweep
@@ -187,7 +187,7 @@ def test_figure_that_task_lacks_is_refused_with_those_it_has(file: Path):
 def test_recorded_run_without_exchange_is_refused(file: Path, rounds: int, seen: str):
     file.write_text('rounds = 5\n[grid]\n"timing.quorum" = [1.0]\n[scenarios.a]\nlike = "r"\n')
     config = RunConfig(work="local", rounds=2, min_clients=1, deadline_s=1.0)
-    slow = ArrayClientModel(lambda _: working(np.full((1, 1), 1e6)), [1.0])
+    slow = ClientModel(lambda _: working(np.full((1, 1), 1e6)), [1.0])
     rows = play(config, TimedClients(("a",), slow, 1000, 0), 2).rows[:rounds]
     with pytest.raises(Unusable, match=f"run r: saw {seen}, needed one exchange"):
         run_sweep(read_sweep(file), lambda run: PastRun(run, config, 1000, 1, rows))

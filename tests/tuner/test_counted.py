@@ -11,7 +11,7 @@ from fedgc.history import ClientRow, RoundRow, Speeds
 from fedgc.messages import Add, Held, Joined
 from fedgc.round.plan import Chunk, Fleet, Plan, make_plan
 from fedgc.run.machine import Append
-from fedgc.sim.clock import ArrayClientModel, Terms, VirtualClock, working
+from fedgc.sim.clock import ClientModel, Terms, VirtualClock, working
 from fedgc.tuner import chances, chunk_weights
 from tests.config_of import config_of
 from tests.tuned import tuned_run
@@ -69,7 +69,7 @@ def counted_in(rounds: int, **settings: object) -> np.ndarray:
     names = {client: tuple(Held(f"chunk {c}", 1) for c in mine) for client, mine in MINE.items()}
     config = config_of({"work": "coded", "rounds": rounds, "local_steps": 1, "deadline_s": 12.0, **settings})
     run = tuned_run(config, now=0.0, size=10)
-    client_model = ArrayClientModel(lambda number: scenario[number - 1], [1 / 6] * CHUNKS)
+    client_model = ClientModel(lambda number: scenario[number - 1], [1 / 6] * CHUNKS)
     clock = VirtualClock(list(MINE), client_model, Terms(1, 40), names["quick"] + names["slow"])
     counted = np.zeros((rounds, CHUNKS))
 
@@ -103,7 +103,7 @@ def test_every_chunk_counts_equally_over_many_rounds() -> None:
 def test_slow_client_rotates_through_its_chunks() -> None:
     pace = 12.0 / 2.5  # two of six in each round
     always = working([[0.5 * 6], [pace * 6]])
-    client_model = ArrayClientModel(lambda _: always, [1 / 6] * CHUNKS)
+    client_model = ClientModel(lambda _: always, [1 / 6] * CHUNKS)
     names = {client: tuple(Held(f"chunk {c}", 1) for c in mine) for client, mine in MINE.items()}
     run = tuned_run(RunConfig(rounds=6, local_steps=1, deadline_s=12.0, work="coded"), now=0.0, size=10)
     clock = VirtualClock(list(MINE), client_model, Terms(1, 40), names["quick"] + names["slow"])

@@ -11,7 +11,7 @@ from fedgc.round.plan import Plan
 from fedgc.run.machine import Append, Chose
 from fedgc.run.planner import PlanRequest
 from fedgc.run.speeds import MeasuredSpeeds
-from fedgc.sim.clock import MODELS, UNCONTENDED, ArrayClientModel, Scenario, Terms, VirtualClock, working
+from fedgc.sim.clock import MODELS, UNCONTENDED, ClientModel, Scenario, Terms, VirtualClock, working
 from fedgc.sim.ours import CHOSEN, Fedgc
 from fedgc.tuner.moving import chunk_bytes_of, load_s_of
 from fedgc.tuner.planner import Tuner
@@ -38,7 +38,7 @@ def whole_run(
         }
     )
     held = tuple(Held(f"chunk {at}", 1, "same") for at in range(CHUNKS))
-    client_model = ArrayClientModel(lambda number: scenario[number - 1], [clients / CHUNKS] * CHUNKS)
+    client_model = ClientModel(lambda number: scenario[number - 1], [clients / CHUNKS] * CHUNKS)
     clock = VirtualClock(names, client_model, Terms(1, 4000), held)
     run = tuned_run(config, now=0.0, size=1000, speeds=speeds)
     said: list[Any] = []

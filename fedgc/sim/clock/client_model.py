@@ -12,8 +12,12 @@ from fedgc.sim.clock.conditions import NEVER, Conditions
 from fedgc.sim.clock.interfaces import Failure
 
 
-class ArrayClientModel:
-    """Clients under the conditions of the present round; chunk number n takes `units[n]` units."""
+class ClientModel:
+    """Clients under the conditions of the present round; chunk number n takes `units[n]` units.
+
+    Index w is a client, a share is a part of one chunk's work. In local work, which has no separate chunks,
+    chunk 0 is a round's steps.
+    """
 
     def __init__(
         self, scenario: Callable[[int], Conditions], units: Mapping[int, float] | Sequence[float]

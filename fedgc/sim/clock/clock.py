@@ -38,11 +38,11 @@ from fedgc.messages import (
     Work,
 )
 from fedgc.round.machine import Round
+from fedgc.sim.clock.client_model import ClientModel
 from fedgc.sim.clock.conditions import NEVER
 from fedgc.sim.clock.downloads import Downloads
 from fedgc.sim.clock.interfaces import (
     NOTHING_FOUND,
-    ClientModel,
     Failure,
     Machine,
     Observer,

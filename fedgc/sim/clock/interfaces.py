@@ -1,4 +1,4 @@
-"""The interfaces of the virtual clock: the machine, the client model, the observer, and spans."""
+"""The interfaces of the virtual clock: the machine, failures, the observer, and spans."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -54,28 +54,6 @@ class Failure:
     def __post_init__(self) -> None:
         if not 0 <= self.dies_s <= self.returns_s:
             raise BadSetting(f"{self!r}: needed a death, then perhaps a return")
-
-
-class ClientModel(Protocol):
-    """The behavior of clients; index w is a client, a share is a part of one chunk's work.
-
-    In local work, which has no separate chunks, chunk 0 is a round's steps.
-    """
-
-    def seconds(self, w: int, chunk: int, share: float, worked: float) -> float:
-        """Return the time for this share of a chunk, after `worked` seconds of work in this round."""
-
-    def up_s(self, w: int) -> float:
-        """Return the seconds for a whole update on this client's own uplink."""
-
-    def down_s(self, w: int) -> float:
-        """Return the seconds for a whole model on this client's own downlink."""
-
-    def control_s(self, w: int) -> float:
-        """Return the latency of a command or report in the present round."""
-
-    def begin(self, number: int) -> Iterable[tuple[int, Failure]]:
-        """Apply the conditions of this round; return the failures in it."""
 
 
 @dataclass(frozen=True, slots=True)

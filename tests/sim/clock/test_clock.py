@@ -17,7 +17,7 @@ from fedgc.messages import Close, Continue, Held, Loaded, Mix, Repair, Report, R
 from fedgc.round.machine import Assignment, Round, State
 from fedgc.round.plan import Chunk, Fleet, make_plan
 from fedgc.run.machine import Append
-from fedgc.sim.clock import MODELS, ArrayClientModel, Failure, Line, Terms, VirtualClock, working
+from fedgc.sim.clock import MODELS, ClientModel, Failure, Line, Terms, VirtualClock, working
 from tests.one_round import Modelled, replay
 from tests.tuned import tuned_run
 
@@ -135,7 +135,7 @@ class Listener:
 def lone(**slow: float) -> VirtualClock:
     """One client with three chunks, a second each."""
     slowness = {name: np.array([seconds]) for name, seconds in slow.items()}
-    client_model = ArrayClientModel(lambda _: replace(working([[1.0]]), **slowness), [1.0] * 3)
+    client_model = ClientModel(lambda _: replace(working([[1.0]]), **slowness), [1.0] * 3)
     return VirtualClock(
         ["a"], client_model, Terms(), tuple(Held(f"chunk {number}", 1, "same") for number in range(3))
     )
@@ -186,7 +186,7 @@ def test_commands_during_model_download_come_after_work():
 
 @pytest.mark.parametrize(("steered", "order"), [(True, [0, 3, 2, 1, 4]), (False, [0, 1, 4, 3, 2])])
 def test_reassigned_chunks_are_next_or_last_without_steering(steered, order):
-    client_model = ArrayClientModel(lambda _: working([[1.0]]), [1.0] * 5)
+    client_model = ClientModel(lambda _: working([[1.0]]), [1.0] * 5)
     held = tuple(Held(f"chunk {number}", 1, "same") for number in range(5))
     clock, listener = VirtualClock(["a"], client_model, Terms(steered=steered), held), Listener()
     names = tuple((number, each.name) for number, each in enumerate(held))
@@ -198,7 +198,7 @@ def test_reassigned_chunks_are_next_or_last_without_steering(steered, order):
 @pytest.mark.parametrize(("then", "ends_s"), [((0,), 2.0), ((0, 1), 3.0)])
 def test_local_work_continues_on_same_chunks_only(then, ends_s):
     held = tuple(Held(f"chunk {number}", 1, "same") for number in range(2))
-    clock = VirtualClock(["a"], ArrayClientModel(lambda _: working([[1.0]]), [1.0] * 2), Terms(steps=4), held)
+    clock = VirtualClock(["a"], ClientModel(lambda _: working([[1.0]]), [1.0] * 2), Terms(steps=4), held)
     listener = Listener()
     for number, chunks in ((1, (0,)), (2, then)):
         names = tuple((chunk, held[chunk].name) for chunk in chunks)
@@ -210,7 +210,7 @@ def test_local_work_continues_on_same_chunks_only(then, ends_s):
 def asked_at(now: float, commands, reports: int) -> list[tuple[float, int]]:
     """Give four local steps of a second each, and commands at this time; return when steps were reported."""
     held = [Held("chunk 0", 1, "same")]
-    clock = VirtualClock(["a"], ArrayClientModel(lambda _: working([[4.0]]), [1.0]), Terms(steps=4), held)
+    clock = VirtualClock(["a"], ClientModel(lambda _: working([[4.0]]), [1.0]), Terms(steps=4), held)
     listener = Listener(next_tick=now)
     work = Work("a", 1, 0, 4, (0,), ((0, "chunk 0"),), 0, 99.0, kind="local")
     clock.run(listener, [work], lambda: Tick(now) in listener.heard)
@@ -282,7 +282,7 @@ def test_finished_work_is_counted_or_discarded_repeatably(held, blocks, seed):
 def played(scenario, *, chunks, replicas=2, rounds=None):
     clients = scenario[0].clients
     held = tuple(Held(f"chunk {number}", 1, "same") for number in range(chunks))
-    client_model = ArrayClientModel(lambda number: scenario[number - 1], [clients / chunks] * chunks)
+    client_model = ClientModel(lambda number: scenario[number - 1], [clients / chunks] * chunks)
     clock = VirtualClock([f"d{at}" for at in range(clients)], client_model, Terms(update_bytes=4_000), held)
     config = RunConfig(
         rounds=rounds or len(scenario),
@@ -324,7 +324,7 @@ def test_large_model_over_slow_links_is_exact_from_first_round(shared):
     line = Line(update_s=30.0) if shared else Line()
     terms = Terms(update_bytes=4 * numbers, line=line)
     clock = VirtualClock(
-        [f"d{at}" for at in range(4)], ArrayClientModel(lambda _: conditions, [0.5] * 8), terms, held
+        [f"d{at}" for at in range(4)], ClientModel(lambda _: conditions, [0.5] * 8), terms, held
     )
     config = RunConfig(rounds=5, local_steps=1, chunks=8, replicas=1, blocks=1, min_clients=4, work="coded")
     run, rows, plans = tuned_run(config, now=0.0, size=numbers), [], []

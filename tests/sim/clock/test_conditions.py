@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.bound import units_by
 from fedgc.errors import BadSetting
-from fedgc.sim.clock import NEVER, ArrayClientModel, Conditions, working
+from fedgc.sim.clock import NEVER, ClientModel, Conditions, working
 
 paces = st.lists(st.lists(st.floats(0.1, 10.0), min_size=3, max_size=3), min_size=1, max_size=4)
 
@@ -36,7 +36,7 @@ def test_work_time_equals_sum_over_time_slices(rows, units, slice_units):
 @given(paces, st.floats(0.0, 20.0), st.floats(0.01, 3.0), st.floats(0.1, 2.0))
 def test_chunk_by_chunk_work_has_same_pace(rows, begun_s, units, slice_units):
     conditions = working(rows, slice_units=slice_units)
-    client_model = ArrayClientModel(lambda _: conditions, [units])
+    client_model = ClientModel(lambda _: conditions, [units])
     list(client_model.begin(1))
     for w in range(len(rows)):
         before = units_by(conditions, begun_s)[w]
