@@ -51,6 +51,7 @@ from fedgc.run.planner import Planner
 from fedgc.run.sample_pins import SamplePins
 from fedgc.sim.checkpoint import Checkpoint, Findings, Keeper, Made, Numbers, Part
 from fedgc.sim.clock import UNCONTENDED, ClientModel, Finding, Line, Scenario, Terms, VirtualClock
+from fedgc.sim.clock.interfaces import Observer
 from fedgc.sim.exclusion import Exclusion
 from fedgc.sim.fleet import Fleet
 from fedgc.sim.ours import SHARED
@@ -158,23 +159,8 @@ class Trained:
     spent: str = ""
 
 
-class Engines(Protocol):
+class Engines(Observer, Protocol):
     """Trains for simulated clients; also an observer of the clock."""
-
-    def begin(self, work: Work) -> None:
-        """A client was given this work."""
-
-    def carry_on(self, work: Continue) -> None:
-        """A client continues from a round that was not exchanged."""
-
-    def finding(self, chunk: int, target: int) -> Finding:
-        """Return the finding of taking this chunk to that many steps."""
-
-    def reached(self, client: str, steps: int) -> Finding:
-        """Return the finding of this client's local work after that many steps."""
-
-    def lost(self, client: str) -> None:
-        """A client has lost its state."""
 
     def load(self, version: int, model: Vector, in_transit: Collection[int] = ()) -> None:
         """Store a new common model; clients will begin from those that are `in_transit`, too."""
