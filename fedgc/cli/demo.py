@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from rich.console import Console
 
@@ -65,16 +65,6 @@ LEAST: Final = 3  # clients: a usual one, a slow one and one that dies
 NUMBERS: Final = Quantizer(clip=0.5, bits=20, ring=32, w_max=2000)  # updates of this model are far smaller
 
 
-class Killable(Protocol):
-    """A federation whose clients can be killed and restarted."""
-
-    def kill(self, name: str) -> Sequence[int]:
-        """Kill all processes of a node; return their ids."""
-
-    def restart(self, name: str) -> None:
-        """Start the node again."""
-
-
 @dataclass(slots=True)
 class ClientKill:
     """The kill and the restart: their times, and their effects."""
@@ -86,7 +76,7 @@ class ClientKill:
     returned: bool = False
     notes: list[str] = field(default_factory=list)
 
-    def act(self, federation: Killable, last: int, phase: object) -> None:
+    def act(self, federation: LocalFederation, last: int, phase: object) -> None:
         """Do what is due after this round, while the next one is in this phase."""
         due = last >= self.kill_after and (phase == COLLECTING or last >= self.kill_after + LATEST)
         if self.killed_in is None and due:
@@ -96,7 +86,7 @@ class ClientKill:
         elif self.killed_in and time.monotonic() > self.killed_at + self.return_after_s:
             self.bring_back(federation, last)
 
-    def bring_back(self, federation: Killable, last: int) -> None:
+    def bring_back(self, federation: LocalFederation, last: int) -> None:
         """Start the client again if it was killed."""
         if self.killed_in and not self.returned:
             federation.restart(KILLED)
