@@ -24,7 +24,8 @@ loop, the command line. A client's fault becomes an event there, never an except
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from errno import EACCES, EEXIST, EISDIR, ENOENT, ENOTDIR
 from os import PathLike, fsdecode, strerror
@@ -160,6 +161,16 @@ def nearest(name: str, known: Iterable[str], few: Iterable[str] = ()) -> str:
     if close:
         return f"; did you mean {', '.join([*close[:-2], ' or '.join(close[-2:])])}?"
     return f"; needed {needed}" if needed else ""
+
+
+@contextmanager
+def system_errors(what: str, needed: str = "", kind: type[FedgcError] = EdgeFailed) -> Iterator[None]:
+    """Raise an error of fedgc in place of one of the operating system: of what, why, and what was needed."""
+    try:
+        yield
+    except OSError as error:
+        end = f", needed {needed}" if needed else ""
+        raise kind(f"{what}: {error.strerror or error}{end}") from error
 
 
 def text_of(error: BaseException, named: str | PathLike[str] | None = None) -> str:

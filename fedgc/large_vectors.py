@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgc.errors import EdgeFailed
+from fedgc.errors import EdgeFailed, system_errors
 
 TILE: Final = 1 << 15  # numbers: the tiles of some vectors stay in the cache
 SUMMED: Final = 1 << 13  # numbers summed in single precision; BLAS sums so few in one thread
@@ -176,14 +176,10 @@ class Scratch:
         return None
 
     def _in_file(self, size_bytes: int) -> int:
-        try:
+        with system_errors(f"no room for a vector of {size_bytes} bytes in {self.folder}"):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with tempfile.TemporaryFile(dir=self.folder) as file:
                 return _reserved(os.dup(file.fileno()), size_bytes)
-        except OSError as error:
-            raise EdgeFailed(
-                f"no room for a vector of {size_bytes} bytes in {self.folder}: {error.strerror or error}"
-            ) from error
 
 
 def _reserved(descriptor: int, size_bytes: int) -> int:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedgc.errors import EdgeFailed, Unusable
+from fedgc.errors import Unusable, system_errors
 from fedgc.files import opener
 
 
@@ -17,8 +17,5 @@ def drawable(*paths: Path | None) -> None:
 
 def keep(path: Path, exchange: bytes) -> None:
     """Write the drawing, for its owner alone: it can have figures of single clients."""
-    try:
-        with open(path, "wb", opener=opener) as file:
-            file.write(exchange)
-    except OSError as error:
-        raise EdgeFailed(f"{path}: cannot be written: {error.strerror}") from error
+    with system_errors(f"{path}: cannot be written"), open(path, "wb", opener=opener) as file:
+        file.write(exchange)

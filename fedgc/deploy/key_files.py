@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedgc.deploy.authority import INSIDE, Described, describe, issue, make_authority, signed_by
-from fedgc.errors import EdgeFailed, Unusable
+from fedgc.errors import EdgeFailed, Unusable, system_errors
 from fedgc.files import whole
 from fedgc.links.session.certificate import Certificate
 
@@ -194,19 +194,15 @@ def read(path: Path) -> bytes:
 
 def write(path: Path, content: bytes, *, secret: bool) -> None:
     """Write a file atomically; a secret one is readable only by its owner."""
-    try:
+    with system_errors(f"{path}", "a file to write"):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700 if secret else 0o755)
         with whole(path, synced=True) as part:
             part.write_bytes(content)
             if not secret:
                 part.chmod(0o644)
-    except OSError as error:
-        raise EdgeFailed(f"{path}: {error.strerror}, needed a file to write") from error
 
 
 def remove(path: Path) -> None:
     """Remove a file, if it is there."""
-    try:
+    with system_errors(f"{path}", "a file to remove"):
         path.unlink(missing_ok=True)
-    except OSError as error:
-        raise EdgeFailed(f"{path}: {error.strerror}, needed a file to remove") from error

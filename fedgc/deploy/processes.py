@@ -37,7 +37,7 @@ from fedgc.deploy.local_federation import free_port
 from fedgc.deploy.node_config import OPTION, read_settings, whole_text
 from fedgc.deploy.ports import must_be_free
 from fedgc.deploy.superlink import CONFIG, EXECUTOR, KEEP_INSTALLED, LOOPBACK, SUPERLINKS, read_config
-from fedgc.errors import EdgeFailed, Unusable, text_of
+from fedgc.errors import EdgeFailed, Unusable, system_errors, text_of
 from fedgc.files import FOLDER, close_to_others, make_file
 from fedgc.flower import contact
 from fedgc.flower import heartbeat as pulse
@@ -375,14 +375,10 @@ def _must_be_grace(seconds: float, source: str) -> None:
 
 def _writable(folder: Path, variable: str) -> None:
     """Make a folder if it is missing, and raise unless files can be written there."""
-    try:
+    with system_errors(f"{variable} {folder}", f"a folder that user {os.getuid()} may write"):
         folder.mkdir(mode=FOLDER, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
-    except OSError as error:
-        raise EdgeFailed(
-            f"{variable} {folder}: {error.strerror}, needed a folder that user {os.getuid()} may write"
-        ) from error
     must_have_space(folder)
 
 
@@ -400,14 +396,10 @@ def _close_to_others(database: Path) -> None:
 
     Files that SQLite makes beside it have the permissions of the database.
     """
-    try:
+    with system_errors(f"{database}", f"a file that user {os.getuid()} may write"):
         make_file(database)
         for each in database.parent.glob(f"{database.name}*"):
             close_to_others(each)
-    except OSError as error:
-        raise EdgeFailed(
-            f"{database}: {error.strerror}, needed a file that user {os.getuid()} may write"
-        ) from error
 
 
 def _flower_key(path: Path) -> None:

@@ -20,7 +20,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedgc.errors import EdgeFailed
+from fedgc.errors import EdgeFailed, system_errors
 from fedgc.files import whole
 from fedgc.processes.state_folder import state_folder
 from fedgc.secagg import keys
@@ -79,11 +79,9 @@ def hold(
 def open_key(path: Path, *, makes: bool = False) -> Identity:
     """Read the key file `path`, or make it; raise EdgeFailed if that fails, or if others can read it."""
     if makes and not path.exists():
-        try:
+        with system_errors(f"key {path}", "a place in which to make it"):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             return Identity(_make(path), path)
-        except OSError as error:
-            raise EdgeFailed(f"key {path}: {error.strerror}, needed a place in which to make it") from error
     return Identity(_read(path), path)
 
 
@@ -103,11 +101,9 @@ def hold_default(environment: Mapping[str, str]) -> Iterator[Identity]:
 
 
 def _lock(path: Path) -> int | None:
-    try:
+    with system_errors(f"key {path}", "a folder in which to lock it"):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise EdgeFailed(f"key {path}: {error.strerror}, needed a folder in which to lock it") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedgc.config import RunConfig, Value, group_of
-from fedgc.errors import EdgeFailed, FedgcError, NotAdmitted, Unusable
+from fedgc.errors import FedgcError, NotAdmitted, Unusable, system_errors
 from fedgc.files import SHARED, whole
 from fedgc.policy.digests import STATEMENT, app_digest
 from fedgc.policy.policy import DIGEST, is_digest, is_key
@@ -61,11 +61,8 @@ class Statement:
     def write(self, path: Path) -> None:
         """Replace the file of the statement."""
         content = {name: getattr(self, name) for name in FIELDS}
-        try:
-            with whole(path, SHARED) as part:
-                part.write_text(json.dumps(content, sort_keys=True, indent=1) + "\n")
-        except OSError as error:
-            raise EdgeFailed(f"{path}: {error.strerror}, needed a place to write") from error
+        with system_errors(f"{path}", "a place to write"), whole(path, SHARED) as part:
+            part.write_text(json.dumps(content, sort_keys=True, indent=1) + "\n")
 
     @classmethod
     def read(cls, content: bytes) -> "Statement":

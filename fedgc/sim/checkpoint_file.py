@@ -3,12 +3,12 @@
 import fcntl
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 from zipfile import BadZipFile
 
-from fedgc.errors import EdgeFailed, FedgcError, Unusable, words_of
+from fedgc.errors import EdgeFailed, FedgcError, Unusable, system_errors, words_of
 
 SHOWN: Final = 3  # settings that differ, in a message
 
@@ -25,14 +25,9 @@ def reading(path: Path) -> Iterator[None]:
         raise EdgeFailed(f"checkpoint {path}: saw {seen}, needed a whole file") from error
 
 
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> AbstractContextManager[None]:
     """Say of an error of the disk that the file cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or error
-        raise EdgeFailed(f"checkpoint {path}: cannot be written: {reason}") from error
+    return system_errors(f"checkpoint {path}: cannot be written")
 
 
 def locked(path: Path) -> BinaryIO:

@@ -26,7 +26,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from fedgc.errors import BadSetting, EdgeFailed, FedgcError, Unusable, text_of
+from fedgc.errors import BadSetting, EdgeFailed, FedgcError, Unusable, system_errors, text_of
 from fedgc.files import FOLDER, make_folder, opener, sync
 from fedgc.guards import guarded
 from fedgc.store import shards
@@ -108,12 +108,10 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     if keep < 1:
         raise Unusable(f"checkpoints to keep: saw {keep}, needed at least 1")
     path = folder / _name(checkpoint.version)
-    try:
+    with system_errors(f"checkpoint {path}: could not be written"):
         make_folder(folder)
         _write(path, checkpoint)
         _prune(folder, checkpoint.version, keep)
-    except OSError as error:
-        raise EdgeFailed(f"checkpoint {path}: could not be written: {error.strerror or error}") from error
     return path
 
 
@@ -121,7 +119,7 @@ def pin(folder: Path, checkpoint: Checkpoint) -> Path:
     """Keep a copy of this version that `save` does not remove, in place of the one that was pinned before."""
     pinned = folder / _BEST
     path = pinned / _name(checkpoint.version)
-    try:
+    with system_errors(f"checkpoint {path}: could not be written"):
         make_folder(pinned)
         if _is_of(folder / _name(checkpoint.version), checkpoint):
             _copy(folder / _name(checkpoint.version), path, lambda: checkpoint)
@@ -131,8 +129,6 @@ def pin(folder: Path, checkpoint: Checkpoint) -> Path:
         for other in _saved(pinned):
             if other != path:
                 _remove(other)
-    except OSError as error:
-        raise EdgeFailed(f"checkpoint {path}: could not be written: {error.strerror or error}") from error
     return path
 
 
@@ -233,7 +229,7 @@ def restore(folder: Path, version: int) -> Saved:
     aside last, is taken.
     """
     chosen = _found(folder, version)
-    try:
+    with system_errors(f"checkpoint {chosen.path}"):
         _read(chosen.path)
         newer = [path for path in _saved(folder) if _version(path) > version]
         if newer:
@@ -243,8 +239,6 @@ def restore(folder: Path, version: int) -> Saved:
         else:
             _move(chosen.path, folder / _name(version))
         sync(folder)
-    except OSError as error:
-        raise EdgeFailed(f"checkpoint {chosen.path}: {error.strerror or error}") from error
     return replace(chosen, path=folder / _name(version))
 
 

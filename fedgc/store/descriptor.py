@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedgc.errors import EdgeFailed, FedgcError, Unusable
+from fedgc.errors import FedgcError, Unusable, system_errors
 from fedgc.files import SHARED, whole
 from fedgc.secagg import Descriptor
 
@@ -19,8 +19,5 @@ def read_descriptor(path: Path) -> Descriptor:
 
 def write_descriptor(path: Path, descriptor: Descriptor) -> None:
     """Replace the descriptor in a file, or raise EdgeFailed and leave the file as it was."""
-    try:
-        with whole(path, SHARED) as part:
-            part.write_bytes(descriptor.pack())
-    except OSError as error:
-        raise EdgeFailed(f"descriptor {path}: {error.strerror}, needed a place to write") from error
+    with system_errors(f"descriptor {path}", "a place to write"), whole(path, SHARED) as part:
+        part.write_bytes(descriptor.pack())

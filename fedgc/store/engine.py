@@ -23,7 +23,7 @@ from typing import Any, Final
 from sqlalchemy import URL, Connection, create_engine, event, exc, make_url, text
 from sqlalchemy.pool import NullPool, StaticPool
 
-from fedgc.errors import BadMessage, EdgeFailed, FedgcError, Unusable, text_of
+from fedgc.errors import BadMessage, EdgeFailed, FedgcError, Unusable, system_errors, text_of
 from fedgc.files import close_to_others, make_file, make_folder
 from fedgc.guards import guarded
 from fedgc.processes.state_folder import state_folder
@@ -311,12 +311,8 @@ def open_to_write(url: str | None, wait_s: float, *, makes: bool = True) -> Data
     if not makes:
         _must_be_there(database)
     elif database.file is not None:
-        try:
+        with system_errors(f"store {database.name}: its folder", "one to write", Unusable):
             _keep_to_owner(database.file)
-        except OSError as error:
-            raise Unusable(
-                f"store {database.name}: its folder: {error.strerror}, needed one to write"
-            ) from error
     return database
 
 

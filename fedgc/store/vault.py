@@ -27,7 +27,7 @@ from sqlalchemy import URL, Connection, LargeBinary, delete, event, select
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from fedgc.errors import EdgeFailed, Unusable
+from fedgc.errors import EdgeFailed, Unusable, system_errors
 from fedgc.files import make_file
 from fedgc.secagg import Changes, Identity
 from fedgc.store.engine import Database, use_wal
@@ -151,12 +151,10 @@ class Vault:
 
 def key_file(path: Path) -> bytes:
     """Return the content of a key file that only its owner can read."""
-    try:
+    with system_errors(f"key file {path}", "one to read", Unusable):
         if path.stat().st_mode & 0o077:
             raise Unusable(f"key file {path}: others can read it; needed mode 600")
         return path.read_bytes()
-    except OSError as error:
-        raise Unusable(f"key file {path}: {error.strerror}, needed one to read") from error
 
 
 def secret_of(key: Path | None, environment: Mapping[str, str]) -> bytes | None:
@@ -169,13 +167,11 @@ def secret_of(key: Path | None, environment: Mapping[str, str]) -> bytes | None:
 
 def _take(path: Path) -> int:
     """Create the file, or check its mode; return the lock that keeps other processes out."""
-    try:
+    with system_errors(f"vault {path}", "a file to read and write", Unusable):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         make_file(path)
         others, names = path.stat().st_mode & 0o077, path.stat().st_nlink
         lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise Unusable(f"vault {path}: {error.strerror}, needed a file to read and write") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

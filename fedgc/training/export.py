@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 from fedgc.config import RunConfig
-from fedgc.errors import EdgeFailed, Unusable
+from fedgc.errors import EdgeFailed, Unusable, system_errors
 from fedgc.files import whole
 from fedgc.messages import Layout
 from fedgc.training.flat import Vector
@@ -121,11 +121,8 @@ def write_model(path: Path, state: Mapping[str, Any], about: Mapping[str, Any]) 
     tensors = {
         name: torch.as_tensor(each).detach().cpu().contiguous().clone() for name, each in state.items()
     }
-    try:
-        with whole(path) as part:
-            if path.suffix == ".pt":
-                torch.save({"state_dict": tensors, "about": dict(about)}, part)
-            else:
-                save_file(tensors, part, _metadata(about))
-    except OSError as error:
-        raise EdgeFailed(f"{path}: cannot be written: {error.strerror or error}") from error
+    with system_errors(f"{path}: cannot be written"), whole(path) as part:
+        if path.suffix == ".pt":
+            torch.save({"state_dict": tensors, "about": dict(about)}, part)
+        else:
+            save_file(tensors, part, _metadata(about))
