@@ -130,18 +130,16 @@ class Store:
             return reading.took_part(connection, run)
 
     def decisions(
-        self, run: str = reading.LATEST, after: int = -1, limit: int = 1_000_000, what: str | None = None
+        self, run: str = reading.LATEST, limit: int = 1_000_000, what: str | None = None
     ) -> tuple[records.Decided, ...]:
         """Return the last decisions of a run, oldest first; of one kind (`what`), or of all."""
         with self._database.reading() as connection:
-            return reading.decisions(connection, run, after, limit, what)
+            return reading.decisions(connection, run, limit, what)
 
-    def scores(
-        self, run: str = reading.LATEST, first: int = 0, last: int = 1_000_000_000
-    ) -> tuple[Score, ...]:
-        """Return the figures of every client for the models of these rounds (0: the initial model)."""
+    def scores(self, run: str = reading.LATEST) -> tuple[Score, ...]:
+        """Return the figures of every client for the models of all rounds (0: the initial model)."""
         with self._database.reading() as connection:
-            return reading.scores(connection, run, first, last)
+            return reading.scores(connection, run)
 
     def last_scores(self, run: str = reading.LATEST) -> tuple[Score, ...]:
         """Return the newest figures of every client that has scored one of the newest models of a run."""

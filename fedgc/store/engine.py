@@ -327,9 +327,9 @@ def _keep_to_owner(file: Path) -> None:
         close_to_others(file)
 
 
-def there(url: str | None = None) -> bool:
+def there() -> bool:
     """Return whether the store's file exists; True for a database on a server."""
-    database = Database(address(url, os.environ), 0.0)
+    database = Database(address(None, os.environ), 0.0)
     file = database.file
     database.close()
     return not database.is_memory and (file is None or file.exists())
@@ -350,12 +350,12 @@ def open_to_read(url: str | None, wait_s: float) -> Database:
     return Database(database.url, wait_s, opens_afresh=True)
 
 
-def not_writable(url: str | None = None) -> Path | None:
+def not_writable() -> Path | None:
     """Return the file or folder that a run would need to write and may not; None if there is none.
 
     Nothing is changed. A read-only mount counts; a database on a server is not asked.
     """
-    database = Database(address(url, os.environ), 0.0)
+    database = Database(address(None, os.environ), 0.0)
     file = database.file
     database.close()
     if file is None:

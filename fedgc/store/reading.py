@@ -156,13 +156,9 @@ def took_part(connection: Connection, key: str) -> frozenset[str]:
     return frozenset(connection.scalars(select(tables.Client.key).where(ids)))
 
 
-def scores(connection: Connection, key: str, first: int, last: int) -> tuple[Score, ...]:
-    """Return the figures of every client for the models of the rounds from `first` to `last`."""
-    return _scores(
-        connection,
-        tables.Score.run_id == run_id(connection, key),
-        tables.Score.round.between(first, last),
-    )
+def scores(connection: Connection, key: str) -> tuple[Score, ...]:
+    """Return the figures of every client for the models of all rounds."""
+    return _scores(connection, tables.Score.run_id == run_id(connection, key))
 
 
 def last_scores(connection: Connection, key: str) -> tuple[Score, ...]:
@@ -208,14 +204,10 @@ def best(connection: Connection, key: str) -> BestModel | None:
         return None
 
 
-def decisions(
-    connection: Connection, key: str, after: int, limit: int, what: str | None = None
-) -> tuple[Decided, ...]:
-    """Return the last decisions of a run after round `after`, oldest first; of one kind, or of all."""
+def decisions(connection: Connection, key: str, limit: int, what: str | None = None) -> tuple[Decided, ...]:
+    """Return the last decisions of a run, oldest first; of one kind, or of all."""
     at = run(connection, key).run
-    chosen = select(Decision.__table__).where(
-        Decision.run_id == run_id(connection, at), Decision.round > after
-    )
+    chosen = select(Decision.__table__).where(Decision.run_id == run_id(connection, at))
     if what is not None:
         chosen = chosen.where(Decision.what == what)
     return tuple(

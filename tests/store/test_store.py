@@ -178,7 +178,6 @@ def test_decisions_record_choice_alternatives_and_reason(store):
     store.write(decided, stamp="s1")
     store.write(decided, stamp="s1")
     assert store.decisions() == (decided,)
-    assert store.decisions(after=2) == ()
 
 
 def test_audit_is_read_in_order_and_stamp_is_written_once(store):
