@@ -35,6 +35,7 @@ END_S: Final = 120.0  # clients hand in what they have before, and runs are stop
 POLL_S: Final = 0.1
 LOOK_S: Final = 1.0  # `running_federation` of another command holds the lock for a moment
 RESTART_S: Final = 2.0  # between checks for processes that ended
+SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,12 @@ def _started(holder: subprocess.Popen[bytes], log: Path) -> RunningFederation:
     return running
 
 
+def _ignore() -> None:
+    """Ignore signals from here on, while the processes are ended."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def _hold(wanted: Sequence[Node]) -> None:
     folder, over = _folder(), threading.Event()
     processes = folder / "processes"
@@ -144,9 +151,12 @@ def _hold(wanted: Sequence[Node]) -> None:
 
             def end(number: int, _: FrameType | None) -> None:
                 ended_by.append(number)
+                if over.is_set():  # asked again: nothing is waited for
+                    _ignore()
+                    raise KeyboardInterrupt
                 over.set()
 
-            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            for number in SIGNALS:
                 signal.signal(number, end)
             running = RunningFederation(
                 os.getpid(), federation.address, str(federation.home), clients, str(Path.cwd())
@@ -159,11 +169,13 @@ def _hold(wanted: Sequence[Node]) -> None:
             sys.stdout.flush()
             while not over.wait(RESTART_S):
                 for name, how in federation.restart_ended().items():
-                    sys.stdout.write(f"{name} {how} and is restarted; its log: {federation.log(name)}\n")
-                    sys.stdout.flush()
+                    with suppress(OSError):  # whoever read it may have gone
+                        sys.stdout.write(f"{name} {how} and is restarted; its log: {federation.log(name)}\n")
+                        sys.stdout.flush()
             if signal.SIGINT not in ended_by:
                 federation.leave()
             federation.stop_servers()
+            _ignore()
         (folder / "standing.json").unlink()
 
 

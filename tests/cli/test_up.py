@@ -3,6 +3,9 @@
 import fcntl
 import json
 import os
+import signal
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -58,6 +61,37 @@ def test_start_waits_for_command_that_looks_for_federation(folder: Path, monkeyp
 def test_simultaneous_starts_get_separate_places(held: Path):
     with pytest.raises(Unusable, match="another federation that is starting"):
         up.up(2, foreground=True)
+
+
+class Played:
+    """A federation of one client that hands in what it has for ever; signals arrive meanwhile."""
+
+    address, home = "127.0.0.1:1", "/x"
+
+    def __init__(self) -> None:
+        self.stopped = False
+
+    def restart_ended(self) -> Mapping[str, str]:
+        signal.raise_signal(signal.SIGTERM)
+        return {}
+
+    def leave(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    def stop_servers(self) -> None:
+        self.stopped = True
+
+
+def test_second_signal_ends_federation_without_wait(
+    folder: Path, signals: None, monkeypatch: pytest.MonkeyPatch
+):
+    played = Played()
+    monkeypatch.setattr(up, "LocalFederation", lambda *_, **__: nullcontext(played))
+    monkeypatch.setattr(up, "RESTART_S", 0.01)
+    with pytest.raises(KeyboardInterrupt):
+        up.up(1, foreground=True)
+    assert not played.stopped
+    assert up.running_federation() is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]", '{"pid": 1}', "[" * 100_000])
