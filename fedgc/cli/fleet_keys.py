@@ -85,3 +85,8 @@ def _show(ring: Keyring, *, as_json: bool) -> None:
         )
     if status.proxy.days_left(now) < 0:
         raise EdgeFailed(f"certificate: it ended on {status.proxy.ends:%Y-%m-%d}; --renew signs a new one")
+    if status.proxy.days_until(now) > 0:
+        raise EdgeFailed(
+            f"certificate: it begins on {status.proxy.begins:%Y-%m-%d}, or this machine's clock is wrong; "
+            "--renew signs a new one"
+        )

@@ -98,6 +98,16 @@ def test_expired_certificate_is_reported_as_failure(tmp_path: Path):
     assert "it ended on 2023-11-15; --renew signs a new one" in said.stderr
 
 
+def test_certificate_of_future_is_reported_as_failure(tmp_path: Path):
+    from fedgc.deploy.key_files import Keyring
+
+    Keyring(tmp_path).begin(("a.example.org",), time.time() + 30 * 86_400.0, 30)
+    said = keys(tmp_path, "tls")
+    assert said.returncode == 1
+    assert "it begins on " in said.stderr
+    assert "or this machine's clock is wrong; --renew signs a new one" in said.stderr
+
+
 def test_client_key_is_made_once_and_shown(tmp_path: Path):
     first = json.loads(keys(tmp_path, "client", "ward-3", "--json").stdout)
     assert first["node"] is None
