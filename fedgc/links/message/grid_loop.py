@@ -355,19 +355,19 @@ class GridLoop:
             self._session_over(node, node_state, reply)
         elif reply.has_error():
             self._failed(node, reply)
-            message_server.failed(node, f"code {reply.error.code}, {reply.error.reason}")
+            message_server.failed(node)
         elif (about := reply.content.config_records.get(RECORD, ConfigRecord())).get("refused") is True:
-            message_server.failed(node, *self._packet_refused(node, about))
+            message_server.failed(node, again_s=self._packet_refused(node, about))
         else:
             self._answered(node)
             self._hear(message_server, node, reply)
 
-    def _packet_refused(self, node: int, about: ConfigRecord) -> tuple[str, float]:
-        """Note a node whose site refuses a packet; return why, and when it may get the next one."""
+    def _packet_refused(self, node: int, about: ConfigRecord) -> float:
+        """Note a node whose site refuses a packet; return when it may get the next one."""
         client, again_s = printable(about.get("client", f"node {node}")), about.get("again_s")
         reason = printable(about.get("ended", "saw a reply of another form"), LONGEST_FAILURE)
         self._refused(node, client, reason, lasts=again_s is None)
-        return reason, again_s if isinstance(again_s, float) and 0 <= again_s < math.inf else REFUSED_S
+        return again_s if isinstance(again_s, float) and 0 <= again_s < math.inf else REFUSED_S
 
     def _session_over(self, node: int, node_state: _NodeState, reply: Message) -> None:
         now, invitation = self._clock(), node_state.invitation

@@ -216,13 +216,17 @@ class MessageServer:
                 self._refuse(outbox, error)
                 self._failed(outbox)
 
-    def failed(self, node: int, reason: str, again_s: float = 0.0) -> None:
-        """Handle a packet that will not be answered; the next one follows after `again_s` at the earliest."""
+    def failed(self, node: int, reason: str = "", again_s: float = 0.0) -> None:
+        """Handle a packet that will not be answered; the next one follows after `again_s` at the earliest.
+
+        A reason is logged; without one the caller has done so.
+        """
         with self._lock:
             outbox = self._outboxes.get(node)
             if outbox is not None and outbox.out is not None:
-                who = self._names.get(outbox.client) or outbox.client or f"node {node}"
-                self._around.log.warning("a message to %s failed: %s", who, printable(reason))
+                if reason:
+                    who = self._names.get(outbox.client) or outbox.client or f"node {node}"
+                    self._around.log.warning("a message to %s failed: %s", who, printable(reason))
                 outbox.out = None
                 self._failed(outbox)
                 outbox.next = max(outbox.next, self._around.clock() + again_s)

@@ -385,6 +385,15 @@ def test_client_exit_report_is_one_log_line(link, caplog) -> None:
     assert all(each.isprintable() and len(each) < 300 for each in said)
 
 
+def test_failed_message_is_one_log_line(link, caplog) -> None:
+    house = House(link)
+    (packet,) = house.turn()
+    house.fails(packet, 2, "KeyError: 'x'")
+    house.turn()
+    warned = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    assert [each.partition(" failed: ")[0] for each in warned] == ["node 1"]
+
+
 def test_unreachable_grid_is_logged_once(link) -> None:
     house, told, heard = House(link), [], threading.Event()
 
