@@ -338,12 +338,10 @@ def thinned(rows: Sequence[ClientRow], most: int) -> list[ClientRow]:
     order = sorted(rows, key=lambda row: (-row.busy_s, row.client))
     if len(order) <= most:
         return order
-    failed = [row for row in order if row.failure][: most // 2]
     others = [row for row in order if not row.failure]
-    places = most - len(failed)
-    taken = [
-        others[round(at * (len(others) - 1) / max(places - 1, 1))] for at in range(min(places, len(others)))
-    ]
+    failed = [row for row in order if row.failure][: max(most // 2, most - len(others))]
+    places = min(most - len(failed), len(others))
+    taken = [others[round(at * (len(others) - 1) / max(places - 1, 1))] for at in range(places)]
     return sorted([*failed, *taken], key=lambda row: (-row.busy_s, row.client))
 
 

@@ -200,10 +200,17 @@ def test_thinned_round_keeps_longest_shortest_and_failures(rows: list[ClientRow]
     assert [row.busy_s for row in kept] == sorted((row.busy_s for row in kept), reverse=True)
     assert {row.client for row in kept} <= {row.client for row in rows}
     assert len({row.client for row in kept}) == len(kept)
-    if len(rows) <= most:
-        assert len(kept) == len(rows)
+    assert len(kept) == min(len(rows), most)
     failed = sum(bool(row.failure) for row in rows)
     assert sum(bool(row.failure) for row in kept) >= min(failed, most // 2)
+
+
+def test_round_of_mostly_failed_clients_shows_each_other_one_once():
+    failed = [ClientRow(f"failed {each}", busy_s=each, failure="lost") for each in range(100)]
+    others = [ClientRow(f"other {each}", busy_s=each) for each in range(10)]
+    kept = [row.client for row in thinned([*failed, *others], 60)]
+    assert len(set(kept)) == 60
+    assert {row.client for row in others} <= set(kept)
 
 
 @given(
