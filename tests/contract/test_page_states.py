@@ -85,6 +85,14 @@ def test_unknown_run_leads_to_newest_one(page, served: Served):
     assert page.locator("#trouble").inner_text().endswith("this is the newest run")
 
 
+def test_run_without_plan_shows_no_plans_of_another_run(page, served: Served):
+    page.goto(f"{served.root}?run=spring")
+    until(page, "document.querySelectorAll('#plans tr').length === 2")
+    page.select_option("#run", "new")
+    until(page, "document.getElementById('plan-choice').textContent === 'No plan yet'")
+    assert page.locator("#plans tr").count() == 0
+
+
 def test_long_name_of_measure_does_not_widen_page_or_report(
     page, store: Store, served: Served, tmp_path: Path
 ):

@@ -259,7 +259,7 @@ function showCharts() {
 
 function showPlan() {
   const plan = shown.plans[0];
-  at("plan-band").replaceChildren();
+  for (const id of ["plan-band", "plans"]) at(id).replaceChildren();
   if (!plan) return text("plan-choice", "No plan yet"), text("plan-reason", "");
   text("plan-choice", `${plan.replicas ?? "–"} ${plan.replicas === 1 ? "replica" : "replicas"}, ${plan.most_blocks > 1 ? `up to ${plan.most_blocks} blocks` : "no code"}, deadline ${seconds(plan.deadline_s)}`);
   text("plan-reason", `${plan.reason}. Holds from round ${plan.round}; made from ${plan.measured ? "measured speeds" : "assumed speeds: nothing was measured yet"}.`);
