@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+import fedgc.web
 from fedgc.config import RunConfig
+from fedgc.sim import Request, simulate
+from fedgc.sim import page as simulation_page
 from fedgc.store.database import Store
 from fedgc.store.records import Appended, Begun, Ended, Evaluated
 from fedgc.web.report import report_of
@@ -91,6 +94,24 @@ def test_run_without_plan_shows_no_plans_of_another_run(page, served: Served):
     page.select_option("#run", "new")
     until(page, "document.getElementById('plan-choice').textContent === 'No plan yet'")
     assert page.locator("#plans tr").count() == 0
+
+
+@pytest.mark.parametrize("of", ["run", "simulation"])
+def test_printed_tables_are_not_cut(page, served: Served, tmp_path: Path, of: str):
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 718, "height": 1000})  # A4, without its margins
+    simulated = tmp_path / "sim.html"
+    style = Path(fedgc.web.__file__).with_name("page") / "page.css"
+    predictions = simulate(Request(clients=8, rounds=2, beside=True), watch=True)
+    simulated.write_text(simulation_page(predictions, style.read_text()))
+    page.goto(f"{served.root}?run=spring" if of == "run" else simulated.as_uri())
+    until(page, "document.querySelectorAll('.scroll td').length > 12")
+    cut = (
+        "[...document.querySelectorAll('.scroll, #bars')].filter(each => each.scrollWidth > each.clientWidth)"
+    )
+    hidden = f"{cut}.filter(each => getComputedStyle(each).overflowX !== 'visible').length"
+    assert page.evaluate(hidden) == 0
+    assert page.evaluate("document.documentElement.scrollWidth") == 718
 
 
 def test_long_name_of_measure_does_not_widen_page_or_report(
