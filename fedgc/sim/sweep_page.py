@@ -65,7 +65,8 @@ def _section(swept: Swept, scenario: str) -> str:
         for each in sorted(trials, key=lambda each: each.seconds)
     )
     return (
-        f"<section><h2>{html.escape(scenario)}</h2>{_svg(swept, trials, frontier, best)}"
+        f"<section><h2>{html.escape(scenario)}</h2>"
+        f"<div class=scroll>{_svg(swept, trials, frontier, best)}</div>"
         f"<div class=scroll><table><thead><tr><th>{'<th>'.join(names)}</tr></thead>"
         f"<tbody>{rows}</tbody></table></div></section>"
     )

@@ -134,6 +134,7 @@ def test_command_prints_settings_and_writes_page(file: Path):
     text = page.read_text()
     assert "[tool.flwr.app.config]" in text
     assert text.count("<circle") == 4
+    assert text.count("<svg") == text.count("<div class=scroll><svg"), "as wide as its words need"
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
 
 
