@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from fedgc.store.explanation import span
 from fedgc.store.views import labels_of
 from fedgc.web.app import page_file
 from fedgc.web.markup import Markup, element, joined, line_chart, table
@@ -21,6 +20,7 @@ MOST_CLIENTS: Final = 500  # in the table; --json has all
 MOST_LOST: Final = 60
 MOST_REFUSALS: Final = 60
 MOST_POINTS: Final = 600
+MINUTE_S: Final = 60.0
 UNREPORTED: Final = (
     "Work that a client had done when its process was killed is not included unless it had reported it."
 )
@@ -105,7 +105,7 @@ def _numbers(report: RunReport) -> Markup:
     share = report.counted / report.finished if report.finished else None
     facts = [
         ("rounds", f"{len(report.rounds)}", ", ".join(f"{e.rounds} {e.outcome}" for e in report.outcomes)),
-        ("time of the rounds", span(report.seconds), ""),
+        ("time of the rounds", _time(report.seconds), ""),
         (f"{report.unit} counted", f"{report.counted}", f"{_percent(share)} of {report.finished} reported"),
         (f"{report.unit} lost", f"{report.lost_work}", "reported, and in no sum"),
         ("samples counted", *_samples_fact(report.samples)),
@@ -244,7 +244,7 @@ def _client(each: ClientShare, label: str) -> tuple[str, ...]:
         f"{each.lost}",
         f"{each.steps}",
         "-" if each.step_s is None else f"{each.step_s:.4f}",
-        span(each.busy_s),
+        _time(each.busy_s),
         f"{each.transfer_s:.1f} s",
         f"{each.waited}",
         f"{each.failures}",
@@ -339,6 +339,19 @@ def _percent(share: float | None) -> str:
 
 def _seconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.3g} s"
+
+
+def _time(seconds: float) -> str:
+    """Return a time in words; the largest unit alone could drop almost half of it.
+
+    >>> _time(1.84), _time(75.4), _time(7140)
+    ('1.84 s', '1 min 15 s', '1 h 59 min')
+    """
+    if seconds < MINUTE_S:
+        return _seconds(seconds)
+    minutes, rest = divmod(round(seconds), 60)
+    hours, left = divmod(minutes, 60)
+    return f"{hours} h {left} min" if hours else f"{minutes} min {rest} s"
 
 
 def _size(count: int) -> str:

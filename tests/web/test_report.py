@@ -70,6 +70,13 @@ def test_report_sums_equal_rows_of_store(told):
         assert by_name[name].failures == sum(bool(row.failure) for row in own)
 
 
+def test_page_says_times_as_exactly_as_its_tables(told):
+    made, text = report_of(told, told.run(), NOW), shown(told).text
+    assert f"time of the rounds{made.seconds:.3g} s" in text
+    quick = next(each for each in made.clients if each.name == "quick")
+    assert f"{quick.step_s:.4f}{quick.busy_s:.3g} s" in text
+
+
 def test_report_names_lost_work_with_reason(told):
     made = report_of(told, told.run(), NOW)
     assert [(each.name, each.why, each.rounds, each.first, each.last, each.amount) for each in made.lost] == [
