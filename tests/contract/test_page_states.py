@@ -38,6 +38,8 @@ def store(tmp_path_factory: pytest.TempPathFactory):
             store.write(Appended(began + 3, run, round_of(1)))
             store.write(Begun(began + 10, run, RunConfig(rounds=9).table()))
         store.write(Ended(START - 480, "ended", "failed", "no client came"))
+        store.write(Begun(START - 600, "stock", RunConfig(task="stock", rounds=9, work="local").table()))
+        store.write(Appended(START - 590, "stock", round_of(1)))
         store.write(Begun(START + 100, "new", RunConfig(rounds=9).table()))
         yield store
 
@@ -112,6 +114,15 @@ def test_printed_tables_are_not_cut(page, served: Served, tmp_path: Path, of: st
     hidden = f"{cut}.filter(each => getComputedStyle(each).overflowX !== 'visible').length"
     assert page.evaluate(hidden) == 0
     assert page.evaluate("document.documentElement.scrollWidth") == 718
+
+
+@pytest.mark.parametrize(("run", "unit"), [("spring", "chunks"), ("odd", "steps"), ("stock", "answers")])
+def test_page_names_unit_of_work_as_report_does(page, served: Served, run: str, unit: str):
+    page.goto(f"{served.root}?run={run}")
+    until(page, "document.querySelector('#bars svg') !== null")
+    assert page.inner_text("#work b") == f"{unit.capitalize()} a round"
+    assert f" {unit} counted in" in page.get_attribute("#bars svg", "aria-label")
+    assert unit in page.inner_text("#figures")
 
 
 def test_long_name_of_measure_does_not_widen_page_or_report(

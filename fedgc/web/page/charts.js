@@ -200,8 +200,8 @@ export class Chart {
   }
 }
 
-/** The timeline of one round: each client's computed, counted and sent work; a narrow one has labels above. */
-export function timeline(shown, width) {
+/** The timeline of one round: each client's work, in `unit`, as it was done, counted and sent; a narrow one has labels above. */
+export function timeline(shown, width, unit) {
   const row = shown.round.row, head = 18, narrow = width < 560, thick = 11;
   const [high, name, facts, below] = narrow ? [32, 0, 16, 16] : [17, 132, 170, 3];
   const end = Math.max(row.working_s + row.collecting_s,
@@ -234,7 +234,7 @@ export function timeline(shown, width) {
   });
   parts.push(draw("path", { class: "cursor", d: `M${x(row.working_s)} ${head - 4}V${height}` }));
   const label = shown.bars.map(({ name: called, client, row: own }) =>
-    `${called || client}: ${own.counted} of ${own.finished} chunks counted in ${seconds(own.busy_s)}${own.failure ? `, failed: ${own.failure}` : ""}`).join("; ");
+    `${called || client}: ${own.counted} of ${own.finished} ${unit} counted in ${seconds(own.busy_s)}${own.failure ? `, failed: ${own.failure}` : ""}`).join("; ");
   return draw("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": label }, ...parts);
 }
 

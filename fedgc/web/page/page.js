@@ -38,7 +38,7 @@ function allCharts() {
 // ---- small helpers
 
 function unit() {
-  return shown?.work === "local" ? "steps" : "chunks";
+  return shown?.task === "stock" ? "answers" : shown?.work === "local" ? "steps" : "chunks";
 }
 
 function text(id, words, kind) {
@@ -400,7 +400,7 @@ function showRound() {
   const facts = [
     own.reason, `${seconds(own.working_s)} of work, ${seconds(own.collecting_s)} to collect`,
     shown.work === "local" ? "" : `${own.covered} of ${own.chunks} chunks covered`, own.short.length ? `short of ${own.short.length} chunks` : "",
-    `${counted} of ${finished} ${shown.work === "local" ? "steps" : "finished replicas"} counted`, own.blocks ? `${own.replicas} replicas, ${own.blocks} ${own.blocks === 1 ? "block" : "blocks"}` : "",
+    `${counted} of ${finished} ${shown.work === "local" ? unit() : "finished replicas"} counted`, own.blocks ? `${own.replicas} replicas, ${own.blocks} ${own.blocks === 1 ? "block" : "blocks"}` : "",
     own.amplification !== null ? `noise ×${digits(own.amplification)}` : "", own.error !== null ? `error ${digits(own.error)}` : "",
     shown.work === "local" ? "" : `${own.skips} skipped, ${own.takes} taken, ${own.pruned} pruned, ${own.repairs} repaired`,
     `${bytes(up)} up, ${bytes(down)} down, ${bytes(control)} of control`,
@@ -413,7 +413,7 @@ function showRound() {
 }
 
 function drawBars() {
-  if (round) at("bars").replaceChildren(...(round.bars.length ? [timeline(round, Math.max(320, at("bars").clientWidth))] : []));
+  if (round) at("bars").replaceChildren(...(round.bars.length ? [timeline(round, Math.max(320, at("bars").clientWidth), unit())] : []));
 }
 
 function step(by) {
