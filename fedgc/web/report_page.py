@@ -291,7 +291,7 @@ def _spent(privacy: Privacy, words: str) -> str:
         return words.format(privacy.epsilon)
     if privacy.of_records is not None:
         return RECORD_EPSILON.format(privacy.of_records) if privacy.of_records else RECORD_NOISE
-    return "No differential privacy."
+    return "No differential privacy." if privacy.releases else "No exchange has spent any epsilon."
 
 
 def _predictions(report: RunReport) -> Markup:

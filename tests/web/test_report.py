@@ -205,6 +205,13 @@ def test_private_run_reports_epsilon_of_clients(empty):
     assert "Epsilon spent for each client: 1.500" in text
 
 
+def test_private_run_without_exchange_is_not_called_unprotected(empty):
+    empty.write(Begun(START, "noised", RunConfig(privacy_noise=1.0).table()))
+    text = shown(empty, "noised").text
+    assert "No differential privacy" not in text
+    assert "No exchange has spent any epsilon." in text
+
+
 def test_run_with_noised_steps_reports_limit_of_clients(empty):
     settings = RunConfig(privacy_unit="record", privacy_epsilon=2.0).table()
     empty.write(Begun(START, "noised", settings))
