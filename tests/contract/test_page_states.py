@@ -125,6 +125,18 @@ def test_page_names_unit_of_work_as_report_does(page, served: Served, run: str, 
     assert unit in page.inner_text("#figures")
 
 
+def test_link_in_table_keeps_focus_when_page_is_drawn_again(page, store: Store, served: Served):
+    page.goto(f"{served.root}?run=spring")
+    until(page, "document.querySelector('#plans button') !== null")
+    page.focus("#plans tr:nth-child(2) button")
+    page.evaluate("document.querySelector('#plans tr').id = 'drawn'")
+    store.write(Appended(START + 16, "spring", round_of(7)))
+    store.write(Evaluated(START + 16, "spring", 7, {NAME: 0.5}))
+    until(page, "document.getElementById('drawn') === null")
+    assert page.evaluate("document.activeElement.closest('tbody')?.id") == "plans"
+    assert page.evaluate("document.activeElement.textContent") == "1"
+
+
 def test_long_name_of_measure_does_not_widen_page_or_report(
     page, store: Store, served: Served, tmp_path: Path
 ):

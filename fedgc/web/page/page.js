@@ -93,6 +93,7 @@ function capital(words) {
 function showPicture(picture) {
   const newer = shown === null || shown.now.run !== picture.now.run;
   shown = picture;
+  const held = document.activeElement, table = held.closest("tbody"), words = held.textContent;
   cursor.at = cursor.at === null ? null : Math.min(cursor.at, picture.series.last.length - 1);
   text("trouble", instead);
   at("trouble").hidden = !instead;
@@ -109,6 +110,8 @@ function showPicture(picture) {
   showQueue();
   showTable();
   showSettings();
+  if (table && !held.isConnected) // a link of a table that was drawn again
+    [...table.querySelectorAll("button")].find((each) => each.textContent === words)?.focus({ preventScroll: true });
   const last = picture.series.last.at(-1) ?? null;
   if (last === null) showNoRound();
   else if (newer || at("follow").checked || round === null) openRound(last);
