@@ -22,6 +22,11 @@ RANK: Final = re.compile(r"^(\[rank\d+\]:|\d+:|\[default\d+\]:)\s*")  # torch an
 KILLED: Final = re.compile(r"^traceback : (Signal \d+ \(\w+\))")  # torchrun's report of the first failure
 OURS: Final = re.compile(r"^fedgc\.errors\.\w+: ")  # the kind of an error whose message is complete
 OF_RANK: Final = re.compile(r"^rank\s*: (\d+)")
+IGNORED: Final = (
+    re.compile(  # what Python reports of an object that it removes, such as a bar, as the script ends
+        r"^Exception ignored .*\n?(?:Traceback .*\n(?:[ \t].*\n)*.*\n?)?", re.MULTILINE
+    )
+)
 
 
 def reason_of(status: int | None, output: str) -> str:
@@ -32,6 +37,7 @@ def reason_of(status: int | None, output: str) -> str:
     >>> reason_of(137, "loading data\n")
     'the script ended: killed by SIGKILL'
     """
+    output = IGNORED.sub("", output)
     lines = [line for each in output.splitlines() if (line := RANK.sub("", each.strip()))]
     told = [line for line in lines if _is_exception(line)]
     causes = [line for line in told if not FOLLOWED.search(line)]

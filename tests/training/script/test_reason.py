@@ -32,6 +32,10 @@ SEE = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.h
 RAISED = (
     '[rank1]: Traceback (most recent call last):\n[rank1]:   File "train.py"\n[rank1]: ValueError: no data\n'
 )
+IGNORED = (
+    "Exception ignored in: <function tqdm.__del__ at 0x7f>\nTraceback (most recent call last):\n"
+    '  File "std.py", line 1154, in __del__\nAttributeError: no format_interval\n'
+)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +50,9 @@ RAISED = (
         ),
         (1, PEER, "exit status 1: " + PEER.removeprefix("[rank0]: ").strip()),
         (1, "1: my.own.OddError: it is odd\nsubprocess.CalledProcessError: Command 'x'", "my.own.OddError"),
+        (1, "ValueError: no data\n" + IGNORED, "exit status 1: ValueError: no data"),
+        (1, IGNORED + "ValueError: no data\n", "exit status 1: ValueError: no data"),
+        (1, "no data here\n" + IGNORED, "exit status 1: no data here"),
         (3, "loading\nnothing here\n", "exit status 3: nothing here"),
         (-9, "loading\n", "killed by SIGKILL"),
         (137, "loading\n", "killed by SIGKILL"),
