@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedgc.messages import Command, Loaded, Lost, Offered, Refuse, Take
+from fedgc.messages import Command, Loaded, Lost, Offered, Progress, Refuse, Report, Take
 from fedgc.round.plan import Plan
 from fedgc.round.replication import ReplicationCosts
 from fedgc.round.statistics import RoundStatistics
@@ -142,13 +142,16 @@ class Roster:
     def refuse(self, event: Any, reason: str) -> list[Command]:  # noqa: ANN401  an event of any kind
         """Refuse an event: notify the sender, if any, and count it against a client of this plan.
 
-        An event of an earlier round has crossed a command on its way: that is not the client's fault.
+        An event of an earlier round has crossed a command on its way: that is not the client's fault. Steps
+        that it reports are in later reports too, so nobody is notified of them.
         """
         client = getattr(event, "client", None)
         if isinstance(event, Lost | Loaded | Offered) or not client:
             return []
         w = self.w.get(client)
         number = self.assignment.number
+        if isinstance(event, Progress | Report) and event.round < number:
+            return []
         if w is not None and getattr(event, "round", number) >= number:
             self.statistics.refused[w] += 1
         return [Refuse(client, number, reason)]
