@@ -225,9 +225,9 @@ class TrainingLoop:
                 raise BadTask(f"steps: saw a loader {seen}, needed {needed}")
             had_batches = True
 
-    def _break(self) -> None:
-        """Keep the model of a loop that was left: what the script does to it afterwards is its own."""
-        if self._leader is not None and not self._state.sharded:
+    def _break(self, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Keep the model of a loop that was left: what a script that goes on does to it is its own."""
+        if self._leader is not None and not at_exit() and not self._state.sharded:
             self._at_break = np.empty_like(self._leader.trained)
             self._state.read(self._at_break)
 

@@ -225,6 +225,31 @@ if {again}:
     np.testing.assert_array_equal(handed(loop), np.full(3, 2.0 if again else 4.0, np.float32))
 
 
+def test_script_that_holds_batches_ends_in_its_own_words(make: Make, tmp_path: Path):
+    """Python closes the iterator last, when the modules that fedgc would need are gone."""
+    text = """
+model = torch.nn.Linear(2, 1)
+loader = torch.utils.data.DataLoader(torch.ones(64, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+fed = fedgc.join(model)
+batches = iter(fed.steps(loader))
+def fit(): return fed, batches
+for _ in range(4):
+    batch = next(batches)
+    model(batch.expand(1, 2)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print("the end")
+raise SystemExit(3)
+"""
+    loop = ready(make(script(tmp_path, text)))
+    begin(loop, work(target=8))
+    with pytest.raises(TaskFailed, match="exit status 3: the end"):
+        advanced(loop, 8)
+    (log,) = tmp_path.rglob("script.log")
+    assert log.read_text().splitlines()[-1] == "the end"
+
+
 @pytest.mark.parametrize("status", [0, 3])
 def test_exit_status_of_slowly_ending_script_decides(make: Make, tmp_path: Path, status: int):
     """Also if the next round begins before the process has ended."""
