@@ -156,7 +156,7 @@ def test_settings_without_effect_on_stock_clients_are_named(caplog: pytest.LogCa
     assert "2 of 2 stock clients answered" in round_line(row)
 
 
-def test_messages_are_what_stock_clients_use(caplog: pytest.LogCaptureFixture) -> None:
+def test_messages_are_those_of_stock_clients(caplog: pytest.LogCaptureFixture) -> None:
     start(strategy(rounds=1, link="messages"))
     assert "without effect" not in caplog.text
 
