@@ -41,16 +41,35 @@ class LineSocket:
         """Return the descriptor of the socket, for `select`."""
         return self._connection.fileno()
 
-    def send(self, kind: str, *, descriptor: int | None = None, **fields: Any) -> None:  # noqa: ANN401  JSON
+    def send(self, kind: str, **fields: Any) -> None:  # noqa: ANN401  JSON
         """Send one line; raise EdgeFailed if the other side is gone."""
-        line = _line(kind, fields)
         try:
-            if descriptor is not None:
-                sent = socket.send_fds(self._connection, [line[:1]], [descriptor])
-                line = line[sent:]
-            self._connection.sendall(line)
+            self._connection.sendall(_line(kind, fields))
         except OSError as error:
             raise EdgeFailed(f"local socket: {text_of(error)}") from error
+
+    def give(self, kind: str, descriptor: int) -> None:
+        """Send one line and a descriptor with it, without waiting for a reader.
+
+        Raises:
+            EdgeFailed: The other side is gone.
+            BadMessage: There is no room, as it has not read what came before.
+        """
+        self.flush()
+        line, sent = _line(kind, {}), 0
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))
+        try:
+            if not self._unsent:
+                sent = self._connection.sendmsg(
+                    [line], [rights], socket.MSG_DONTWAIT
+                )  # send_fds has no flags
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            raise EdgeFailed(f"local socket: {text_of(error)}") from error
+        if not sent:
+            raise BadMessage("local socket: saw lines unread, needed a reader of the shared memory")
+        self._unsent += line[sent:]
 
     def post(self, kind: str, **fields: Any) -> None:  # noqa: ANN401  JSON
         """Send one line without waiting for a reader; `flush` sends what is left of it.

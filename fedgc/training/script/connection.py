@@ -200,9 +200,14 @@ class ScriptConnection:
                 self._line.post(kind, **fields)
 
     def give(self, memory: SharedVectors) -> None:
-        """Pass the shared memory to the script; raise EdgeFailed if it has gone."""
+        """Pass the shared memory to the script.
+
+        Raises:
+            EdgeFailed: It has gone.
+            BadMessage: It does not read what it is told.
+        """
         if self._line is not None:
-            self._line.send("memory", descriptor=memory.descriptor)
+            self._line.give("memory", memory.descriptor)
 
     def disconnect(self) -> None:
         """Close the connection."""

@@ -115,6 +115,12 @@ def test_lines_without_end_leave_client_its_turn(start: Start):
     assert 0 < len(loop.scores(wait=True)) <= 64
 
 
+def test_announcements_without_end_never_block_client(start: Start):
+    loop = start(HELLO + "while True: announce()")
+    with pytest.raises(TaskFailed, match="saw lines unread, needed a reader of the shared memory"):
+        announced(loop)
+
+
 def test_descriptors_of_script_are_closed(start: Start):
     sends = "announce(); [socket.send_fds(client, [b' '], [0]) for _ in range(200)]; say('ready')"
     before = open_files()
