@@ -43,7 +43,8 @@ class ScriptLoop(LocalLoop):
         self._begin: Begin | None = None  # to be told to the script once it is ready
         self._work: Work | None = None
         self._seen = 0  # steps of the script that were returned by `advance`
-        self._seen_s = self._step_s = 0.0  # the latter of one step
+        self._seen_s = self._step_s = 0.0  # the latter of one step, no more than really passed
+        self._seen_at = 0.0  # when steps were returned last, or training began
         self._read_at: int | None = None  # the step at which the script has read its model last
         self._generation = self._ask = 0  # of the last commands to train from a model, and to hand in
         self._asks = self._handed = self._left = self._at_exit = False
@@ -292,7 +293,7 @@ class ScriptLoop(LocalLoop):
             return
         self._begin = None
         self._vectors.common[:] = begin.saved.vector if begin.saved is not None else begin.model
-        self._seen, self._seen_s = begin.reached, 0.0
+        self._seen, self._seen_s, self._seen_at = begin.reached, 0.0, time.monotonic()
         self._read_at = None
         self._asks = self._handed = False
         self._generation += 1
@@ -333,7 +334,9 @@ class ScriptLoop(LocalLoop):
         seconds, logged = float(sums[SECONDS]), int(counts[LOGGED])
         losses = float(sums[LOSSES]) / logged * new if logged else 0.0
         advance = Advance(new, max(0.0, seconds - self._seen_s), losses)
-        self._seen, self._seen_s, self._step_s = steps, seconds, advance.seconds / new
+        now = time.monotonic()
+        self._step_s = min(advance.seconds, now - self._seen_at) / new
+        self._seen, self._seen_s, self._seen_at = steps, seconds, now
         return advance
 
     def _scored(self, message: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ from fedgc.errors import TaskFailed
 from fedgc.messages import Work
 from fedgc.training.local_loop import Begin
 from fedgc.training.loop.shared_vectors import SharedVectors
+from fedgc.training.script import script_loop
 from fedgc.training.script.connection import ScriptFacts
 from fedgc.training.script.script_loop import ScriptLoop
 
@@ -30,6 +31,14 @@ def score(version=0, samples=1, figures={}, problem=""):
     say("scored", version=version, samples=samples, figures=figures, problem=problem)
 """
 HELLO = 'say("hello", secret=told["secret"])\n'
+CLAIMS = """
+import mmap
+import numpy as np
+_, (descriptor, *_), *_ = socket.recv_fds(client, 9999, 1)
+memory = mmap.mmap(descriptor, 0)
+np.frombuffer(memory, np.float64, 16)[8] = {seconds}
+np.frombuffer(memory, np.int64, 3)[:] = 3, 0, 1
+"""
 WAIT_S = 20.0
 
 Start = Callable[[str], ScriptLoop]
@@ -119,6 +128,21 @@ def test_announcements_without_end_never_block_client(start: Start):
     loop = start(HELLO + "while True: announce()")
     with pytest.raises(TaskFailed, match="saw lines unread, needed a reader of the shared memory"):
         announced(loop)
+
+
+@pytest.mark.parametrize("seconds", ["1e300", "float('inf')"])
+def test_claimed_seconds_do_not_lengthen_wait(start: Start, monkeypatch: pytest.MonkeyPatch, seconds: str):
+    monkeypatch.setattr(script_loop, "HAND_IN_S", 0.0)
+    loop = announced(start(HELLO + f"announce(); say('ready'); {CLAIMS.format(seconds=seconds)}"))
+    names = ((0, "north"),)
+    job = Work("north", 1, 0, 5, (0,), names, 0, 60.0, kind="local", most_steps=5)
+    began = time.monotonic()
+    loop.begin(Begin(job, ("north",), np.zeros(4, np.float32), None, None, 0))
+    while loop.advance(0, 5) is None:
+        assert time.monotonic() < began + WAIT_S
+    passed_s = time.monotonic() - began
+    assert loop.hand_in(wait=True) is None
+    assert time.monotonic() - began < 4 * passed_s + 1.0
 
 
 def test_descriptors_of_script_are_closed(start: Start):
