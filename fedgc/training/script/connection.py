@@ -25,6 +25,7 @@ END_S: Final = 60.0  # that a script has for itself after the run
 STOP_S: Final = 2.0  # the same, if the run is not over
 LOST_S: Final = 15.0  # that a script has to end once its connection is closed
 HELLO_S: Final = 5.0  # for a connected process to prove that it is the script
+MOST_STRANGERS: Final = 16  # connections that have not proved it yet; others wait
 LONGEST_WHY: Final = 340  # characters of why a script ended and where its log is, so that no message cuts it
 LEAST_WHY: Final = 80  # of them for why it ended
 LINES_A_TURN: Final = 1000  # so that a script that sends without end does not stop its client
@@ -61,6 +62,9 @@ class ScriptConnection:
         self._secret = ""
         self._process: ScriptProcess | None = None
         self._line: LineSocket | None = None
+        self._strangers: list[
+            tuple[float, LineSocket]
+        ] = []  # until when each may prove that it is the script
         self._lost_at: float | None = None  # when the running script's connection was closed
         self._was_ready = False  # the running script has been, over this connection or one before it
         self.is_ready = False  # the script has announced its model over this connection
@@ -133,6 +137,9 @@ class ScriptConnection:
         if self._process is not None:
             self._process.end(wait_s)
         self.disconnect()
+        for _, line in self._strangers:
+            line.close()
+        self._strangers.clear()
         self._listener.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         lock, self._lock = self._lock, None
@@ -158,21 +165,31 @@ class ScriptConnection:
         return again
 
     def _accepted(self) -> LineSocket | None:
-        try:
-            connection, _ = self._listener.accept()
-        except BlockingIOError:
-            return None
-        line = LineSocket(connection)
-        try:
-            hello = line.receive(HELLO_S)
-            known = hello is not None and hello["kind"] == "hello"
-            secret = str(hello.get("secret")).encode(errors="replace") if hello else b""
-            if not (known and secrets.compare_digest(secret, self._secret.encode())):
-                raise BadMessage("hello: saw another secret")
-        except FedgcError:
+        """Return a connection that has proved to be the script's; wait for none."""
+        with suppress(BlockingIOError):
+            while len(self._strangers) < MOST_STRANGERS:
+                connection, _ = self._listener.accept()
+                self._strangers.append((time.monotonic() + HELLO_S, LineSocket(connection)))
+        for each in tuple(self._strangers):
+            end, line = each
+            if (known := self._is_script(line)) is None and time.monotonic() < end:
+                continue
+            self._strangers.remove(each)
+            if known:
+                return line
             line.close()
+        return None
+
+    def _is_script(self, line: LineSocket) -> bool | None:
+        """Whether a connection knows the secret; None if it has not said anything yet."""
+        try:
+            hello = line.receive(0.0)
+        except FedgcError:
+            return False
+        if hello is None:
             return None
-        return line
+        secret = str(hello.get("secret")).encode(errors="replace")
+        return hello["kind"] == "hello" and secrets.compare_digest(secret, self._secret.encode())
 
     def lines(self) -> Iterator[Mapping[str, Any]]:
         """Send what the script had no room for, and yield what it has sent, also before it ended.

@@ -1,6 +1,7 @@
 """Test that a client survives whatever its training script sends, and says in one line what was wrong."""
 
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from fedgc.messages import Work
 from fedgc.training.local_loop import Begin
 from fedgc.training.loop.shared_vectors import SharedVectors
 from fedgc.training.script import script_loop
-from fedgc.training.script.connection import ScriptFacts
+from fedgc.training.script.connection import HELLO_S, ScriptFacts
 from fedgc.training.script.script_loop import ScriptLoop
 
 CONNECTED = """
@@ -143,6 +144,21 @@ def test_claimed_seconds_do_not_lengthen_wait(start: Start, monkeypatch: pytest.
     passed_s = time.monotonic() - began
     assert loop.hand_in(wait=True) is None
     assert time.monotonic() - began < 4 * passed_s + 1.0
+
+
+def test_strangers_that_say_nothing_hold_up_nobody(start: Start):
+    loop = start("time.sleep(1.0)\n" + HELLO + "announce(); say('ready')")
+    strangers = [socket.socket(socket.AF_UNIX) for _ in range(4)]
+    assert loop.layout is None
+    for each in strangers:
+        each.connect(str(loop._script._folder / "client"))
+        each.sendall(b"x")
+    began = time.monotonic()
+    assert loop.layout is None
+    assert time.monotonic() - began < HELLO_S / 2
+    assert announced(loop).layout is not None
+    for each in strangers:
+        each.close()
 
 
 def test_descriptors_of_script_are_closed(start: Start):
