@@ -146,10 +146,11 @@ class LineSocket:
             os.close(each)
 
     def _split(self, data: bytes) -> None:
-        self._buffer += data
-        *whole, rest = self._buffer.split(b"\n")
-        self._lines.extend(map(bytes, whole))
-        self._buffer = bytearray(rest)
+        first, *others = data.split(b"\n")  # of what is new: a long line comes in many reads
+        self._buffer += first
+        if others:
+            self._lines.extend((bytes(self._buffer), *others[:-1]))
+            self._buffer = bytearray(others[-1])
         if len(self._buffer) > LARGEST_LINE:
             raise BadMessage(f"local socket: saw a line over {LARGEST_LINE} bytes")
 

@@ -161,6 +161,14 @@ def test_strangers_that_say_nothing_hold_up_nobody(start: Start):
         each.close()
 
 
+def test_line_without_end_is_refused_soon(start: Start):
+    loop = start(HELLO + "client.sendall(bytes(1 << 25))")
+    began = time.process_time()
+    with pytest.raises(TaskFailed, match="saw a line over"):
+        announced(loop)
+    assert time.process_time() - began < 1.0
+
+
 def test_descriptors_of_script_are_closed(start: Start):
     sends = "announce(); [socket.send_fds(client, [b' '], [0]) for _ in range(200)]; say('ready')"
     before = open_files()
