@@ -12,7 +12,7 @@ from typing import Any, Final
 from fedgc.errors import BadMessage, EdgeFailed, TaskFailed
 from fedgc.fragments import mix
 from fedgc.guards import guarded
-from fedgc.messages import Held, Layout, Scored, Work
+from fedgc.messages import LARGEST_AMOUNT, LARGEST_COUNT, Held, Layout, Scored, Work
 from fedgc.training.cache import Saved
 from fedgc.training.flat import Vector
 from fedgc.training.local_loop import Advance, Begin, LocalLoop
@@ -324,14 +324,18 @@ class ScriptLoop(LocalLoop):
         counts, sums = self._memory.counts, self._memory.sums
         if int(counts[GENERATION]) != self._generation:
             return None  # the script has not taken in the last command yet
-        steps = int(counts[STEPS])
+        steps, seconds = int(counts[STEPS]), float(sums[SECONDS])
+        if not (steps <= LARGEST_COUNT and seconds <= LARGEST_AMOUNT):
+            seen = f"saw {steps} steps in {seconds:g} s in its counters"
+            self._fail(f"the script: {seen}, needed at most {LARGEST_COUNT:g} in {LARGEST_AMOUNT:g} s")
+            return None
         awaited = self._facts.config.measure == "distance" and not self._left
         if awaited and steps >= self._work.target and (self._read_at or 0) < self._work.target:
             steps = min(steps, self._work.target - 1)
         new = steps - max(self._seen, reached)
         if new <= 0:
             return None
-        seconds, logged = float(sums[SECONDS]), int(counts[LOGGED])
+        logged = int(counts[LOGGED])
         losses = float(sums[LOSSES]) / logged * new if logged else 0.0
         advance = Advance(new, max(0.0, seconds - self._seen_s), losses)
         now = time.monotonic()

@@ -38,7 +38,7 @@ import numpy as np
 _, (descriptor, *_), *_ = socket.recv_fds(client, 9999, 1)
 memory = mmap.mmap(descriptor, 0)
 np.frombuffer(memory, np.float64, 16)[8] = {seconds}
-np.frombuffer(memory, np.int64, 3)[:] = 3, 0, 1
+np.frombuffer(memory, np.int64, 3)[:] = {steps}, 0, 1
 """
 WAIT_S = 20.0
 
@@ -131,19 +131,36 @@ def test_announcements_without_end_never_block_client(start: Start):
         announced(loop)
 
 
-@pytest.mark.parametrize("seconds", ["1e300", "float('inf')"])
-def test_claimed_seconds_do_not_lengthen_wait(start: Start, monkeypatch: pytest.MonkeyPatch, seconds: str):
-    monkeypatch.setattr(script_loop, "HAND_IN_S", 0.0)
-    loop = announced(start(HELLO + f"announce(); say('ready'); {CLAIMS.format(seconds=seconds)}"))
-    names = ((0, "north"),)
-    job = Work("north", 1, 0, 5, (0,), names, 0, 60.0, kind="local", most_steps=5)
-    began = time.monotonic()
+def given_work(loop: ScriptLoop) -> ScriptLoop:
+    job = Work("north", 1, 0, 5, (0,), ((0, "north"),), 0, 60.0, kind="local", most_steps=5)
     loop.begin(Begin(job, ("north",), np.zeros(4, np.float32), None, None, 0))
+    return loop
+
+
+def advanced(loop: ScriptLoop) -> None:
+    end = time.monotonic() + WAIT_S
     while loop.advance(0, 5) is None:
-        assert time.monotonic() < began + WAIT_S
+        assert time.monotonic() < end, "the script has counted nothing"
+
+
+def test_claimed_seconds_do_not_lengthen_wait(start: Start, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(script_loop, "HAND_IN_S", 0.0)
+    claims = CLAIMS.format(steps=3, seconds=1e29)
+    loop = announced(start(HELLO + f"announce(); say('ready'); {claims}"))
+    began = time.monotonic()
+    given_work(loop)
+    advanced(loop)
     passed_s = time.monotonic() - began
     assert loop.hand_in(wait=True) is None
     assert time.monotonic() - began < 4 * passed_s + 1.0
+
+
+@pytest.mark.parametrize(("steps", "seconds"), [(2**62, "1"), (3, "1e300"), (3, "np.nan"), (3, "np.inf")])
+def test_counters_no_message_can_hold_fail_script(start: Start, steps: int, seconds: str):
+    claims = CLAIMS.format(steps=steps, seconds=seconds)
+    loop = given_work(announced(start(HELLO + f"announce(); say('ready'); {claims}")))
+    with pytest.raises(TaskFailed, match=r"saw \d+ steps in \S+ s in its counters, needed at most"):
+        advanced(loop)
 
 
 def test_strangers_that_say_nothing_hold_up_nobody(start: Start):
