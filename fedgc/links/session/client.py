@@ -10,7 +10,6 @@ it notices broken streams. One that answers is busy, not away, however long it t
 import contextlib
 import math
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Self
@@ -48,6 +47,7 @@ from fedgc.links.session.arrived_models import ArrivedModels
 from fedgc.links.session.certificate import fingerprint
 from fedgc.links.session.client_stream import ClientStream, Connector
 from fedgc.links.session.flow import Flow
+from fedgc.links.session.inbox import Inbox
 from fedgc.links.session.waker import Waker
 from fedgc.messages import WIRE_VERSION, Close, ToClient, Validate, Work
 
@@ -85,7 +85,7 @@ class Session:
         self._models.numbers = terms.numbers
         self._flow = Flow(terms.piece_bytes, Accounts(), "up_bytes")
         self._changed = threading.Condition()
-        self._inbox: deque[ToClient] = deque()
+        self._inbox = Inbox()
         self._closed = -1  # the last round whose codewords are no longer wanted
         self._stream = ClientStream()
         self._contact = terms.clock()
@@ -221,11 +221,7 @@ class Session:
 
     def _next_ready(self) -> bool:
         """Whether the first command can be carried out; work waits for its model, unless it is over."""
-        while (
-            self._inbox
-            and isinstance(work := self._inbox[0], Work | Validate)
-            and work.version != self._models.version
-        ):
+        while isinstance(work := self._inbox.first, Work | Validate) and work.version != self._models.version:
             if not any(isinstance(each, Close) and each.round >= work.round for each in self._inbox):
                 return False
             self._inbox.popleft()
@@ -282,10 +278,10 @@ class Session:
             else:
                 self._flow.accounts.add("control_bytes", len(frame))
                 if value.sequence == 0 or self._flow.channel.accept(value.sequence):
-                    self._line(stream, value)
+                    self._line(stream, value, len(frame))
             self._changed.notify_all()
 
-    def _line(self, stream: ClientStream, line: Numbered) -> None:
+    def _line(self, stream: ClientStream, line: Numbered, size: int) -> None:
         match line.value:
             case Challenge() as challenge:
                 stream.opening.append(wire.encode(self._hello(challenge)))
@@ -301,7 +297,7 @@ class Session:
             case Heard() | Ack() | Grant() | Unwanted() | Ping() as about:
                 self._progress(about)
             case command:
-                self._command(command)
+                self._command(command, size)
 
     def _progress(self, line: Heard | Ack | Grant | Unwanted | Ping) -> None:
         match line:
@@ -359,13 +355,13 @@ class Session:
         except BadVector as error:
             self.end(str(error))
 
-    def _command(self, command: ToClient) -> None:
+    def _command(self, command: ToClient, size: int) -> None:
         if isinstance(command, Close):
             self._closed = max(self._closed, command.round)
             self._flow.withdraw(lambda stream: stream.source == "codeword" and stream.number <= command.round)
         if isinstance(command, Work):  # it overtakes its model, so that the model counts in its round
             self._flow.accounts.round = command.round
-        self._inbox.append(command)
+        self._inbox.append(command, size)
 
 
 def _next_message(flow: Flow, end: Callable[[str], None]) -> Parts | None:

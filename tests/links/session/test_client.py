@@ -214,7 +214,8 @@ def test_late_codeword_is_refused_after_close(link) -> None:
 def test_work_of_round_closed_before_model_arrived_is_dropped(link) -> None:
     session = link.session()
     client = link.event(Joined).client
-    session._inbox.extend([work(client, 1, version=5), Close(client, 1, "synced", True)])
+    for command in (work(client, 1, version=5), Close(client, 1, "synced", True)):
+        session._inbox.append(command, 100)
     assert link.command(session) == Close(client, 1, "synced", True)
 
 

@@ -1,0 +1,59 @@
+"""Test that a client ends its session in one clear line if its server sends without end."""
+
+import pytest
+
+from fedgc.errors import BadMessage
+from fedgc.links import frames as wire
+from fedgc.links.session import inbox
+from fedgc.links.session.client import Session
+from fedgc.links.session.client_stream import ClientStream
+from fedgc.messages import Close, Skip, Take
+
+
+def apart(link) -> Session:
+    """Return a session whose thread does not run: the test says what arrives."""
+    return Session(link.listener.invite(), link.identity(), link.terms())
+
+
+def arrive(session: Session, stream: ClientStream, commands: list[Skip | Close | Take]) -> None:
+    for sequence, command in enumerate(commands, start=1):
+        session.arrived(stream, wire.encode(command, sequence))
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "command"),
+    [
+        ("KEPT_LIMIT", 50, Skip("me", 1, 0)),
+        ("KEPT_LIMIT", 50, Close("me", 1, "synced", True)),
+        ("KEPT_BYTES", 1000, Take("me", 1, tuple(range(50)))),
+    ],
+)
+def test_commands_without_end_are_refused(
+    link, monkeypatch: pytest.MonkeyPatch, limit: str, most: int, command: Skip | Close | Take
+) -> None:
+    monkeypatch.setattr(inbox, limit, most)
+    session, stream = apart(link), ClientStream()
+    with pytest.raises(BadMessage, match=r"commands of \d+ bytes that wait .* needed at most"):
+        arrive(session, stream, [command] * 100)
+    assert isinstance(session.receive(0.0), type(command))
+
+
+def test_listener_that_sends_without_end_ends_session(link, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "KEPT_LIMIT", 50)
+    session = link.session()
+    client = link.event().client
+    for _ in range(100):
+        link.listener.send(Skip(client, 1, 0))
+    link.eventually(lambda: session.ended)
+    assert session.ended.startswith("saw 51 commands")
+    assert session.receive(0.0) is None
+
+
+def test_commands_that_are_taken_count_no_more(link, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "KEPT_LIMIT", 5)
+    session, stream = apart(link), ClientStream()
+    for sequence in range(1, 100):
+        session.arrived(stream, wire.encode(Skip("me", sequence, 0), sequence))
+        taken = session.receive(0.0)
+        assert isinstance(taken, Skip)
+        assert taken.round == sequence
