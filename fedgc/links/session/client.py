@@ -284,6 +284,9 @@ class Session:
     def _line(self, stream: ClientStream, line: Numbered, size: int) -> None:
         match line.value:
             case Challenge() as challenge:
+                if stream.challenged:
+                    raise BadMessage("saw a second challenge on one stream, needed one")
+                stream.challenged = True
                 stream.opening.append(wire.encode(self._hello(challenge)))
             case Welcome() as welcome:
                 self._welcome(stream, welcome)

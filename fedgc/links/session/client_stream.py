@@ -105,7 +105,7 @@ class ClientStream:
 
     def __init__(self) -> None:
         self.heard = 0  # bytes
-        self.answered = False
+        self.answered = self.challenged = False
         self.broken = ""  # why it ended, if it did not end as it should
         self.opening: deque[bytes] = deque()
         self.open = self.was_open = False

@@ -4,10 +4,11 @@ import pytest
 
 from fedgc.errors import BadMessage
 from fedgc.links import frames as wire
+from fedgc.links.frames import Challenge
 from fedgc.links.session import inbox
 from fedgc.links.session.client import Session
 from fedgc.links.session.client_stream import ClientStream
-from fedgc.messages import Close, Skip, Take
+from fedgc.messages import WIRE_VERSION, Close, Skip, Take
 
 
 def apart(link) -> Session:
@@ -57,3 +58,12 @@ def test_commands_that_are_taken_count_no_more(link, monkeypatch: pytest.MonkeyP
         taken = session.receive(0.0)
         assert isinstance(taken, Skip)
         assert taken.round == sequence
+
+
+def test_second_challenge_on_stream_is_refused(link) -> None:
+    session, stream = apart(link), ClientStream()
+    challenge = wire.encode(Challenge(WIRE_VERSION, bytes(16)))
+    session.arrived(stream, challenge)
+    with pytest.raises(BadMessage, match="saw a second challenge"):
+        session.arrived(stream, challenge)
+    assert len(stream.opening) == 1
