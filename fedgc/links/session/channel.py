@@ -18,6 +18,10 @@ KEPT_LIMIT: Final = 100_000  # lines
 KEPT_BYTES: Final = 32 * 2**20  # of all of them: work that names 20,000 chunks takes one of these
 
 
+class Unacknowledged(BadMessage):
+    """The other side has not acknowledged too much of what it was sent."""
+
+
 class Channel:
     """One end: the lines sent and not acknowledged, and the last line received."""
 
@@ -36,10 +40,10 @@ class Channel:
         A line that `can_wait` is sent with the next one that cannot, or at the next ping.
         """
         if len(self._kept) >= KEPT_LIMIT:
-            raise BadMessage(f"the other side has not acknowledged {KEPT_LIMIT} lines")
+            raise Unacknowledged(f"the other side has not acknowledged {KEPT_LIMIT} lines")
         frame = wire.encode(value, self._numbered + 1)
         if self._kept_bytes + len(frame) > KEPT_BYTES:
-            raise BadMessage(f"the other side has not acknowledged {self._kept_bytes} bytes of lines")
+            raise Unacknowledged(f"the other side has not acknowledged {self._kept_bytes} bytes of lines")
         self._numbered += 1
         self._due = self._due if can_wait else self._numbered
         self._kept.append((self._numbered, frame))

@@ -45,6 +45,7 @@ from fedgc.links.identity import Identity
 from fedgc.links.pieces import Incoming, Source, Vector, is_short, offer_of, shortened
 from fedgc.links.session.arrived_models import ArrivedModels
 from fedgc.links.session.certificate import fingerprint
+from fedgc.links.session.channel import Unacknowledged
 from fedgc.links.session.client_stream import ClientStream, Connector
 from fedgc.links.session.flow import Flow
 from fedgc.links.session.inbox import Inbox
@@ -168,9 +169,15 @@ class Session:
         return self._models.changed
 
     def send(self, event: object) -> None:
-        """Send an event; it arrives even if the stream breaks now."""
+        """Send an event; it arrives even if the stream breaks now.
+
+        A server that acknowledges none of too many ends the session.
+        """
         with self._changed:
-            self._flow.channel.send(event)
+            try:
+                self._flow.channel.send(event)
+            except Unacknowledged as error:
+                self._finish(str(error))
             self._tell()
 
     def offer(self, round_: int, attempt: int, vector: Readable, wire: str = EXACT) -> None:

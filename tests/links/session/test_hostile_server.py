@@ -5,10 +5,10 @@ import pytest
 from fedgc.errors import BadMessage
 from fedgc.links import frames as wire
 from fedgc.links.frames import Challenge
-from fedgc.links.session import inbox
+from fedgc.links.session import channel, inbox
 from fedgc.links.session.client import Session
 from fedgc.links.session.client_stream import ClientStream
-from fedgc.messages import WIRE_VERSION, Close, Skip, Take
+from fedgc.messages import WIRE_VERSION, Close, Failed, Skip, Take
 
 
 def apart(link) -> Session:
@@ -67,3 +67,11 @@ def test_second_challenge_on_stream_is_refused(link) -> None:
     with pytest.raises(BadMessage, match="saw a second challenge"):
         session.arrived(stream, challenge)
     assert len(stream.opening) == 1
+
+
+def test_events_never_acknowledged_end_session(link, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "KEPT_LIMIT", 50)
+    session = apart(link)
+    for round_ in range(60):
+        session.send(Failed(0.0, "me", round_, "it failed"))
+    assert session.ended == "the other side has not acknowledged 50 lines"
