@@ -9,7 +9,10 @@ from fedgc.errors import BadVector
 from fedgc.fragments import buffers_in, numbers_of
 from fedgc.large_vectors import Scratch
 from fedgc.links.frames import StreamId
-from fedgc.links.pieces import CHANGE, Form, Packed, Vector, check_finite
+from fedgc.links.pieces import CHANGE, NUMBER, Form, Packed, Vector, check_finite
+
+MOST_WAITING: Final = 16  # sizes of a model that the changes may take which the engine has not asked for
+MOST_CHANGES: Final = 10_000  # that may wait, of a small model
 
 
 class ArrivedModels:
@@ -36,9 +39,18 @@ class ArrivedModels:
         return Form(numbers_of(part), self._changes.wire, exact=self._exact(part))
 
     def enter(self, stream: StreamId, data: Packed) -> None:
-        """Note that a model or a change has arrived."""
+        """Note that a model or a change has arrived.
+
+        Raises:
+            BadVector: Too many changes wait for the engine; a new session gets all of the model.
+        """
         if stream.attempt != CHANGE:
             self._arrived.clear()
+        waiting = sum(each.nbytes for _, each in self._arrived) + data.nbytes
+        if len(self._arrived) >= MOST_CHANGES or waiting > MOST_WAITING * NUMBER.itemsize * self.numbers:
+            seen = f"saw {len(self._arrived) + 1} models or changes of {waiting} bytes without work for them"
+            most = f"{MOST_CHANGES} and {MOST_WAITING} times the model's size"
+            raise BadVector(f"{stream}: {seen}, needed at most {most}")
         self._arrived.append((stream, data))
         self.version = stream.number
 

@@ -1,11 +1,16 @@
 """Test that a client ends its session in one clear line if its server sends without end."""
 
+import numpy as np
 import pytest
 
-from fedgc.errors import BadMessage
+from fedgc.codecs.model_change import ChangeForm
+from fedgc.errors import BadMessage, BadVector
+from fedgc.large_vectors import Scratch
 from fedgc.links import frames as wire
-from fedgc.links.frames import Challenge
+from fedgc.links.frames import Challenge, StreamId
+from fedgc.links.pieces import CHANGE
 from fedgc.links.session import channel, inbox
+from fedgc.links.session.arrived_models import MOST_WAITING, ArrivedModels
 from fedgc.links.session.client import Session
 from fedgc.links.session.client_stream import ClientStream
 from fedgc.messages import WIRE_VERSION, Close, Failed, Skip, Take
@@ -75,3 +80,13 @@ def test_events_never_acknowledged_end_session(link, monkeypatch: pytest.MonkeyP
     for round_ in range(60):
         session.send(Failed(0.0, "me", round_, "it failed"))
     assert session.ended == "the other side has not acknowledged 50 lines"
+
+
+def test_changes_nobody_asked_for_are_bounded() -> None:
+    models = ArrivedModels(ChangeForm(), Scratch())
+    models.numbers = 100
+    change = np.zeros(100, np.float32)
+    for version in range(1, MOST_WAITING + 1):
+        models.enter(StreamId("model", version, CHANGE), change)
+    with pytest.raises(BadVector, match="without work for them, needed at most"):
+        models.enter(StreamId("model", MOST_WAITING + 1, CHANGE), change)
