@@ -8,6 +8,7 @@ the same trajectories up to a higher target.
 
 from collections import deque
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -36,6 +37,7 @@ from fedgc.training.trainer import LocalStep, Trainer
 from fedgc.training.trajectories import Trajectories
 from fedgc.training.update import Measure, measure, mixed
 
+MOST_NAMED: Final = 1000  # chunks of a failure: what a server names without end must fit a line
 WORTH_S: Final = 0.5  # a chunk that took longer is written to disk once finished
 
 
@@ -146,19 +148,23 @@ class CodedEngine(Engine):
             self._unqueue(command.chunk)
         else:
             for chunk in reversed(command.chunks):
-                self._take(chunk, work)
+                if chunk in self._names:
+                    self._take(chunk, work)
             self._hold()
+            if unknown := tuple(chunk for chunk in command.chunks if chunk not in self._names):
+                reason = f"chunk {unknown[0]} is not among the {len(self._names)} chunks of the work"
+                self._pending_events.append(
+                    replace(failed(unknown[0], work, reason), chunks=unknown[:MOST_NAMED])
+                )
 
     def _hold(self) -> None:
         """Have the chunks fetched in the order of the queue."""
         self._trainer.hold([self._names[chunk] for chunk in dict.fromkeys((*self._queue, *self._names))])
 
     def _take(self, chunk: int, work: Work) -> None:
-        if chunk not in self._names:
-            reason = f"chunk {chunk} is not among the {len(self._names)} chunks of the work"
-            self._pending_events.append(failed(chunk, work, reason))
-        elif self._trajectories.reached(chunk) == work.target:
-            self._again.append(chunk)
+        if self._trajectories.reached(chunk) == work.target:
+            if chunk not in self._again:
+                self._again.append(chunk)
         elif chunk != self._current:
             self._unqueue(chunk)
             self._queue.appendleft(chunk)

@@ -318,6 +318,24 @@ def test_reassigning_unknown_chunk_fails_by_name(bench, small):
     assert progress.chunk == 0
 
 
+def test_many_unknown_chunks_are_one_short_failure(bench, small):
+    engine = bench.engine(small)
+    engine.handle(bench.work([0]))
+    engine.handle(Take("me", 1, tuple(range(9, 100_009))))
+    failed, progress = bench.drain(engine)
+    assert failed.chunks == tuple(range(9, 1009))
+    assert progress.chunk == 0
+
+
+def test_chunk_taken_again_and_again_is_reported_once(bench, small):
+    engine = bench.engine(small)
+    engine.handle(bench.work([0]))
+    assert [event.chunk for event in bench.drain(engine)] == [0]
+    for _ in range(10):
+        engine.handle(Take("me", 1, (0,)))
+    assert [event.chunk for event in bench.drain(engine)] == [0]
+
+
 def test_unfinished_chunk_cannot_be_mixed(bench, small):
     engine = bench.engine(small)
     engine.handle(bench.work([0, 1]))
