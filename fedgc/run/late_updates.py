@@ -195,7 +195,7 @@ class LateUpdates:
         """Enter a report; ask for the update of a client that is at its target."""
         w = late.round.roster.w[event.client]
         refused = late.mean.heard(event)
-        if refused or not isinstance(event, Report):
+        if refused or not isinstance(event, Report) or event.round != late.number:
             return Answer(event.client, refused)
         if w in late.mean.trains_on:
             return Answer(event.client, self._asked_if_done(late, event.client))

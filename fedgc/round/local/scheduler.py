@@ -85,7 +85,7 @@ class LocalScheduler(Scheduler):
     def heard(self, event: Progress | Report) -> list[Command]:
         """Take in the steps that a client reports."""
         refused = self._reports.heard(event)
-        if not refused:
+        if not refused and not self._roster.here(event):
             self._stalled.progressed(self._roster.w[event.client], event.now)
         return refused
 

@@ -59,10 +59,8 @@ class LineSocket:
         line, sent = _line(kind, {}), 0
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))
         try:
-            if not self._unsent:
-                sent = self._connection.sendmsg(
-                    [line], [rights], socket.MSG_DONTWAIT
-                )  # send_fds has no flags
+            if not self._unsent:  # `socket.send_fds` passes no flags on
+                sent = self._connection.sendmsg([line], [rights], socket.MSG_DONTWAIT)
         except BlockingIOError:
             sent = 0
         except OSError as error:

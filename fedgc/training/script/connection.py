@@ -62,9 +62,8 @@ class ScriptConnection:
         self._secret = ""
         self._process: ScriptProcess | None = None
         self._line: LineSocket | None = None
-        self._strangers: list[
-            tuple[float, LineSocket]
-        ] = []  # until when each may prove that it is the script
+        # Until when each connection may prove that it is the script.
+        self._strangers: list[tuple[float, LineSocket]] = []
         self._lost_at: float | None = None  # when the running script's connection was closed
         self._was_ready = False  # the running script has been, over this connection or one before it
         self.is_ready = False  # the script has announced its model over this connection

@@ -82,7 +82,7 @@ def test_events_never_acknowledged_end_session(link, monkeypatch: pytest.MonkeyP
     assert session.ended == "the other side has not acknowledged 50 lines"
 
 
-def test_changes_nobody_asked_for_are_bounded() -> None:
+def test_unrequested_changes_are_bounded() -> None:
     models = ArrivedModels(ChangeForm(), Scratch())
     models.numbers = 100
     change = np.zeros(100, np.float32)

@@ -189,7 +189,7 @@ def test_report_of_earlier_round_is_no_refusal():
     """It crossed the command to continue from a skipped round; the history would call its client refused."""
     machine, fleet = begun(planned(2))
     early = replace(fleet.report("client 0", 1.0, 4), round=0)
-    assert machine.handle(early) == ()
+    assert machine.handle(early) == machine.handle(replace(early, client="another")) == ()
     fleet.obey(machine, machine.handle(replace(early, round=2)), 1.0)
     assert [each.reason for each in fleet.refused] == ["report of round 2, this is round 1"]
     assert machine.statistics.refused == [1, 0]

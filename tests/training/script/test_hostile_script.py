@@ -163,7 +163,7 @@ def test_counters_no_message_can_hold_fail_script(start: Start, steps: int, seco
         advanced(loop)
 
 
-def test_strangers_that_say_nothing_hold_up_nobody(start: Start):
+def test_unproven_connections_do_not_delay_client(start: Start):
     loop = start("time.sleep(1.0)\n" + HELLO + "announce(); say('ready')")
     strangers = [socket.socket(socket.AF_UNIX) for _ in range(4)]
     assert loop.layout is None
