@@ -122,7 +122,7 @@ class Stretch:
     """Consecutive rounds of a run added up, from `first` to `last`; `loss` is their mean.
 
     `clients` counts a client once for each round; `skipped_bytes` and `skipped_clients` are the part of
-    skipped rounds. `metrics` has the newest value of each measure.
+    skipped rounds, the former without models. `metrics` has the newest value of each measure.
     """
 
     first: int

@@ -170,7 +170,6 @@ def _settled(rows: Any, settling: ColumnElement[bool]) -> list[Any]:  # noqa: AN
 def _sums(settling: ColumnElement[bool]) -> list[Any]:
     columns = tables.Round
     is_skip = columns.outcome == "skipped"
-    moved = columns.up_bytes + columns.down_bytes + columns.control_bytes
     added = (
         "working_s", "collecting_s", "up_bytes", "down_bytes", "control_bytes", "clients", "repairs",
     )  # fmt: skip
@@ -184,7 +183,7 @@ def _sums(settling: ColumnElement[bool]) -> list[Any]:
             func.sum(case((columns.outcome == outcome, 1), else_=0)).label(outcome)
             for outcome in ("synced", "approximate", "skipped")
         ),
-        func.sum(case((is_skip, moved), else_=0)).label("skipped_bytes"),
+        func.sum(case((is_skip, columns.up_bytes + columns.control_bytes), else_=0)).label("skipped_bytes"),
         func.sum(case((is_skip, columns.clients), else_=0)).label("skipped_clients"),
         func.avg(columns.loss).label("mean_loss"),
     ]

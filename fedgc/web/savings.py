@@ -2,8 +2,9 @@
 
 Plain averaging (FedAvg; McMahan et al. 2017) sends the model to every client of a round and takes one back.
 With M bytes of model and D clients that is 2 D M a round. The compared bytes include control messages and
-lost uploads. The difference in skipped rounds is due to the gate, that in all others to the code, which sends
-1/blocks of a model and prunes unneeded codewords; either may be negative.
+lost uploads. The difference in skipped rounds is due to the gate. A model that is sent in a skipped round was
+made by the exchange before it, so it belongs to the others: their difference is due to the code, which sends
+1/blocks of a model and prunes unneeded codewords. Either may be negative.
 """
 
 from collections.abc import Sequence

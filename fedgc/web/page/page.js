@@ -193,7 +193,7 @@ function showFigures() {
 function savedOrCost(saved) {
   if (!saved) return ["Saved", "–", "the model's size is not known"];
   const less = saved.plain - saved.sent;
-  const parts = `plain averaging sends ${bytes(saved.plain)}; ${part("code", saved.by_code)}, ${part("gate", saved.by_gate)}`;
+  const parts = `plain averaging sends ${bytes(saved.plain)}; ${part(shown.work === "coded" ? "code" : "rest", saved.by_code)}, ${part("gate", saved.by_gate)}`;
   return less >= 0 ? ["Bytes saved", percent(less, saved.plain), parts] : ["Bytes added", percent(-less, saved.plain), `more than by plain averaging: ${parts}`];
 }
 
