@@ -40,6 +40,8 @@ def store(tmp_path_factory: pytest.TempPathFactory):
         store.write(Ended(START - 480, "ended", "failed", "no client came"))
         store.write(Begun(START - 600, "stock", RunConfig(task="stock", rounds=9, work="local").table()))
         store.write(Appended(START - 590, "stock", round_of(1)))
+        store.write(Begun(START - 700, "quiet", RunConfig(rounds=9, work="local").table()))
+        store.write(Appended(START - 690, "quiet", round_of(1, "skipped")))
         store.write(Begun(START + 100, "new", RunConfig(rounds=9).table()))
         yield store
 
@@ -123,6 +125,13 @@ def test_page_names_unit_of_work_as_report_does(page, served: Served, run: str, 
     assert page.inner_text("#work b") == f"{unit.capitalize()} a round"
     assert f" {unit} counted in" in page.get_attribute("#bars svg", "aria-label")
     assert unit in page.inner_text("#figures")
+
+
+def test_work_of_skipped_round_is_not_discarded_in_timeline(page, served: Served):
+    page.goto(f"{served.root}?run=quiet")
+    until(page, "document.querySelector('#bars svg .f-counted') !== null")
+    assert page.locator("#bars svg .f-discarded").count() == 0
+    assert "counts in a later sum" in page.text_content("#bars svg")
 
 
 def test_link_in_table_keeps_focus_when_page_is_drawn_again(page, store: Store, served: Served):

@@ -203,6 +203,7 @@ export class Chart {
 /** The timeline of one round: each client's work, in `unit`, as it was done, counted and sent; a narrow one has labels above. */
 export function timeline(shown, width, unit) {
   const row = shown.round.row, head = 18, narrow = width < 560, thick = 11;
+  const later = row.outcome === "skipped"; // its work can still be in the sum of a later round
   const [high, name, facts, below] = narrow ? [32, 0, 16, 16] : [17, 132, 170, 3];
   const end = Math.max(row.working_s + row.collecting_s,
     ...shown.bars.map(({ row: own }) => Math.max(own.download_s + own.busy_s, row.working_s + own.upload_s))) || 1;
@@ -220,7 +221,7 @@ export function timeline(shown, width, unit) {
     };
     parts.push(draw("text", { class: "label", x: 0, y: y + 12.5 }, said.length > 20 ? `${said.slice(0, 19)}…` : said));
     bar(0, own.download_s, "down");
-    const good = own.finished ? (own.busy_s * own.counted) / own.finished : 0;
+    const good = later ? own.busy_s : own.finished ? (own.busy_s * own.counted) / own.finished : 0;
     bar(own.download_s, good, "counted");
     bar(own.download_s + good, own.busy_s - good, "discarded");
     bar(Math.max(row.working_s, own.download_s + good), own.upload_s, "up"); // a client may train while it sends
@@ -228,7 +229,8 @@ export function timeline(shown, width, unit) {
       const cross = x(own.download_s + own.busy_s) + 8, middle = y + below + thick / 2;
       parts.push(draw("path", { class: "l-fault", d: `M${cross - 3.5} ${middle - 3.5}l7 7m0 -7l-7 7` }));
     }
-    const words = `${own.counted} of ${own.finished} counted` + (own.failure ? `, ${own.failure}` : `, ${bytes(own.up_bytes)} up`);
+    const work = later ? "counts in a later sum" : `${own.counted} of ${own.finished} counted`;
+    const words = work + (own.failure ? `, ${own.failure}` : `, ${bytes(own.up_bytes)} up`);
     const place = narrow ? { x: width, "text-anchor": "end" } : { x: name + room + 12 };
     parts.push(draw("text", { ...place, y: y + 12.5 }, words.length > 32 ? `${words.slice(0, 31)}…` : words));
   });
