@@ -169,7 +169,7 @@ def _hold(wanted: Sequence[Node]) -> None:
             sys.stdout.flush()
             while not over.wait(RESTART_S):
                 for name, how in federation.restart_ended().items():
-                    with suppress(OSError):  # whoever read it may have gone
+                    with suppress(OSError):  # its reader may have ended
                         sys.stdout.write(f"{name} {how} and is restarted; its log: {federation.log(name)}\n")
                         sys.stdout.flush()
             if signal.SIGINT not in ended_by:

@@ -25,7 +25,7 @@ END_S: Final = 60.0  # that a script has for itself after the run
 STOP_S: Final = 2.0  # the same, if the run is not over
 LOST_S: Final = 15.0  # that a script has to end once its connection is closed
 HELLO_S: Final = 5.0  # for a connected process to prove that it is the script
-MOST_STRANGERS: Final = 16  # connections that have not proved it yet; others wait
+MOST_UNPROVEN: Final = 16  # connections that have not proved it yet; others wait
 LONGEST_WHY: Final = 340  # characters of why a script ended and where its log is, so that no message cuts it
 LEAST_WHY: Final = 80  # of them for why it ended
 LINES_A_TURN: Final = 1000  # so that a script that sends without end does not stop its client
@@ -63,7 +63,7 @@ class ScriptConnection:
         self._process: ScriptProcess | None = None
         self._line: LineSocket | None = None
         # Until when each connection may prove that it is the script.
-        self._strangers: list[tuple[float, LineSocket]] = []
+        self._unproven: list[tuple[float, LineSocket]] = []
         self._lost_at: float | None = None  # when the running script's connection was closed
         self._was_ready = False  # the running script has been, over this connection or one before it
         self.is_ready = False  # the script has announced its model over this connection
@@ -136,9 +136,9 @@ class ScriptConnection:
         if self._process is not None:
             self._process.end(wait_s)
         self.disconnect()
-        for _, line in self._strangers:
+        for _, line in self._unproven:
             line.close()
-        self._strangers.clear()
+        self._unproven.clear()
         self._listener.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         lock, self._lock = self._lock, None
@@ -166,14 +166,14 @@ class ScriptConnection:
     def _accepted(self) -> LineSocket | None:
         """Return a connection that has proved to be the script's; wait for none."""
         with suppress(BlockingIOError):
-            while len(self._strangers) < MOST_STRANGERS:
+            while len(self._unproven) < MOST_UNPROVEN:
                 connection, _ = self._listener.accept()
-                self._strangers.append((time.monotonic() + HELLO_S, LineSocket(connection)))
-        for each in tuple(self._strangers):
+                self._unproven.append((time.monotonic() + HELLO_S, LineSocket(connection)))
+        for each in tuple(self._unproven):
             end, line = each
             if (known := self._is_script(line)) is None and time.monotonic() < end:
                 continue
-            self._strangers.remove(each)
+            self._unproven.remove(each)
             if known:
                 return line
             line.close()
