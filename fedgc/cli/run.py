@@ -140,7 +140,7 @@ def run(wanted: Wanted) -> None:
     """Run to the end and print the tables; Ctrl-C or a signal stops the run and keeps its checkpoint.
 
     At a signal other than Ctrl-C, clients on this machine hand in what they have before. A run whose output
-    nobody reads any more is stopped so too, since nothing else would say that it goes on.
+    is closed is stopped in the same way, since it could not say that it goes on.
     """
     console = view.terminal()
     app = app_in(wanted.folder)
@@ -176,7 +176,7 @@ def run(wanted: Wanted) -> None:
 
 
 def aborted(console: Console, said: str) -> Exception:
-    """Return what ends a command whose run was stopped from here: of words that nobody reads, the error."""
+    """Return what ends a command whose run was stopped here: an error if its output was closed."""
     return EdgeFailed(f"{UNREAD}: {said}") if console.quiet else click.Abort()
 
 
@@ -283,7 +283,7 @@ def _followed(
 
     Raises:
         KeyboardInterrupt: It was to be stopped from here, and could not be.
-        EdgeFailed: The same, and nobody reads the output any more.
+        EdgeFailed: The same, and the output was closed.
     """
     stopped = ""
     superlink = place.host.superlink

@@ -143,7 +143,7 @@ class Roster:
         """Refuse an event: notify the sender, if any, and count it against a client of this plan.
 
         An event of an earlier round has crossed a command on its way: that is not the client's fault. Steps
-        that it reports are in later reports too, so nobody is notified of them.
+        that it reports are in later reports too, so its sender is not notified.
         """
         client = getattr(event, "client", None)
         if isinstance(event, Lost | Loaded | Offered) or not client:

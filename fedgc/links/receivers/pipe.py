@@ -67,7 +67,7 @@ class Pipe:
         try:
             (size,) = _HEAD.unpack(head + self._exactly(_HEAD.size - len(head)))
             return pickle.loads(self._exactly(size)), descriptors  # noqa: S301  of our own process
-        except BaseException:  # nobody else knows of its files, and each keeps the memory of a vector
+        except BaseException:  # no other code knows of its files, and each keeps the memory of a vector
             close_all(descriptors)
             raise
 
