@@ -53,7 +53,7 @@ from benchmarks.trial import MORE_TUNING_SEEDS, Care
 from fedgc.errors import FedgcError
 from fedgc.sim.clock import Conditions, Scenario, working
 from fedgc.sim.clock.conditions import Float
-from fedgc.sim.owned import processes
+from fedgc.sim.owned import Processes
 from fedgc.sim.training import Job, Point, train
 from fedgc.tuner.local_rounds import LocalClients, choose_rounds
 
@@ -295,7 +295,7 @@ def bench_groups(
     if traces is not None:
         scenes += [each for each in sources(traces) if isinstance(each, Recorded | Linked)]
     measured: list[Measured] = []
-    with processes() as pool:
+    with Processes() as pool:
         for done, future in enumerate([pool.submit(measure, each, care) for each in scenes], start=1):
             measured += future.result()
             progress(done, len(scenes))

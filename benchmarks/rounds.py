@@ -74,7 +74,7 @@ from fedgc.sim.baselines import PartialStragglers, WorkQueue
 from fedgc.sim.catalogue import PIECES, ours
 from fedgc.sim.clock import MODELS, UNCONTENDED, Scenario
 from fedgc.sim.ours import CHOSEN, NUMBERS, Fedgc
-from fedgc.sim.owned import processes
+from fedgc.sim.owned import Processes
 from fedgc.sim.policy import Policy, Result
 
 REPLICAS: Final = 8
@@ -125,7 +125,7 @@ def bench_rounds(
     """Run the benchmark; `progress` receives the number of finished jobs and the total."""
     found = sources(traces)
     jobs = [Job(source, seed, size) for source in found for seed in range(size.seeds)]
-    with processes() as pool:
+    with Processes() as pool:
         longest_first = reversed(jobs)  # scenarios with their own links are last in the list
         futures = {job: pool.submit(measure, job) for job in longest_first}
         claimed = [

@@ -43,7 +43,7 @@ from fedgc.errors import FedgcError
 from fedgc.messages import SUMMED
 from fedgc.round.plan import injected
 from fedgc.run.machine import CHECK_BYTES
-from fedgc.sim.owned import processes
+from fedgc.sim.owned import Processes
 from fedgc.sim.training import Job, Point, train
 from fedgc.training import CommonModel, Vector
 from fedgc.tuner import Tuner
@@ -201,7 +201,7 @@ def _mean(worths: Sequence[tuple[float, float]]) -> tuple[float, ...]:
 def play(trials: Sequence[Trial], progress: Callable[[int, int], object]) -> list[Measured]:
     """Run the trials on two processes; `progress` receives the number of finished trials and the total."""
     measured: list[Measured] = []
-    with processes() as pool:
+    with Processes() as pool:
         for done, future in enumerate([pool.submit(trial.run) for trial in trials], start=1):
             measured += future.result()
             progress(done, len(trials))

@@ -35,7 +35,7 @@ from fedgc.history import WINDOW, Speed, Speeds
 from fedgc.round.machine import Assignment, Round
 from fedgc.round.plan import Chunk, Fleet, Plan
 from fedgc.sim.clock import ClientModel, Conditions, Scenario, Terms, VirtualClock, working
-from fedgc.sim.owned import processes
+from fedgc.sim.owned import Processes
 from fedgc.sim.policy import done_s
 from fedgc.tuner import Band, Choice, ClientHistory, Question, Setting, nothing, review, robust
 from fedgc.tuner.choose import settings
@@ -107,7 +107,7 @@ def bench_tuner(
     jobs += [Job("band", source, seed, size) for source in (*found, Bursts(), Swapped()) for seed in seeds]
     jobs += [Job("drift", STEADY, seed, size) for seed in seeds]
     rows: list[Row] = []
-    with processes() as pool:
+    with Processes() as pool:
         futures = [pool.submit(job.run) for job in jobs]
         for done, future in enumerate(futures, start=1):
             rows += future.result()

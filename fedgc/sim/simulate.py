@@ -20,7 +20,7 @@ from fedgc.errors import BadPlacement, BadSetting, nearest
 from fedgc.sim.catalogue import baselines, find, ours
 from fedgc.sim.clock import MODELS, Conditions, Line, Scenario, Span
 from fedgc.sim.ours import Fedgc
-from fedgc.sim.owned import processes
+from fedgc.sim.owned import Processes
 from fedgc.sim.policy import Policy, Result
 from fedgc.sim.traces import read_links, read_names, read_table
 
@@ -218,7 +218,7 @@ def _shared_out(
     policy: Fedgc, parts: Sequence[Scenario], line: Line, heard: Callable[[int], object], watch: bool
 ) -> Played:
     # A run leaves no reference cycles until it ends, and each process runs only one.
-    with processes(len(parts), gc.disable) as pool:
+    with Processes(len(parts), gc.disable) as pool:
         futures = [pool.submit(_alone, policy, part, line, watch and part is parts[-1]) for part in parts]
         waiting = set(futures)
         while waiting:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing import active_children
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +24,7 @@ from fedgc.errors import Unusable
 from fedgc.history import RoundRow
 from fedgc.messages import SUMMED
 from fedgc.sim.clock import FLOAT_BYTES, ClientModel, Line, Scenario
-from fedgc.sim.owned import processes
+from fedgc.sim.owned import Processes
 from fedgc.sim.past_run import PastClients, PastRun, rebuilt
 from fedgc.sim.play import TimedClients, play, seconds_of, waste_of
 from fedgc.sim.simulate import MEGABYTE
@@ -168,15 +167,9 @@ def run_sweep(
     if workers == 1 or len(jobs) < SHORT:
         gather(map(play_one, missing))
     else:
-        with processes(workers) as pool:
+        with Processes(workers) as pool:
             futures = [pool.submit(play_one, job) for job in missing]
-            try:
-                gather(each.result() for each in as_completed(futures))
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)  # queued runs would delay the end,
-                for child in active_children():  # and so would those that are being played
-                    child.kill()
-                raise
+            gather(each.result() for each in as_completed(futures))
     order = [(at, each.name) for each in sweep.scenarios for at in range(len(sweep.combinations))]
     return Swept(sweep, tuple(_mean([found[*each, seed] for seed in range(sweep.seeds)]) for each in order))
 

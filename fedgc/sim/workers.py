@@ -11,7 +11,7 @@ from typing import Final
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, words_of
 from fedgc.processes.available import keep_memory
-from fedgc.sim.owned import processes
+from fedgc.sim.owned import Processes
 from fedgc.training.flat import Vector
 from fedgc.training.simulated import ClientTrainer, Stretch, Trained
 from fedgc.training.stacked import StackedTrainer
@@ -145,7 +145,7 @@ class Workers:
         """`make` makes the task in each process."""
         self._begin = partial(_prepare, make, config, folder)
         self._count, self._ended = count, 0
-        self._pool = processes(count, self._begin)
+        self._pool = Processes(count, self._begin)
 
     def share(self, models: Mapping[int, Vector]) -> bool:  # noqa: ARG002  the interface of all workers
         """Do nothing: the processes read the files of the common models."""
@@ -178,7 +178,7 @@ class Workers:
 
     def close(self) -> None:
         """End the processes."""
-        self._pool.shutdown(cancel_futures=True)
+        self._pool.kill()
 
     def _replace(self) -> None:
         self._ended += 1
@@ -188,7 +188,7 @@ class Workers:
                 "they may have had too little memory"
             )
         self._pool.shutdown(cancel_futures=True)
-        self._pool = processes(self._count, self._begin)
+        self._pool = Processes(self._count, self._begin)
 
 
 def ahead(processes: int, ordered: int, clients: int) -> int:

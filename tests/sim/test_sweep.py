@@ -3,8 +3,8 @@
 import json
 import math
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -90,19 +90,18 @@ def test_run_that_ends_early_is_not_recommended(file: Path):
     assert Swept(one, (trial(0, 1.0, 1.0, "even", ended="no client"),)).recommended is None
 
 
-def test_failing_run_does_not_wait_for_queued_runs(file: Path, monkeypatch):
-    begun = []
-
-    def failing(*_: object) -> Trial:
-        begun.append(1)
-        time.sleep(0.01)
-        raise BadSetting("no such luck")
-
-    monkeypatch.setattr("fedgc.sim.sweep.processes", ThreadPoolExecutor)
+def test_failing_run_does_not_wait_for_queued_runs(file: Path, tmp_path: Path):
     many = replace(read_sweep(file), seeds=50)
     with pytest.raises(BadSetting, match="no such luck"):
-        run_sweep(many, unknown, workers=1 + 1, trial=failing)
-    assert len(begun) < 4 * many.seeds
+        run_sweep(many, unknown, workers=2, trial=partial(failing, tmp_path / "begun"))
+    assert (tmp_path / "begun").stat().st_size < 4 * many.seeds
+
+
+def failing(begun: Path, *_: object) -> Trial:
+    with begun.open("a") as file:
+        file.write("1")
+    time.sleep(0.01)
+    raise BadSetting("no such luck")
 
 
 def test_command_takes_frontier_once_and_unknown_figures_as_null(file: Path, monkeypatch):

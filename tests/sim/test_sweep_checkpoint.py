@@ -141,7 +141,7 @@ def sim(*words: str):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_stopped_sweep_plays_missing_runs(sweep, monkeypatch, workers):
-    monkeypatch.setattr("fedgc.sim.sweep.processes", ThreadPoolExecutor)
+    monkeypatch.setattr("fedgc.sim.sweep.Processes", ThreadPoolExecutor)
     sweep = replace(sweep, seeds=3)
     never_stopped = repr(run_sweep(sweep, {}.__getitem__, trial=made_up))
     with pytest.raises(KeyboardInterrupt):
