@@ -25,8 +25,7 @@ from fedgc.web.plans import PlanMade, model_bytes_of, plans_made
 from fedgc.web.savings import Saved, saved
 from fedgc.web.snapshot import REFUSED, SettingShown, settings_shown
 
-MOST_PLANS: Final = 100
-MOST_AUDIT: Final = 1000
+ALL: Final = 1_000_000  # the page shows the newest
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +177,9 @@ def report_of(store: Store, run: Run, now: float) -> RunReport:
     sums.work.close(ended=state_of(run) != "running")
     finished, counted = settled(rounds, local=local)
     clients = sums.clients(store)
-    decided = store.decisions(run.run, limit=MOST_PLANS, what="plan")
+    decided = store.decisions(run.run, ALL, "plan")
     plans = plans_made(decided, rounds, names)
-    audited = store.audited(run.run, MOST_AUDIT)
+    audited = store.audited(run.run, ALL)
     return RunReport(
         run=run,
         state=state_of(run),

@@ -19,6 +19,7 @@ from fedgc.web.report import ClientShare, Privacy, RunReport, Samples
 MOST_CLIENTS: Final = 500  # in the table; --json has all
 MOST_LOST: Final = 60
 MOST_REFUSALS: Final = 60
+MOST_PLANS: Final = 100
 MOST_POINTS: Final = 600
 MINUTE_S: Final = 60.0
 UNREPORTED: Final = (
@@ -305,7 +306,8 @@ def _predictions(report: RunReport) -> Markup:
             f"predicted band. Measured over predicted time, median: {found.median_ratio:.2f}."
         )
     head = ("from round", "reason", "replicas", "predicted", "band", "took (median)")
-    return joined([_paragraph(words), table(head, [_plan(each) for each in found.plans], 2)])
+    rows = [_plan(each) for each in found.plans[:MOST_PLANS]]
+    return joined([_paragraph(words), table(head, rows, 2), *_more(len(found.plans), MOST_PLANS)])
 
 
 def _plan(each: PlanMade) -> tuple[str, ...]:

@@ -268,3 +268,14 @@ def test_long_tables_are_bounded(empty, monkeypatch):
     empty.write(Begun(START, "wide", RunConfig().table()))
     empty.write(Appended(START, "wide", round_of(1, clients=[ClientRow(f"{n}", 2, 2) for n in range(5)])))
     assert "2 more are not shown." in shown(empty, "wide").text
+
+
+def test_report_shows_newest_plans_and_counts_others(empty, monkeypatch):
+    monkeypatch.setattr(page, "MOST_PLANS", 3)
+    empty.write(Begun(START, "long", RunConfig().table()))
+    empty.write(Appended(START, "long", round_of(1)))
+    for n in range(1, 6):
+        empty.write(Decided(START, "long", n, "plan", {"replicas": 2}, f"reason-{n}"))
+    text = shown(empty, "long").text
+    assert [n for n in range(1, 6) if f"reason-{n}" in text] == [3, 4, 5]
+    assert "2 more are not shown." in text
