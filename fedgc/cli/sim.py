@@ -15,6 +15,7 @@ from fedgc.cli.image_files import drawable, keep
 from fedgc.cli.view import terminal
 from fedgc.errors import BadSetting, Unusable
 from fedgc.sim import Prediction, Request, page, png, simulate
+from fedgc.sim.simulate import shown_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +95,8 @@ def _table(predictions: tuple[Prediction, ...]) -> Table:
     for each in sorted(predictions, key=lambda one: one.median_s):
         table.add_row(
             each.policy,
-            f"{each.median_s:.2f} s",
-            f"{each.p95_s:.2f} s",
+            shown_s(each.median_s, "{:.2f} s"),
+            shown_s(each.p95_s, "{:.2f} s"),
             f"{each.up_mb:.1f} MB",
             f"{each.discarded:.1%}",
             f"{each.missing:.1%}",

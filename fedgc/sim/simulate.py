@@ -162,6 +162,15 @@ class Prediction:
         return float(np.percentile([result.seconds for result in self.results], 95, method="higher"))
 
 
+def shown_s(seconds: float, form: str) -> str:
+    """Return a round's time as text; "never" if a client that it waits for has died.
+
+    >>> shown_s(1.234, "{:.2f} s"), shown_s(float("inf"), "{:.2f} s")
+    ('1.23 s', 'never')
+    """
+    return form.format(seconds) if seconds < float("inf") else "never"
+
+
 def simulate(
     request: Request, progress: Callable[[int, int], object] = lambda *_: None, *, watch: bool = False
 ) -> tuple[Prediction, ...]:

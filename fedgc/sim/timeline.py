@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgc.sim.clock import Span
-from fedgc.sim.simulate import Prediction
+from fedgc.sim.simulate import Prediction, shown_s
 
 MOST_ROWS: Final = 120
 WIDTH, ROW, LABEL, HEAD = 1200, 9, 90, 30
@@ -146,8 +146,8 @@ def _table_row(each: Prediction) -> str:
     incomplete = sum(not result.exact for result in each.results)
     cells = (
         html.escape(each.policy),
-        f"{each.median_s:.3f}",
-        f"{each.p95_s:.3f}",
+        shown_s(each.median_s, "{:.3f}"),
+        shown_s(each.p95_s, "{:.3f}"),
         f"{each.up_mb:.1f}",
         f"{each.discarded:.1%}",
         f"{incomplete} of {len(each.results)}",

@@ -364,6 +364,9 @@ def test_endless_round_is_null_in_simulation_json():
 
     first = json.loads(said.stdout, parse_constant=refuse)["predictions"][0]
     assert first["p95_s"] is None
+    shown = fedgc(*("sim", *words[:-1])).stdout
+    assert "never" in shown
+    assert "inf" not in shown
 
 
 def test_simulation_names_data_that_policy_leaves_out():
