@@ -173,6 +173,23 @@ def system_errors(what: str, needed: str = "", kind: type[FedgcError] = EdgeFail
         raise kind(f"{what}: {error.strerror or error}{end}") from error
 
 
+@contextmanager
+def errors_in_words(
+    what: str,
+    named: str | PathLike[str] | None = None,
+    needed: str = "",
+    *,
+    kinds: type[Exception] | tuple[type[Exception], ...] = OSError,
+    kind: type[FedgcError] = EdgeFailed,
+) -> Iterator[None]:
+    """Raise an error of fedgc in place of those of `kinds`: of what, `text_of` it, and what was needed."""
+    try:
+        yield
+    except kinds as error:
+        end = f", needed {needed}" if needed else ""
+        raise kind(f"{what}: {text_of(error, named)}{end}") from error
+
+
 def text_of(error: BaseException, named: str | PathLike[str] | None = None) -> str:
     """Return the text of an exception in one line; one of the operating system without its number.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedgc.cli.template import FILES
 from fedgc.deploy.flower_version import supported
-from fedgc.errors import EdgeFailed, Unusable, text_of
+from fedgc.errors import Unusable, errors_in_words
 
 
 def write_new(folder: Path) -> None:
@@ -17,14 +17,12 @@ def write_new(folder: Path) -> None:
     package = package_of(folder.name or folder.resolve().name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise Unusable(f"{folder}: saw something there, needed a folder that is new or empty")
-    try:
+    with errors_in_words(f"{folder}: cannot be written", folder):
         for name, text in FILES.items():
             path = folder / name.replace("PACKAGE", package)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(_filled(text, folder.name, package))
         (folder / ".python").write_text(f"{sys.executable}\n")
-    except OSError as error:
-        raise EdgeFailed(f"{folder}: cannot be written: {text_of(error, folder)}") from error
     sys.stdout.write(
         f"{folder} is written: `cd {shlex.quote(str(folder))} && make test` runs it, "
         f"{package}/task.py is yours to change\n"

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from fedgc.deploy.key_files import ClientKey
 from fedgc.deploy.superlink import answer_in
-from fedgc.errors import EdgeFailed, Unusable, text_of
+from fedgc.errors import EdgeFailed, Unusable, errors_in_words
 
 PATIENCE_S: Final = 60.0
 _IN_USE: Final = "Public key already in use"  # Flower's words for a key that it knows, or has known
@@ -67,7 +67,7 @@ def revoke(client: ClientKey, superlink: str) -> int:
 def _flwr(*words: str) -> dict[str, Any]:
     program = Path(sys.executable).with_name("flwr")
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-    try:
+    with errors_in_words(f"{program.name} {words[0]} {words[1]}", kinds=(OSError, subprocess.TimeoutExpired)):
         done = subprocess.run(  # noqa: S603  Flower's own program
             [str(program), *words, "--format", "json"],
             env={**os.environ, **quiet},
@@ -76,6 +76,4 @@ def _flwr(*words: str) -> dict[str, Any]:
             timeout=PATIENCE_S,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise EdgeFailed(f"{program.name} {words[0]} {words[1]}: {text_of(error)}") from error
     return answer_in(done.stdout, f"flwr {words[0]} {words[1]}", done.stderr)

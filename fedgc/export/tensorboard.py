@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from fedgc.errors import EdgeFailed, Unusable, text_of
+from fedgc.errors import Unusable, errors_in_words
 from fedgc.export.rows import measures
 from fedgc.store.views import Round, Run
 
@@ -24,7 +24,7 @@ def write_events(
     own = folder / run.run
     if own.exists() and any(own.iterdir()):
         raise Unusable(f"{own}: saw a run there, needed a folder without it")
-    try:
+    with errors_in_words(f"{own}", own, "to write it"):
         writer = EventFileWriter(str(own))
 
         def write(step: int, at: float, found: Mapping[str, float]) -> None:
@@ -38,6 +38,4 @@ def write_events(
             ended = row.started + row.working_s + row.collecting_s
             write(row.round, ended, {**measures(each), **of_clients.get(row.round, {})})
         writer.close()
-    except OSError as error:
-        raise EdgeFailed(f"{own}: {text_of(error, own)}, needed to write it") from error
     return own

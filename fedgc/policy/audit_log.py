@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 from zoneinfo import ZoneInfo
 
-from fedgc.errors import EdgeFailed, FedgcError, text_of
+from fedgc.errors import EdgeFailed, FedgcError, errors_in_words, text_of
 from fedgc.files import whole
 from fedgc.policy.totals import Totals, day_of
 from fedgc.secagg.renyi import Release
@@ -127,14 +127,12 @@ class AuditLog:
 
     @contextmanager
     def _locked(self) -> Iterator[IO[bytes]]:
-        try:
+        with errors_in_words(f"audit log {self.path}", self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             with os.fdopen(descriptor, "r+b") as log:
                 fcntl.flock(log, fcntl.LOCK_EX)
                 yield log
-        except OSError as error:
-            raise EdgeFailed(f"audit log {self.path}: {text_of(error, self.path)}") from error
 
     def _head(self, log: IO[bytes]) -> Head:
         """Return the head; a line whose head could not be written any more is counted in."""
@@ -175,19 +173,16 @@ def verify(path: Path, known: str = "") -> Head:
     """
     head = noted = Head()
     seen = known in ("", FIRST)
-    try:
-        with path.open("rb") as log:
-            fcntl.flock(log, fcntl.LOCK_SH)
-            kept = read_head(path)
-            for line in lines_of(log):
-                if not line.endswith(b"\n") and not log.read(1):
-                    break  # a process ended in the middle of it: it never counted
-                head = _followed(path, head, line)
-                seen = seen or head.digest == known
-                if head.lines <= kept.lines:
-                    noted = head
-    except OSError as error:
-        raise EdgeFailed(f"audit log {path}: {text_of(error, path)}") from error
+    with errors_in_words(f"audit log {path}", path), path.open("rb") as log:
+        fcntl.flock(log, fcntl.LOCK_SH)
+        kept = read_head(path)
+        for line in lines_of(log):
+            if not line.endswith(b"\n") and not log.read(1):
+                break  # a process ended in the middle of it: it never counted
+            head = _followed(path, head, line)
+            seen = seen or head.digest == known
+            if head.lines <= kept.lines:
+                noted = head
     if (noted.lines, noted.digest) != (kept.lines, kept.digest):
         raise EdgeFailed(
             f"audit log {path}: saw {noted.lines} lines that end with {noted.digest}, needed {kept.lines} "

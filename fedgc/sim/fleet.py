@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fedgc.codecs import EXACT, codec_of, naming
-from fedgc.errors import EdgeFailed, text_of
+from fedgc.errors import EdgeFailed, errors_in_words
 from fedgc.messages import Continue, Repair, Reveal, Work
 from fedgc.sim.checkpoint import Findings, Part
 from fedgc.sim.clock import Finding
@@ -110,10 +110,8 @@ class Fleet:
         self.models[version], self._taken = model, 0
 
     def _write(self, version: int, model: Vector) -> None:
-        try:
+        with errors_in_words("training: a model cannot be written"):
             model.tofile(model_file(self._folder, version))
-        except OSError as error:
-            raise EdgeFailed(f"training: a model cannot be written: {text_of(error)}") from error
 
     # ---- what they have done
 

@@ -7,9 +7,10 @@ stored: their stamps, and the rule that a round is counted once, make that harml
 
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from fedgc.errors import BadMessage, EdgeFailed
+from fedgc.errors import BadMessage, system_errors
 from fedgc.files import make_folder, opener
 from fedgc.store.records import Record, from_line, to_line
 
@@ -23,15 +24,13 @@ class Aside:
         self.path = path
         self._offset = 0
         self._line = b""
-        try:
+        with self._errors("a file that can be read and written"):
             self.count = _whole_lines(path) if path.exists() else 0
-        except OSError as error:
-            raise self._failure(error, "a file that can be read and written") from error
 
     def add(self, entries: Sequence[Entry]) -> None:
         """Append records."""
         data = "".join(to_line(record, stamp) for record, stamp in entries).encode()
-        try:
+        with self._errors(f"space for {len(data)} bytes"):
             make_folder(self.path.parent)
             with open(self.path, "ab", buffering=0, opener=opener) as file:
                 end = os.fstat(file.fileno()).st_size
@@ -40,18 +39,13 @@ class Aside:
                 except OSError:
                     file.truncate(end)
                     raise
-        except OSError as error:
-            raise self._failure(error, f"space for {len(data)} bytes") from error
         self.count += len(entries)
 
     def first(self) -> Entry:
         """Return the oldest record; `drop` passes it, and unreadable lines are skipped."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                self._line = file.readline()
-        except OSError as error:
-            raise self._failure(error, "to read them") from error
+        with self._errors("to read them"), self.path.open("rb") as file:
+            file.seek(self._offset)
+            self._line = file.readline()
         try:
             return from_line(self._line.decode())
         except UnicodeDecodeError as error:
@@ -65,8 +59,8 @@ class Aside:
             self.path.unlink(missing_ok=True)
             self._offset = self.count = 0
 
-    def _failure(self, error: OSError, needed: str) -> EdgeFailed:
-        return EdgeFailed(f"rows kept aside in {self.path}: {error.strerror or error}, needed {needed}")
+    def _errors(self, needed: str) -> AbstractContextManager[None]:
+        return system_errors(f"rows kept aside in {self.path}", needed)
 
 
 def _write_whole(handle: int, data: bytes) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
 
-from fedgc.errors import EdgeFailed, text_of
+from fedgc.errors import EdgeFailed, errors_in_words, text_of
 from fedgc.files import sync, whole
 from fedgc.secagg.renyi import Release, with_release
 
@@ -26,16 +26,12 @@ class AccountFile:
     def put(self, spent: Sequence[Release], undelivered: Sequence[Release]) -> None:
         """Write both, on the disk once this returns, or raise EdgeFailed."""
         content = json.dumps([spent, undelivered]).encode()
-        try:
+        with errors_in_words(f"account {self._path}: could not be written", self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with whole(self._path, synced=True) as part:
                 part.write_bytes(_digest(content) + content)
             for folder in (self._path.parent, self._path.parent.parent):  # which may be new, too
                 sync(folder)
-        except OSError as error:
-            raise EdgeFailed(
-                f"account {self._path}: could not be written: {text_of(error, self._path)}"
-            ) from error
 
     def read(self) -> tuple[Releases, Releases]:
         """Return what was written last, nothing without a file; raise EdgeFailed if it cannot be read."""
@@ -54,13 +50,9 @@ class AccountFile:
         theirs, ours = _read(earlier), _read(self._path)
         if theirs != ours:
             self.put(*(reduce(with_release, new, old) for old, new in zip(theirs, ours, strict=True)))
-        try:
+        with errors_in_words(f"account {earlier}: is now {self._path}, and could not be removed", earlier):
             earlier.unlink()
             sync(earlier.parent)
-        except OSError as error:
-            raise EdgeFailed(
-                f"account {earlier}: is now {self._path}, and could not be removed: {text_of(error, earlier)}"
-            ) from error
 
 
 def _read(path: Path) -> tuple[Releases, Releases]:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgc.errors import EdgeFailed, text_of
+from fedgc.errors import EdgeFailed, errors_in_words, text_of
 from fedgc.training.flat import Vector
 
 FILES: Final = ("npy", "pt")  # of a trajectory: its vector; its buffers and optimizer state
@@ -84,11 +84,9 @@ class ClientCache:
         """Return the chunk's vector (do not write to it); a spilled one is memory-mapped."""
         if chunk in self._in_memory:
             return self._in_memory[chunk].vector
-        try:
+        with errors_in_words(f"chunk {chunk} cannot be read back from disk", kinds=(OSError, ValueError)):
             self._check(chunk, "npy")
             return np.asarray(np.load(self._file(chunk, "npy"), mmap_mode="r"))
-        except (OSError, ValueError) as error:
-            raise EdgeFailed(f"chunk {chunk} cannot be read back from disk: {text_of(error)}") from error
 
     def take(self, chunk: int) -> Saved | None:
         """Remove and return the chunk's saved trajectory, or None."""

@@ -14,7 +14,7 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgc.errors import EdgeFailed, text_of
+from fedgc.errors import errors_in_words
 
 PAGE: Final = 4096
 Bytes = NDArray[np.uint8]
@@ -62,30 +62,23 @@ class ClientFile:
 
     def __init__(self, path: Path) -> None:
         """Open the file; make it if there is none."""
-        try:
+        with errors_in_words("training: the states of clients cannot be opened"):
             self._number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise EdgeFailed(f"training: the states of clients cannot be opened: {text_of(error)}") from error
         finalize(self, os.close, self._number)
 
     def write(self, extent: Extent, *parts: bytes | memoryview) -> Extent:
         """Write these parts one after the other to an extent with room for them; return it with its size."""
         end = extent.offset
-        try:
+        with errors_in_words("training: the states of clients cannot be written"):
             for part in parts:
                 left = memoryview(part).cast("B")
                 while left:
                     done = os.pwrite(self._number, left, end)
                     left, end = left[done:], end + done
-        except OSError as error:
-            seen = text_of(error)
-            raise EdgeFailed(f"training: the states of clients cannot be written: {seen}") from error
         return Extent(extent.offset, extent.room, end - extent.offset)
 
     def read(self, extent: Extent) -> Bytes:
         """Return the bytes of an extent, mapped to memory; they cannot be written to."""
-        try:
+        with errors_in_words("training: the states of clients cannot be read", kinds=(OSError, ValueError)):
             found = mmap(self._number, extent.size, prot=PROT_READ, offset=extent.offset)
-        except (OSError, ValueError) as error:
-            raise EdgeFailed(f"training: the states of clients cannot be read: {text_of(error)}") from error
         return np.frombuffer(found, np.uint8)

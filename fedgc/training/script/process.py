@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
-from fedgc.errors import BadSetting, EdgeFailed, text_of
+from fedgc.errors import BadSetting, errors_in_words
 from fedgc.processes import supervision
 from fedgc.training.script.reason import reason_of
 
@@ -76,7 +76,7 @@ class ScriptProcess:
         command = command_of(script)
         self._log_path: Final = log
         self._tail = bytearray()
-        try:
+        with errors_in_words(f"script {script!r} could not be started"):
             log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._process = subprocess.Popen(  # noqa: S603  the command that the client's owner or the run names
                 [sys.executable, "-I", "-S", supervision.__file__, *command],
@@ -86,8 +86,6 @@ class ScriptProcess:
                 env={**_inherited(os.environ), "PYTHONUNBUFFERED": "1", **environment},
                 start_new_session=True,
             )
-        except OSError as error:
-            raise EdgeFailed(f"script {script!r} could not be started: {text_of(error)}") from error
         self._reader = threading.Thread(target=self._read, name="fedgc-script-output", daemon=True)
         self._reader.start()
 
