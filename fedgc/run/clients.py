@@ -1,21 +1,51 @@
 """The clients of a run: which are present, what each has announced, and which are leaving."""
 
 import math
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final
 
 from fedgc.config import RunConfig
-from fedgc.messages import Failed, Joined
+from fedgc.history import ClientRow, RoundRow
+from fedgc.messages import SUMMED, Failed, Joined
+from fedgc.round.machine import Round
 from fedgc.round.masked.key_agreement import KeyAgreement
 from fedgc.round.plan import Fleet, Plan
 from fedgc.run.chunk_table import MOST_PRIVATE, Holdings
+from fedgc.run.client_notes import LOST
 from fedgc.run.departures import Departures
-from fedgc.run.open_steps import OpenSteps
 from fedgc.run.outputs import RunState
 
 RETRY_AFTER: Final = 20  # rounds
+
+
+class OpenSteps:
+    """Owns the steps of every client that are in no sum yet: each is counted or discarded in a later row.
+
+    A round settles those of its own clients. Another client keeps its steps until it is gone, or until there
+    is another model; then a row of its own says that they were discarded.
+    """
+
+    def __init__(self) -> None:
+        self.of: Mapping[str, int] = {}
+
+    def closed(self, row: RoundRow, over: Round, present: Container[str]) -> RoundRow:
+        """Return the row of a closed round with the clients outside its plan that have lost steps."""
+        others = {client: steps for client, steps in self.of.items() if client not in over.roster.w}
+        lost = {
+            client: steps
+            for client, steps in others.items()
+            if client not in present or over.outcome in SUMMED
+        }
+        kept = {client: steps for client, steps in others.items() if client not in lost}
+        own = zip(over.plan.clients, over.statistics.open, strict=True)
+        self.of = kept | {client: steps for client, steps in own if steps}
+        rows = (
+            ClientRow(client, finished=steps, failure="" if client in present else LOST)
+            for client, steps in lost.items()
+        )
+        return replace(row, clients=(*row.clients, *rows))
 
 
 class Clients:

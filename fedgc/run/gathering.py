@@ -1,6 +1,7 @@
 """The wait for clients before a round: how many it needs, and until when they are awaited."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from fedgc.config import RunConfig
@@ -10,11 +11,37 @@ from fedgc.round.masked.key_agreement import KeyAgreement
 from fedgc.round.waiting import Waiting
 from fedgc.run.clients import Clients
 from fedgc.run.outputs import RunState
-from fedgc.run.returns import Returns
 from fedgc.run.rows import chunkless, fewer_would_do
 
 SCRIPTS_LEFT: Final = "all clients have left the run: their scripts have ended their training"
+RETURN_S: Final = 10.0  # a client gives up its session to the server that ended, and starts a process
 NO_CHUNK: Final = "it announced no chunk"
+
+
+class Returns:
+    """Knows the clients of the last exchange that a resumed run waits for before its first round.
+
+    They went on training after the server had ended, and would lose these steps if a round was exchanged
+    without them. The wait for them begins when enough clients for a round are back.
+    """
+
+    def __init__(self, clients: Iterable[str] = ()) -> None:
+        self.missing: Final = set(clients)
+        self.until = math.inf
+
+    def awaited(self, now: float, end: float, *, enough: bool) -> bool:
+        """Whether a round has to wait, until `end` at the latest; `enough` clients could begin it.
+
+        >>> returns = Returns({"a"})
+        >>> [returns.awaited(now, 60.0, enough=True) for now in (5.0, 14.0, 15.0)]
+        [True, True, False]
+        """
+        if enough:
+            self.until = min(self.until, now + RETURN_S, end)
+        if now >= self.until or not self.missing:
+            self.missing.clear()
+            self.until = math.inf
+        return bool(self.missing)
 
 
 class Gathering:

@@ -13,6 +13,7 @@ for the chunk, and the engine goes on. Events carry time 0.0, because the server
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -42,7 +43,6 @@ from fedgc.messages import (
     Work,
 )
 from fedgc.training.cache import Saved
-from fedgc.training.common_models import CommonModels
 from fedgc.training.figures import UNNAMED
 from fedgc.training.flat import Vector, check_shape, check_vector
 from fedgc.training.local_update import LOCAL_TRAJECTORY
@@ -55,6 +55,42 @@ NO_VALIDATE: Final = "it has no function `validate` to score models with"
 Order = (
     Work | Skip | Take | Continue | Close | Validate
 )  # commands for the engine; the others are for the link
+
+
+class CommonModels(Mapping[int, Vector]):
+    """The common models that a client holds, by version."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Vector] = {}
+        self.changed: Changed | None = None  # where the last model differs from an earlier one
+
+    def __getitem__(self, version: int) -> Vector:
+        return self._known[version]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def keep(self, versions: Collection[int]) -> None:
+        """Discard all other versions."""
+        self._known = {version: model for version, model in self._known.items() if version in versions}
+
+    def put(self, version: int, model: Vector, changed: Changed | None) -> None:
+        """Enter a model; `changed` says where it differs from an earlier one, if that is known."""
+        self._known[version], self.changed = model, changed
+
+    def of(self, command: Work | Validate) -> Vector:
+        """Return the model that a command names; raise BadMessage if it is not here."""
+        model = self._known.get(command.version)
+        if model is None:
+            here = f"only {sorted(self._known)}" if self._known else "none"
+            what = "work" if isinstance(command, Work) else "validation"
+            raise BadMessage(
+                f"{what} of round {command.round}: needed model version {command.version}, saw {here}"
+            )
+        return model
 
 
 @dataclass(frozen=True, slots=True, eq=False)

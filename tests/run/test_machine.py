@@ -28,9 +28,8 @@ from fedgc.messages import (
     ToClient,
     Work,
 )
-from fedgc.run.gathering import SCRIPTS_LEFT
+from fedgc.run.gathering import RETURN_S, SCRIPTS_LEFT
 from fedgc.run.machine import Append, Apply, Finished, Output, RunState
-from fedgc.run.returns import RETURN_S
 from fedgc.sim.clock.interfaces import Finding
 from fedgc.sim.clock.reference_client import ReferenceClient, Reported, Trajectory
 from tests.coded_round import order_of

@@ -6,7 +6,7 @@
     STANDING   exchanges are drawn from the epoch, one for each that is begun
 
 A set-up that ends with fewer than a quorum leaves no epoch, and states why. An absent site joins the next
-one, which its return begins, unless it has missed several (`missed_set_ups`). A site that enrols signs with
+one, which its return begins, unless it has missed several (`MissedSetUps`). A site that enrols signs with
 its pinned key, for this run and this client. Messages of others are not believed, awaited or passed on: a
 client that is no member cannot delay a set-up.
 
@@ -21,7 +21,7 @@ is recovered the run goes on with the new model; else it ends.
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -46,10 +46,67 @@ from fedgc.messages import (
     Unmask,
     Work,
 )
-from fedgc.round.masked.given_models import GivenModels
-from fedgc.round.masked.missed_set_ups import MissedSetUps
 from fedgc.secagg import Epoch, Exchange, Federation, SetUp, Terms, packets, rules
 from fedgc.secagg.client import LONGEST_LEAP
+
+FIRST_PAUSE_S: Final = 120.0  # of a member that has missed two set-ups
+LONGEST_PAUSE_S: Final = 3600.0
+
+
+@dataclass(slots=True)
+class GivenModels:
+    """The versions that were sent to each client: the last one, and the one before if it was sent too.
+
+    >>> given = GivenModels()
+    >>> [given.sent("north", version) for version in (1, 2)], given.sent("south", 2)
+    ([None, None], None)
+    >>> given.having(1, ["north", "south"])
+    ['north']
+    """
+
+    versions: dict[str, Collection[int]] = field(default_factory=dict)
+
+    def sent(self, client: str, version: int) -> None:
+        """Note a model that is sent to a client."""
+        older = self.versions.get(client, ())
+        self.versions[client] = {version, *(each for each in older if each >= version - 1)}
+
+    def lost(self, client: str) -> None:
+        """Forget what a client had."""
+        self.versions.pop(client, None)
+
+    def having(self, version: int, clients: Iterable[str]) -> list[str]:
+        """Return the clients that were sent this version."""
+        return [client for client in clients if version in self.versions.get(client, ())]
+
+
+@dataclass(slots=True)
+class MissedSetUps:
+    """The set-ups in a row that each member has missed; after two it pauses, each time twice as long.
+
+    A set-up waits for each member that it asks, and takes what is left of the epoch before. So a member that
+    joins again in each round and never answers, or whose client ends at each `Open`, would delay every round.
+
+    >>> missed = MissedSetUps()
+    >>> for now in (60.0, 180.0):
+    ...     missed.ended({0, 1, 2}, {0, 1}, now)
+    ...     print(missed.pauses(2, now + 1.0), missed.pauses(2, now + 121.0), missed.pauses(0, now))
+    False False False
+    True False False
+    """
+
+    _missed: dict[int, tuple[int, float]] = field(default_factory=dict)  # how many, and when the pause ends
+
+    def ended(self, asked: Collection[int], came: Collection[int], now: float) -> None:
+        """Note a set-up: the members that were asked, and those that have keys now."""
+        for member in asked:
+            count = 0 if member in came else self._missed.get(member, (0, 0.0))[0] + 1
+            pause_s = min(FIRST_PAUSE_S * 2.0 ** min(count - 2, 10), LONGEST_PAUSE_S) if count > 1 else 0.0
+            self._missed[member] = count, now + pause_s
+
+    def pauses(self, member: int, now: float) -> bool:
+        """Whether this member begins no set-up by coming back; one that begins otherwise asks it too."""
+        return now < self._missed.get(member, (0, now))[1]
 
 
 class Phase(Enum):
