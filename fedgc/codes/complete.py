@@ -37,18 +37,13 @@ class Sizes:
         sums = [np.bincount(pattern_n, each_n, patterns) for each_n in (sample_n, sample_n**2)]
         return cls(sums[0].astype(np.float64), sums[1].astype(np.float64))
 
-    @classmethod
-    def alike(cls, count_p: Sequence[int]) -> "Sizes":
-        """Return the sizes of so many chunks of one sample."""
-        return cls(np.asarray(count_p, np.float64), np.asarray(count_p, np.float64))
-
 
 def complete(frame: Float, mixing: Mixing, sizes: Sizes, correlation: float | None) -> Mixing:
     """Scale full chunks up to replace short ones; correlation None gives the unbiased completion.
 
     >>> from fedgc.codes.mixing import mix
-    >>> one = np.ones((1, 1))
-    >>> half = complete(one, mix(one, np.array([[0.0], [1.0]])), Sizes.alike([2, 2]), None)
+    >>> one, count_p = np.ones((1, 1)), np.array([2.0, 2.0])
+    >>> half = complete(one, mix(one, np.array([[0.0], [1.0]])), Sizes(count_p, count_p), None)
     >>> half.rows_pcb.ravel().tolist()
     [0.0, 2.0]
     """
@@ -92,8 +87,8 @@ def expected_error(
     None counts as correlation 0, where the unbiased completion has its largest error.
 
     >>> from fedgc.codes.mixing import mix
-    >>> one = np.ones((1, 1))
-    >>> expected_error(one, mix(one, np.array([[0.0], [1.0]])), Sizes.alike([1, 3]), 0.0)
+    >>> one, count_p = np.ones((1, 1)), np.array([1.0, 3.0])
+    >>> expected_error(one, mix(one, np.array([[0.0], [1.0]])), Sizes(count_p, count_p), 0.0)
     0.5
     """
     common = 0.0 if correlation is None else correlation

@@ -7,11 +7,14 @@ unbiased. A weight is cut at a limit, which trades a small bias for less varianc
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
 from fedgc.codes.placement import Placement
 from fedgc.errors import BadSetting
+
+LARGEST_WEIGHT: Final = 4.0
 
 
 def carry_on(order: Sequence[int], finished: int) -> tuple[int, ...]:
@@ -38,9 +41,7 @@ def completion_probability(finished: Sequence[int], load: int) -> float:
     return (sum(finished) + 0.5) / (load * len(finished) + 0.5)
 
 
-def inverse_weights(
-    placement: Placement, probability_w: Sequence[float], most: float = 4.0
-) -> tuple[float, ...]:
+def inverse_weights(placement: Placement, probability_w: Sequence[float]) -> tuple[float, ...]:
     """Return the weight of each chunk in the sum: 1 / (probability that any of its holders finishes it).
 
     >>> alone = Placement(2, ((0,), (1,)), (0, 0), (0.25, 0.75))
@@ -52,8 +53,6 @@ def inverse_weights(
         raise BadSetting(
             f"chances {list(probability_w)[:8]}: one above 0 and up to 1 for each client is needed"
         )
-    if not most >= 1:
-        raise BadSetting(f"largest weight {most}: 1 or more is needed")
     miss_cn = np.where(placement.holder_cn >= 0, 1.0 - chance_w[placement.holder_cn], 1.0)
-    weight_n = np.minimum(1.0 / (1.0 - miss_cn.prod(axis=0)), most)
+    weight_n = np.minimum(1.0 / (1.0 - miss_cn.prod(axis=0)), LARGEST_WEIGHT)
     return tuple(weight_n.tolist())

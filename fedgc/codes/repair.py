@@ -35,22 +35,15 @@ class Repairs:
     missing: Coefficients
 
 
-def repair(
-    column: int,
-    lost: Coefficients,
-    done: Bool,
-    *,
-    gone: Sequence[int] = (),
-    cost: Sequence[float] | None = None,
-) -> Repairs:
+def repair(column: int, lost: Coefficients, done: Bool, *, cost: Sequence[float] | None = None) -> Repairs:
     """Divide the lost terms among few clients that finished their chunks.
 
-    Clients in `gone` cannot help, nor can those whose rows of `done` are all False. The client of the column
-    may help too, unless it is gone: it may have lost only a repair, or have returned. For each term the
-    cheapest client is chosen; among equals, the one with the most terms.
+    Clients whose rows of `done` are all False cannot help. The client of the column may help too: it may have
+    lost only a repair, or have returned. For each term the cheapest client is chosen; among equals, the one
+    with the most terms.
 
-    >>> done = np.array([[True, True], [True, False], [True, True]])
-    >>> plan = repair(0, Coefficients((0, 1), ((1.0,), (1.0,))), done, gone=(0,))
+    >>> done = np.array([[False, False], [True, False], [True, True]])
+    >>> plan = repair(0, Coefficients((0, 1), ((1.0,), (1.0,))), done)
     >>> [(part.helper, part.coefficients.chunks) for part in plan.parts], plan.missing.chunks
     ([(2, (0, 1))], ())
     """
@@ -59,10 +52,9 @@ def repair(
         raise BadPlacement(
             f"a finished matrix of {done.dtype} {done.shape}, lost are chunks {lost.chunks[:8]}"
         )
-    if not all(0 <= w < len(done) for w in (column, *gone)):
-        raise BadPlacement(f"client {column} or one of {list(gone)[:8]} is none of 0 to {len(done) - 1}")
+    if not 0 <= column < len(done):
+        raise BadPlacement(f"client {column} is none of 0 to {len(done) - 1}")
     able_wt = done[:, list(lost.chunks)]
-    able_wt[list(gone)] = False
     price_w = np.zeros(len(done)) if cost is None else np.asarray(cost, np.float64)
     if price_w.shape != (len(done),):
         raise BadPlacement(f"costs of shape {price_w.shape}: one for each of {len(done)} clients is needed")

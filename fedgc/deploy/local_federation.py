@@ -381,10 +381,6 @@ class LocalFederation:
         """Wait for the end of a run and return its status, such as "finished:completed"."""
         return self.superlink.wait(run, timeout_s)
 
-    def status(self, run: int) -> str:
-        """Ask Flower for the status of a run (this starts a program: about a second)."""
-        return self.superlink.status(run)
-
     def stop(self, run: int) -> None:
         """Ask Flower to stop a run."""
         self.superlink.stop(run)

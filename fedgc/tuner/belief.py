@@ -50,7 +50,6 @@ class Belief:
     errors_rw: Float  # logarithmic errors of past predictions; no rows if there were none
     rounds_w: tuple[int, ...]
     trusted: bool
-    skill: float | None  # share of the error saved by telling clients apart; None: not tested
     known: bool
     words: str
 
@@ -115,7 +114,6 @@ def believe(history: ClientHistory, before: Speeds) -> Belief:
         held.errors_rw,
         prior.rounds_w,
         trusted,
-        max(0.0, skill),
         known=not history.contradictory,
         words=f"no history: {history.struck} measurements were rejected" if history.contradictory else words,
     )
@@ -198,7 +196,6 @@ def _untested(history: ClientHistory, speeds: Speeds) -> Belief:
         np.empty((0, len(history.clients))),
         rounds_w,
         trusted=bool(known and trust > 0),
-        skill=None,
         known=known,
         words=_untested_words(rounds_w, known=known, trust=trust),
     )

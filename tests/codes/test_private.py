@@ -59,7 +59,7 @@ def test_probability_is_above_0_and_at_most_1(load, counts):
 def test_weights_are_clipped_and_holders_are_combined():
     placement = adopt([{0, 1}, {1}], 2)
     assert inverse_weights(placement, [0.5, 0.5]) == (2.0, 1.0 / 0.75)
-    assert inverse_weights(placement, [0.01, 1.0], most=3.0) == (3.0, 1.0)
+    assert inverse_weights(placement, [0.01, 1.0]) == (4.0, 1.0)
 
 
 def test_invalid_probabilities_and_counts_are_refused():
@@ -71,7 +71,6 @@ def test_invalid_probabilities_and_counts_are_refused():
         lambda: completion_probability([], 0),
         lambda: inverse_weights(placement, [0.0]),
         lambda: inverse_weights(placement, [0.5, 0.5]),
-        lambda: inverse_weights(placement, [0.5], most=0.5),
     ):
         with pytest.raises(BadSetting):
             refused()

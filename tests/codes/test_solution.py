@@ -188,7 +188,7 @@ def test_any_lost_codeword_is_repaired_by_parts_of_others(case):
     for lost in solution.needed:
         left = done.copy()
         left[lost] = False
-        repairs = repair(lost, solution.coefficients(lost), left, gone=(lost,))
+        repairs = repair(lost, solution.coefficients(lost), left)
         gone = [chunk for chunk in solution.coefficients(lost).chunks if not left[:, chunk].any()]
         assert list(repairs.missing.chunks) == gone
         terms = [chunk for part in repairs.parts for chunk in part.coefficients.chunks] + gone

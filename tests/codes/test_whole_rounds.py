@@ -78,7 +78,9 @@ def collect(fleet, solution, total, lose):
             add_in_pieces(total, solution.column(column).tolist(), codeword, rng)
             continue
         fleet.alive[w] = fleet.alive[w] and fleet.alive.sum() == 1
-        again = repair(column, terms, fleet.counted(), gone=[w])
+        counted = fleet.counted()
+        counted[w] = False
+        again = repair(column, terms, counted)
         asked += [(column, part.helper, part.coefficients) for part in again.parts]
         if again.missing.chunks:
             holders = fleet.placement.holds[:, list(again.missing.chunks)] & fleet.alive[:, None]

@@ -648,9 +648,9 @@ def test_stop_ends_all_sessions_and_kill_gives_failed_run(ongoing: Ongoing) -> N
         last = federation.log(name).read_text().rpartition("session of ")[2]
         assert "ended: the run was stopped" in last, "it was told, and did not wait for the grace time"
     assert not [*ongoing.spilled.glob("*")], "what killed ones could not hold in memory went too"
-    assert federation.status(run) == "finished:stopped"
+    assert federation.superlink.status(run) == "finished:stopped"
     with federation.store() as store:
         assert store.run(RUN).state == "stopped"
         names = Counter(client.name for client in store.clients())
     assert names == dict.fromkeys(federation.nodes, 1), "whoever was killed came back as who it was"
-    eventually(lambda: federation.status(ongoing.killed[0]) == "finished:failed")
+    eventually(lambda: federation.superlink.status(ongoing.killed[0]) == "finished:failed")
