@@ -156,63 +156,40 @@ class Refuse:
 
 
 @value
-class Open:
+class _Packet:
+    """A command of a masked exchange: a packet of `secagg`."""
+
+    client: str
+    round: Count
+    packet: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        check_packet(self, self.packet)
+
+
+@value
+class Open(_Packet):
     """Masked: make one-time keys for an epoch."""
 
-    client: str
-    round: Count
-    packet: bytes = field(repr=False)
-
-    def __post_init__(self) -> None:
-        check_packet(self, self.packet)
-
 
 @value
-class Roster:
+class Roster(_Packet):
     """Masked: these sites are in the epoch; share your secrets among them."""
 
-    client: str
-    round: Count
-    packet: bytes = field(repr=False)
-
-    def __post_init__(self) -> None:
-        check_packet(self, self.packet)
-
 
 @value
-class Begin:
+class Begin(_Packet):
     """Masked: begin the exchange of this round's model; expand its masks."""
 
-    client: str
-    round: Count
-    packet: bytes = field(repr=False)
-
-    def __post_init__(self) -> None:
-        check_packet(self, self.packet)
-
 
 @value
-class Survivors:
+class Survivors(_Packet):
     """Masked: sign that these sites' vectors are in the sum."""
 
-    client: str
-    round: Count
-    packet: bytes = field(repr=False)
-
-    def __post_init__(self) -> None:
-        check_packet(self, self.packet)
-
 
 @value
-class Unmask:
+class Unmask(_Packet):
     """Masked: enough sites have signed; send the shares."""
-
-    client: str
-    round: Count
-    packet: bytes = field(repr=False)
-
-    def __post_init__(self) -> None:
-        check_packet(self, self.packet)
 
 
 @value

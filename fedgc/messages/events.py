@@ -261,8 +261,8 @@ class Enrolled:
 
 
 @value
-class Advert:
-    """Masked: a site's public keys for an epoch."""
+class _Packet:
+    """An event of a masked exchange: a packet of `secagg`."""
 
     now: Amount
     client: Client
@@ -274,16 +274,13 @@ class Advert:
 
 
 @value
-class Deal:
+class Advert(_Packet):
+    """Masked: a site's public keys for an epoch."""
+
+
+@value
+class Deal(_Packet):
     """Masked: a site's secret shares, sealed for each of the others."""
-
-    now: Amount
-    client: Client
-    round: Count
-    packet: bytes = field(repr=False)
-
-    def __post_init__(self) -> None:
-        check_packet(self, self.packet)
 
 
 @value
@@ -300,16 +297,8 @@ class Signed:
 
 
 @value
-class Shares:
+class Shares(_Packet):
     """Masked: a client sent its shares of the secrets that unmask the sum."""
-
-    now: Amount
-    client: Client
-    round: Count
-    packet: bytes = field(repr=False)
-
-    def __post_init__(self) -> None:
-        check_packet(self, self.packet)
 
 
 @value
