@@ -9,7 +9,7 @@ from fedgc.errors import Unusable, nearest
 from fedgc.store.database import Store
 from fedgc.store.reading import LATEST
 from fedgc.store.records import Decided
-from fedgc.store.views import Lately, Run
+from fedgc.store.views import Lately, Round, Run
 from fedgc.web import measures
 
 SCREEN: Final = 50  # clients
@@ -40,6 +40,7 @@ class Cell:
     finished: int
     counted: int
     failure: str
+    later: bool  # whether its work can still be in the sum of a later round
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +93,10 @@ ORDERS: Final[Mapping[str, Any]] = {
 
 
 def fleet_of(
-    store: Store, run: Run, wanted: Wanted, columns: Sequence[int], plans: Sequence[Decided]
+    store: Store, run: Run, wanted: Wanted, newest: Sequence[Round], plans: Sequence[Decided]
 ) -> Fleet:
-    """Return the requested screen of clients, with their newest rounds `columns`."""
-    lines = _lines(store, run, max(len(columns), 1), plans)
+    """Return the requested screen of clients, with the newest rounds."""
+    lines = _lines(store, run, max(len(newest), 1), plans)
     asked = wanted.find.casefold()
     found = [each for each in lines if asked in f"{each.name} {each.client} {each.site}".casefold()]
     found.sort(key=ORDERS[wanted.sort])
@@ -108,8 +109,8 @@ def fleet_of(
         found=len(found),
         page=page,
         screen=SCREEN,
-        columns=tuple(columns),
-        lines=_with_strips(store, run.run, screen, columns),
+        columns=tuple(each.row.round for each in newest),
+        lines=_with_strips(store, run.run, screen, newest),
         measures=tuple(measures.shown(each.metrics for each in lines)),
     )
 
@@ -156,13 +157,15 @@ def _did(own: Lately | None) -> dict[str, Any]:
     }
 
 
-def _with_strips(store: Store, run: str, screen: Sequence[Line], columns: Sequence[int]) -> tuple[Line, ...]:
+def _with_strips(store: Store, run: str, screen: Sequence[Line], newest: Sequence[Round]) -> tuple[Line, ...]:
+    later = {each.row.round: each.row.outcome == "skipped" for each in newest}
     cells: dict[str, dict[int, Cell]] = {}
-    if columns:
-        for number, row in store.strips(run, [each.client for each in screen], len(columns)):
-            cells.setdefault(row.client, {})[number] = Cell(row.finished, row.counted, row.failure)
+    if later:
+        for number, row in store.strips(run, [each.client for each in screen], len(later)):
+            cell = Cell(row.finished, row.counted, row.failure, later.get(number, False))
+            cells.setdefault(row.client, {})[number] = cell
     return tuple(
-        replace(each, strip=tuple(cells.get(each.client, {}).get(number) for number in columns))
+        replace(each, strip=tuple(cells.get(each.client, {}).get(number) for number in later))
         for each in screen
     )
 

@@ -200,7 +200,7 @@ def picture(store: Store, wanted: Wanted) -> Snapshot:
     looked = min(run.rounds, max(1, MOST_CELLS // clients))
     faults = store.faults(run.run, looked, SHOWN_FAULTS)
     audited = store.audited(run.run, SHOWN_AUDIT)
-    fleet = fleet_of(store, run, wanted, [each.row.round for each in newest], plans)
+    fleet = fleet_of(store, run, wanted, newest, plans)
     model_bytes = model_bytes_of(plans)
     names = {each.client: each.name for each in store.clients()}
     last = [each.row for each in reversed(newest)]

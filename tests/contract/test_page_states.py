@@ -127,11 +127,13 @@ def test_page_names_unit_of_work_as_report_does(page, served: Served, run: str, 
     assert unit in page.inner_text("#figures")
 
 
-def test_work_of_skipped_round_is_not_discarded_in_timeline(page, served: Served):
+def test_work_of_skipped_round_is_not_drawn_as_discarded(page, served: Served):
     page.goto(f"{served.root}?run=quiet")
     until(page, "document.querySelector('#bars svg .f-counted') !== null")
     assert page.locator("#bars svg .f-discarded").count() == 0
     assert "counts in a later sum" in page.text_content("#bars svg")
+    assert page.locator("#clients svg .f-counted").count() > 0
+    assert page.locator("#clients svg .f-discarded").count() == 0
 
 
 def test_link_in_table_keeps_focus_when_page_is_drawn_again(page, store: Store, served: Served):

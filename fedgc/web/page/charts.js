@@ -249,7 +249,7 @@ export function strip(cells, most) {
       paths.muted += `M${x + 1} ${high - 2}h${wide - 2}v1h-${wide - 2}z`;
       return;
     }
-    const good = (cell.counted / most) * (high - 3), all = Math.max((cell.finished / most) * (high - 3), good);
+    const good = ((cell.later ? cell.finished : cell.counted) / most) * (high - 3), all = Math.max((cell.finished / most) * (high - 3), good);
     if (good > 0) paths.counted += `M${x} ${high}h${wide - 1}v-${good.toFixed(1)}h-${wide - 1}z`;
     if (all > good) paths.discarded += `M${x} ${(high - good).toFixed(1)}h${wide - 1}v-${(all - good).toFixed(1)}h-${wide - 1}z`;
     if (cell.failure) paths.fault += `M${x} 0h${wide - 1}v${wide - 2}h-${wide - 1}z`;
