@@ -57,8 +57,8 @@ class Departure:
 
     def _asked_s(self) -> float | None:
         deadline = self._deadline()
-        if deadline is not None and deadline > time.time():
-            return deadline - time.time()
+        if deadline is not None and deadline > (now := time.monotonic()):
+            return deadline - now
         if self._asked_at is not None:
             return max(0.0, self._asked_at + self._grace_s - time.monotonic())
         return None

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Final
 
 LEAVE_FOLDER: Final = "FEDGC_LEAVE"  # variable with the folder by which a client is asked to leave
-ASKED: Final = "asked"  # file: until when the client may stay, in seconds since 1970
+ASKED: Final = "asked"  # file: until when the client may stay, by the monotonic clock, which processes share
 OWES: Final = "owes"  # file: work that a client over Flower messages can hand in when the next one comes
 ANSWERED: Final = "answered"  # file, written with each answer to a Flower message
 SERVES: Final = "serves-"  # begin of the name of a ClientApp process's file, before its id
@@ -77,7 +77,7 @@ def ask_to_leave(folder: Path, root: int, grace_s: float) -> None:
     fresh = folder / f"{ASKED}.new"
     with suppress(OSError):
         folder.mkdir(mode=0o700, exist_ok=True)
-        fresh.write_text(f"{time.time() + grace_s}\n")
+        fresh.write_text(f"{time.monotonic() + grace_s}\n")
         fresh.replace(folder / ASKED)
     for pid in _serving(folder, root):
         with suppress(ProcessLookupError, PermissionError):
@@ -90,7 +90,9 @@ def is_leaving(folder: Path, root: int) -> bool:
     if apps or _serving(folder, root) or (folder / OWES).exists():
         return True
     with suppress(OSError):
-        return time.time() - (folder / ANSWERED).stat().st_mtime < DELIVERY_S
+        return (
+            abs(time.time() - (folder / ANSWERED).stat().st_mtime) < DELIVERY_S
+        )  # the clock may be set back
     return False
 
 

@@ -30,9 +30,25 @@ def test_signal_asks_once_and_handler_is_restored(number: signal.Signals):
 def test_request_in_folder_is_valid_until_its_deadline(tmp_path: Path):
     departure = Departure.of(20.0, {LEAVE_FOLDER: str(tmp_path)})
     assert not departure.asked
-    for content, asked in ((f"{time.time() + 60}", True), (f"{time.time() - 1}", False), ("nonsense", False)):
+    for content, asked in (
+        (f"{time.monotonic() + 60}", True),
+        (f"{time.monotonic() - 1}", False),
+        ("nonsense", False),
+    ):
         (tmp_path / ASKED).write_text(content)
         assert departure.asked is asked
+
+
+@pytest.mark.parametrize("jump_s", [-86_400.0, 86_400.0])
+def test_request_keeps_its_time_when_clock_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float
+):
+    departure, now = Departure(1.0, tmp_path), time.time()
+    departure.answered(owes=False)
+    supervision.ask_to_leave(tmp_path, os.getpid(), 45.0)
+    monkeypatch.setattr(time, "time", lambda: now + jump_s)
+    assert departure.left_s == pytest.approx(45.0, abs=5.0)
+    assert not supervision.is_leaving(tmp_path, os.getpid()), "its answer was sent long ago"
 
 
 def test_serving_process_can_be_asked_by_folder(tmp_path: Path):
