@@ -198,7 +198,7 @@ def _followed(
     if config.resume and client_kill is not None:
         client_kill.bring_back(federation, before.last)
     flower_run = federation.submit(config.table())
-    with show_on(console, config.rounds, before.run.heard if before.run else 0.0) as show:
+    with show_on(console, config.rounds, before) as show:
         going = True
         while going:
             going = federation.running(flower_run)

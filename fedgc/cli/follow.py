@@ -80,6 +80,9 @@ class Seen:
         return any(each.row.outcome in SUMMED for each in self.rounds)
 
 
+NOTHING: Final = Seen(None)
+
+
 class Follower:
     """Reads one run from the store, each time only what is new."""
 
@@ -149,9 +152,9 @@ class Show(Protocol):
         """Show the current state."""
 
 
-def show_on(console: Console, rounds: int, since: float = 0.0) -> Show:
-    """Return the display for this console; without a terminal, only of rounds that began after `since`."""
-    return _Terminal(console, rounds) if console.is_terminal else _Lines(console, since)
+def show_on(console: Console, rounds: int, before: Seen = NOTHING) -> Show:
+    """Return the display for this console; without a terminal, only of rounds that were not seen before."""
+    return _Terminal(console, rounds) if console.is_terminal else _Lines(console, before)
 
 
 class _Lines:
@@ -162,8 +165,9 @@ class _Lines:
     wait for their evaluation.
     """
 
-    def __init__(self, console: Console, since: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console, self._since, self._clock = console, since, clock
+    def __init__(self, console: Console, before: Seen, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._before = {each.row.round: each.row.started for each in before.rounds}
         self._shown = 0  # the last round that was shown
         self._noted = 0
         self._rounds: dict[int, tuple[float, Round]] = {}  # not shown yet, and when each was first seen
@@ -183,7 +187,7 @@ class _Lines:
         self._noted = len(notes)
         for each in seen.rounds:
             number = each.row.round
-            if each.row.started > self._since and number > self._shown:
+            if each.row.started != self._before.get(number) and number > self._shown:
                 self._rounds[number] = (self._rounds.get(number, (now, each))[0], each)
         self._show(now)
 

@@ -199,7 +199,7 @@ def started(place: Place, config: RunConfig, meanwhile: Callable[[], object] = l
             if wanted.superlink is None
             else Unseen(place.console, log, waits=not wanted.elsewhere).show
         )
-        with show_on(place.console, config.rounds, _heard(before)) as show:
+        with show_on(place.console, config.rounds, before) as show:
             shown = Shown(follower, show, Warned(Log(path)), before, starts)
             stopped, gone = _followed(shown, place, flower_run, unknown, meanwhile)
         said = log.text()

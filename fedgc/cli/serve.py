@@ -277,7 +277,7 @@ def _followed(store: Store, known: Run, console: Console) -> Run:
     """Show a run that is under way to its end: it has a ServerApp already."""
     say(console, f"run {known.run} is under way; it is shown until it is over")
     follower = Follower(store, known.run)
-    with show_on(console, int(known.settings.get("rounds", 0)) or 1, known.heard) as show:
+    with show_on(console, int(known.settings.get("rounds", 0)) or 1, follower.lately()) as show:
         follow(follower, show, lambda: alive(store.run(known.run), time.time()))
     return store.run(known.run)
 

@@ -11,6 +11,7 @@ from fedgc.cli import view
 from fedgc.cli.follow import (
     LOG_S,
     MOST_WARNED,
+    NOTHING,
     UNSETTLED,
     Follower,
     Log,
@@ -121,7 +122,7 @@ def test_notes_precede_lines_of_their_rounds(store: Store):
         show.update(follower.look(), notes)
         return [line[:8] for line in out.getvalue().splitlines()]
 
-    with _Lines(Console(file=out, width=150), 0.0, lambda: now[0]) as show:
+    with _Lines(Console(file=out, width=150), NOTHING, lambda: now[0]) as show:
         tell(store, 1)
         store.write(Evaluated(100.0, "r", 1, {"accuracy": 0.5}))
         assert not after(0.0), "the log may still tell of this round"
@@ -146,9 +147,11 @@ def test_resumed_run_shows_only_rounds_of_its_own_start(store: Store):
     store.write(Begun(100.0, "r", RunConfig(work="coded").table()))
     tell(store, 1, 2)
     follower, out = Follower(store, "r"), io.StringIO()
-    with show_on(Console(file=out, width=150), 9, since=110.0) as show:
+    with show_on(Console(file=out, width=150), 9, follower.look()) as show:
         show.update(follower.look(), ())
-        store.write(Appended(120.0, "r", replace(ROW, round=2, started=112.0, outcome="empty")))
+        store.write(
+            Appended(20.0, "r", replace(ROW, round=2, started=12.0, outcome="empty"))
+        )  # clock set back
         show.update(follower.look(), ())
     assert [line[:14] for line in out.getvalue().splitlines()] == ["round 2: empty"]
 
