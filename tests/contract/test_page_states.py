@@ -42,6 +42,8 @@ def store(tmp_path_factory: pytest.TempPathFactory):
         store.write(Appended(START - 590, "stock", round_of(1)))
         store.write(Begun(START - 700, "quiet", RunConfig(rounds=9, work="local").table()))
         store.write(Appended(START - 690, "quiet", round_of(1, "skipped")))
+        store.write(Begun(START - 800, "set back", RunConfig(rounds=9).table()))
+        store.write(Ended(START - 4400, "set back", "failed", "no client came"))
         store.write(Begun(START + 100, "new", RunConfig(rounds=9).table()))
         yield store
 
@@ -196,3 +198,10 @@ def test_resumed_run_names_its_last_round_until_next_one(page, served: Served, r
     page.goto(f"{served.root}?run={run}")
     until(page, f"document.getElementById('run').value === '{run}'")
     assert page.inner_text("#now-round") == f"{words} after round 1"
+
+
+def test_run_that_ends_before_its_begin_shows_no_duration(page, served: Served):
+    """The clock was set back."""
+    page.goto(f"{served.root}?run=set%20back")
+    until(page, "document.getElementById('run').value === 'set back'")
+    assert page.inner_text("#now-words") == "0 of 9 rounds · no client came"

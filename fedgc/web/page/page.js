@@ -144,7 +144,7 @@ function showNow(now) {
   bar.firstElementChild.style.width = `${all ? Math.min(100, (100 * done) / all) : 0}%`;
   const words = running
     ? [`${now.covered} of ${now.chunks} ${shown?.work === "local" ? "clients are done" : "chunks have a replica"}`, now.replicas ? `${now.replicas} aimed for` : "", `${now.present} of ${now.clients} clients here`]
-    : [`${shown?.totals.rounds ?? 0} of ${shown?.totals.wanted ?? "–"} rounds`, now.ended ? `took ${seconds(now.ended - now.started)}` : "", now.reason];
+    : [`${shown?.totals.rounds ?? 0} of ${shown?.totals.wanted ?? "–"} rounds`, now.ended > now.started ? `took ${seconds(now.ended - now.started)}` : "", now.reason];
   text("now-words", words.filter(Boolean).join(" · "));
   at("why").replaceChildren(...(now.why ?? []).map((line) => {
     const item = document.createElement("li");
