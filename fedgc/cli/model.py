@@ -75,7 +75,8 @@ def restore(run: str | None, version: int) -> None:
         must_be_over(found)
         saved = checkpoint.restore(_folder(found), version)
         reason = f"version {version}, of round {saved.round}, is the one to go on from"
-        store.write(Decided(time.time(), found.run, saved.round, RESTORE, {"version": version}, reason))
+        now = max(time.time(), found.ended or 0.0)  # the clock may be set back
+        store.write(Decided(now, found.run, saved.round, RESTORE, {"version": version}, reason))
     sys.stdout.write(f"{reason}: `fedgc run --resume {found.first_start}`\n")
 
 

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from fedgc.cli.commands import app
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, Unusable
+from fedgc.flower.preconditions import reached_in
 from fedgc.flower.stock_layout import Layout
 from fedgc.messages import Layout as Tensors
 from fedgc.messages import TensorSpec
@@ -141,6 +142,14 @@ def test_restored_version_can_be_continued_and_nothing_is_lost(models, apart: Pa
     assert checkpoint.load(folder).version == 3
     with Store.open() as store:
         assert [each.what for each in store.decisions("r")] == ["restore", "restore"]
+
+
+def test_restored_version_counts_when_clock_was_set_back(models):
+    with Store.open() as store:
+        store.write(Ended(time.time() + 3600.0, "r", "completed"))
+    fedgc("restore", "1")
+    with Store.open() as store:
+        assert reached_in(store, store.run("r")) == 1
 
 
 def test_model_put_aside_has_no_figures_of_its_replacement(models):
