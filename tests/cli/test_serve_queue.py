@@ -308,6 +308,13 @@ def test_added_run_gets_name_and_keeps_settings(apart):
     assert str(entry["run"]) in cli("queue", "list")
 
 
+def test_entry_taken_before_clock_was_set_back_is_removed(apart):
+    add("a")
+    with Store.open() as store:
+        store.queue.take({**GONE, "where": "another container"}, time.time() + 3600.0)
+    assert cli("queue", "remove", "1") == "entry 1: run a is removed\n"
+
+
 def test_run_under_way_is_not_removed(apart):
     add("a")
     with Store.open() as store:
