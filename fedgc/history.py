@@ -165,6 +165,13 @@ class BestModel:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownBest(BestModel):
+    """The best model before a resume, and how many evaluations have given no better one since."""
+
+    since: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Score:
     """The figures of one client for the model after a round, measured on `samples` samples of its own."""
 

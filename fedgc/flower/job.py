@@ -9,7 +9,7 @@ from fedgc.config import RunConfig
 from fedgc.flower.sink import Sink
 from fedgc.flower.site import GatewayLine
 from fedgc.flower.validation import Pin
-from fedgc.history import BestModel, Speeds
+from fedgc.history import KnownBest, Speeds
 from fedgc.large_vectors import Scratch
 from fedgc.links.pieces import Vector
 from fedgc.round.masked.key_agreement import KeyAgreement
@@ -40,7 +40,7 @@ class Job:
     first: Vector | None = None  # the initial vector, in place of the model's own
     evaluate: Evaluate | None = None  # in place of the model's own
     pin: Pin | None = None  # keeps the checkpoint of the best model
-    best: BestModel | None = None  # before a resume
+    best: KnownBest | None = None  # before a resume
     gateway: GatewayLine | None = None  # of a site
     scratch: Scratch | None = None  # where a masked sum is, and models to go back to
     fleet: int | None = None  # clients that there are in all, if that is known

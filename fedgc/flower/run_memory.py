@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Final
@@ -20,7 +20,7 @@ from fedgc.flower.recording import recorded, superlink_of
 from fedgc.flower.sink import Sink
 from fedgc.flower.store_sink import Past
 from fedgc.flower.validation import Pin
-from fedgc.history import BestModel, Speeds
+from fedgc.history import KnownBest, Speeds
 from fedgc.links.log import LOG
 from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Checkpoint
@@ -54,7 +54,7 @@ class Memory:
     resume: Checkpoint | None = None
     others: str = ""
     pin: Pin | None = None
-    best: BestModel | None = None
+    best: KnownBest | None = None
 
 
 def of_start(config: RunConfig, first: str, number: int) -> RunConfig:
@@ -103,7 +103,7 @@ def remembered(
             store.fold(config.keep_rounds)
             speeds = store.speeds(config.workload)
             others = busy_with(store.runs(), run, superlink_of(sys.argv), time.time())
-            best = store.best(run) if resumed else None
+            best = _known_best(store, run, resumed.round) if resumed else None
         _warn_of(others, past.changes)
         with recorded(config, run, flower_run, past) as recording:
             keep = sys.maxsize if config.keep_checkpoints == "all" else config.keep_checkpoints
@@ -192,6 +192,16 @@ def _resumed(config: RunConfig, folder: Path) -> Checkpoint:
     for line in skipped:
         LOG.warning("%s", line)
     return _with_all_spent(found, folder / config.resume, skipped) if found.privacy else found
+
+
+def _known_best(store: Store, run: str, resumed: int) -> KnownBest | None:
+    """Return the best model of a run; the model of the round that is resumed is evaluated again."""
+    best = store.best(run)
+    if best is None:
+        return None
+    later = store.rounds(run, after=best.round)
+    since = sum(each.row.round < resumed and best.figure in each.row.metrics for each in later)
+    return KnownBest(*astuple(best), since)
 
 
 def _with_all_spent(found: Checkpoint, folder: Path, skipped: Sequence[str]) -> Checkpoint:

@@ -15,7 +15,7 @@ from typing import Final
 from fedgc.config import RunConfig
 from fedgc.errors import Refused
 from fedgc.flower.sink import Sink
-from fedgc.history import BestModel
+from fedgc.history import KnownBest
 from fedgc.messages import Scored
 from fedgc.run.best_model import BestModelSearch
 from fedgc.run.client_figures import ClientFigures
@@ -60,7 +60,7 @@ class Validation:
         sink: Sink,
         log: Logger,
         pin: Pin | None = None,
-        best: BestModel | None = None,
+        best: KnownBest | None = None,
         judge: Judge | None = None,
     ) -> None:
         """`pin` keeps the checkpoint of the best model; `best` is the one before a resume.

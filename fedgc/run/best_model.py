@@ -4,7 +4,7 @@ import math
 from typing import Final
 
 from fedgc.errors import numbered
-from fedgc.history import BestModel
+from fedgc.history import BestModel, KnownBest
 from fedgc.run.figure_names import is_lowest
 
 
@@ -19,14 +19,15 @@ class BestModelSearch:
     """
 
     def __init__(
-        self, figure: str, best_is: str = "auto", patience: int = 0, known: BestModel | None = None
+        self, figure: str, best_is: str = "auto", patience: int = 0, known: KnownBest | None = None
     ) -> None:
         """`known` is the best model before a resume; a patience of 0 never stops."""
         self.figure: Final = figure
-        self.best = known if known is not None and known.figure == figure else None
+        known = known if known is not None and known.figure == figure else None
+        self.best: BestModel | None = known
         self._lowest = bool(figure) and is_lowest(figure, best_is)
         self._patience = patience
-        self._without = 0  # evaluations in a row without a better model
+        self._without = known.since if known is not None else 0  # evaluations in a row without a better model
 
     def enter(self, version: int, round_: int, value: float) -> bool:
         """Enter the figure of a model; return whether it is the best so far."""

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,13 @@ from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower import run_memory
 from fedgc.flower.recording import recorded
 from fedgc.flower.run_memory import remembered
+from fedgc.history import BestModel, KnownBest
 from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.store.database import Store
 from fedgc.store.liveness import alive
 from fedgc.store.views import Run
+from tests.cli.test_follow import ROW
 from tests.config_of import config_of
 
 WAIT_S = 30.0
@@ -70,6 +73,18 @@ def test_run_of_gateway_goes_on_from_last_checkpoint(runs: Path) -> None:
         assert memory.resume.round == 3
     with pytest.raises(Unusable, match="there is one of that name already"), remembered(config(), RUN, 3):
         pass
+
+
+def test_resume_knows_evaluations_since_best_model(runs: Path) -> None:
+    best = BestModel("accuracy", 1, 1, 0.9)
+    with remembered(config(), RUN, 1) as (sink, _):
+        for number in range(1, 5):
+            sink.append(replace(ROW, round=number))
+            sink.evaluated(number, {"accuracy": 0.8 if number < 4 else 0.7})
+        sink.improved(best)
+    checkpoint.save(runs / RUN, Checkpoint(4, 4, np.ones(8, np.float32), b"", "[]"), 1)
+    with remembered(config(resume=RUN), RUN, 2) as (_, memory):
+        assert memory.best == KnownBest(*astuple(best), since=2), "the model of round 4 is evaluated again"
 
 
 @pytest.mark.parametrize("resume", ["", RUN])

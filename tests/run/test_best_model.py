@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fedgc.history import BestModel
+from fedgc.history import BestModel, KnownBest
 from fedgc.run.best_model import BestModelSearch
 
 
@@ -59,20 +59,27 @@ def test_nan_is_never_best() -> None:
 
 
 def test_resumed_search_continues_from_known_best() -> None:
-    known = BestModel("accuracy", 7, 9, 0.8)
+    known = KnownBest("accuracy", 7, 9, 0.8)
     search = BestModelSearch("accuracy", known=known)
     assert entered(search, 0.7) == [False]
     assert search.best == known
 
 
 def test_best_model_scored_again_after_resume_does_not_count() -> None:
-    search = BestModelSearch("accuracy", patience=1, known=BestModel("accuracy", 7, 9, 0.8))
+    search = BestModelSearch("accuracy", patience=1, known=KnownBest("accuracy", 7, 9, 0.8))
     search.enter(7, 9, 0.8)
     assert search.why_stop == ""
     search.enter(8, 10, 0.8)
     assert search.why_stop.startswith("accuracy has not improved for 1 evaluation;")
 
 
+def test_patience_counts_evaluations_before_resume() -> None:
+    search = BestModelSearch("accuracy", patience=3, known=KnownBest("accuracy", 7, 9, 0.8, since=2))
+    assert search.why_stop == ""
+    search.enter(10, 12, 0.7)
+    assert search.why_stop.startswith("accuracy has not improved for 3 evaluations;")
+
+
 def test_best_model_of_other_figure_is_forgotten() -> None:
-    known = BestModel("accuracy", 7, 9, 0.8)
+    known = KnownBest("accuracy", 7, 9, 0.8)
     assert BestModelSearch("loss", known=known).best is None
