@@ -57,7 +57,7 @@ from examples.hospitals.scene import (
 from fedgc.errors import FedgcError
 from fedgc.history import RoundRow
 from fedgc.run.machine import CHECK_BYTES
-from fedgc.sim.owned import processes
+from fedgc.sim.owned import Processes
 from fedgc.sim.training import Job, Point, train
 
 LESS: Final = 1.0  # points below the null arm's accuracy
@@ -239,7 +239,7 @@ def compare(care: Care, progress: Callable[[int, int], object] = lambda *_: None
     """Tune and measure all arms on two processes."""
     null = next(entry for entry in care.entries if entry.name == WAITS)
     others = sorted((each for each in care.entries if each is not null), key=lambda each: each.waits)
-    with processes() as pool:
+    with Processes() as pool:
         first = pool.submit(tune, null, care.rates, None).result()
         target = fmean(run.points for run in first.runs) - LESS
         tunings = [pool.submit(tune, entry, care.rates, target) for entry in others]

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Final
@@ -201,7 +201,7 @@ def _known_best(store: Store, run: str, resumed: int) -> KnownBest | None:
         return None
     later = store.rounds(run, after=best.round)
     since = sum(each.row.round < resumed and best.figure in each.row.metrics for each in later)
-    return KnownBest(*astuple(best), since)
+    return KnownBest(**asdict(best), since=since)
 
 
 def _with_all_spent(found: Checkpoint, folder: Path, skipped: Sequence[str]) -> Checkpoint:

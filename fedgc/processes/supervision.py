@@ -90,9 +90,8 @@ def is_leaving(folder: Path, root: int) -> bool:
     if apps or _serving(folder, root) or (folder / OWES).exists():
         return True
     with suppress(OSError):
-        return (
-            abs(time.time() - (folder / ANSWERED).stat().st_mtime) < DELIVERY_S
-        )  # the clock may be set back
+        answered_s = abs(time.time() - (folder / ANSWERED).stat().st_mtime)  # the clock may be set back
+        return answered_s < DELIVERY_S
     return False
 
 

@@ -16,7 +16,7 @@ from fedgc.processes.available import (
     keep_memory,
     release_memory,
 )
-from fedgc.sim.owned import processes
+from fedgc.sim.owned import Processes
 
 MEMINFO = "MemTotal:       24684084 kB\nMemFree:         1000000 kB\nMemAvailable:    2000000 kB\n"
 
@@ -96,7 +96,7 @@ def bytes_kept_of_block() -> int:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
 def test_process_keeps_memory_that_it_frees():
-    with processes(1) as usual, processes(1, keep_memory) as keeping:
+    with Processes(1) as usual, Processes(1, keep_memory) as keeping:
         assert keeping.submit(bytes_kept_of_block).result() > 30 << 20
         assert usual.submit(bytes_kept_of_block).result() < 10 << 20
 
