@@ -19,8 +19,8 @@ from fedgc.store.engine import there
 from fedgc.web.next_plan import local_clients
 
 MEGABYTE = 1_000_000
-FAR_LARGER = 10  # than the model that was measured: then latency may count for more than the line
-LATENCY = "its transfers measure the latency; --uplink-mb-s gives the speed of the line"
+FAR_LARGER = 10  # than the model that was measured: then latency may count for more than the link
+LATENCY = "its transfers measure the latency; --uplink-mb-s gives the speed of the link"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class ModelAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class Links:
     """Bytes a second of the median client, and where they are from."""
 
     source: str
@@ -55,42 +55,42 @@ def plan_model(asked: ModelAsked, *, as_json: bool) -> None:
     config = RunConfig.read({"work": "local", **asked.settings})
     clients = asked.clients or config.min_clients
     needs = requirements(config, int(asked.model_gb * 1e9 / NUMBER_BYTES), clients)
-    lines = _lines(asked, config)
+    links = _links(asked, config)
     if as_json:
-        sys.stdout.write(json.dumps(_figures(config, clients, needs, lines), indent=1) + "\n")
+        sys.stdout.write(json.dumps(_figures(config, clients, needs, links), indent=1) + "\n")
         return
     table = Table(title=f"Local work on a model of {gigabytes(needs.model)}", show_header=False)
     table.add_column(no_wrap=True)
     table.add_column()
-    for name, value in _facts(config, clients, needs, lines).items():
+    for name, value in _facts(config, clients, needs, links).items():
         table.add_row(name, value)
     terminal().print(table)
 
 
-def exchange_s(config: RunConfig, clients: int, needs: Requirements, lines: Lines) -> float | None:
+def exchange_s(config: RunConfig, clients: int, needs: Requirements, links: Links) -> float | None:
     """Return the seconds of an exchange: the model to all clients at once, then uploads in their slots."""
-    if not (lines.up_bytes_s and lines.down_bytes_s):
+    if not (links.up_bytes_s and links.down_bytes_s):
         return None
     turns = config.upload_turns(clients, needs.up)
-    return needs.down / lines.down_bytes_s + turns * needs.up / lines.up_bytes_s
+    return needs.down / links.down_bytes_s + turns * needs.up / links.up_bytes_s
 
 
-def _lines(asked: ModelAsked, config: RunConfig) -> Lines:
+def _links(asked: ModelAsked, config: RunConfig) -> Links:
     if asked.uplink_mb_s > 0:
         rate = asked.uplink_mb_s * MEGABYTE
-        return Lines("as given, both ways", rate, rate)
+        return Links("as given, both ways", rate, rate)
     if not there():
-        return Lines("no client was measured yet: see --uplink-mb-s", None, None)
+        return Links("no client was measured yet: see --uplink-mb-s", None, None)
     with Store.open(reads_only=True) as store:
         known = tuple(store.speeds(config.workload).known.values())
         name, measured = store.name, _measured_bytes(store, config)
     ups, downs = ([each for each in rates if each] for rates in _rates(known))
     if not (ups and downs):
-        return Lines(f"store {name}, in which no line was measured: see --uplink-mb-s", None, None)
+        return Links(f"store {name}, in which no link was measured: see --uplink-mb-s", None, None)
     source = f"store {name}, the median of {len(ups)} clients"
     if 0 < measured * FAR_LARGER <= asked.model_gb * 1e9:
         source += f", with a model of {megabytes(measured)}, far smaller than this one: {LATENCY}"
-    return Lines(source, median(ups), median(downs))
+    return Links(source, median(ups), median(downs))
 
 
 def _measured_bytes(store: Store, config: RunConfig) -> int:
@@ -103,17 +103,17 @@ def _rates(known: Sequence[Speed]) -> tuple[list[float | None], list[float | Non
     return [each.up_bytes_s for each in known], [each.down_bytes_s for each in known]
 
 
-def _figures(config: RunConfig, clients: int, needs: Requirements, lines: Lines) -> dict[str, object]:
+def _figures(config: RunConfig, clients: int, needs: Requirements, links: Links) -> dict[str, object]:
     return {
         "clients": clients,
         "model_bytes": needs.model,
         "round": {
-            "exchange_s": exchange_s(config, clients, needs, lines),
+            "exchange_s": exchange_s(config, clients, needs, links),
             "up_bytes": clients * needs.up,
             "down_bytes": clients * needs.down,
-            "lines": lines.source,
-            "up_bytes_s": lines.up_bytes_s,
-            "down_bytes_s": lines.down_bytes_s,
+            "links": links.source,
+            "up_bytes_s": links.up_bytes_s,
+            "down_bytes_s": links.down_bytes_s,
         },
         "server": {
             "memory_bytes": needs.server_memory,
@@ -124,12 +124,12 @@ def _figures(config: RunConfig, clients: int, needs: Requirements, lines: Lines)
     }
 
 
-def _facts(config: RunConfig, clients: int, needs: Requirements, lines: Lines) -> dict[str, str]:
-    seconds = exchange_s(config, clients, needs, lines)
+def _facts(config: RunConfig, clients: int, needs: Requirements, links: Links) -> dict[str, str]:
+    seconds = exchange_s(config, clients, needs, links)
     down, up = gigabytes(clients * needs.down), gigabytes(clients * needs.up)
     return {
         "an exchange": "unknown" if seconds is None else f"{duration(seconds)} beside the training",
-        "lines": lines.source,
+        "links": links.source,
         "bytes of a round": f"{down} to {clients} clients, {up} from them",
         "the server's memory": gigabytes(needs.server_memory),
         "the server's disk": f"{gigabytes(needs.server_scratch)} for updates and earlier models, "

@@ -60,14 +60,14 @@ def test_plan_with_given_line_has_seconds_and_bytes():
     assert found["server"]["memory_bytes"] > 3 * found["model_bytes"]
 
 
-def test_plan_takes_lines_that_store_has_measured():
+def test_plan_takes_links_that_store_has_measured():
     with Store.open() as store:
         store.write(Begun(1000.0, "one", RunConfig().table()))
         store.write(Appended(1100.0, "one", measured_round()))
     found = asked("--clients", "2")
     assert found["round"]["up_bytes_s"] == pytest.approx(40 * MEGABYTE)
     assert found["round"]["exchange_s"] == pytest.approx(4000 / 100 + 4000 / 40)
-    assert "the median of 3 clients" in found["round"]["lines"]
+    assert "the median of 3 clients" in found["round"]["links"]
 
 
 def test_plan_says_that_measured_model_is_far_smaller():
@@ -76,14 +76,14 @@ def test_plan_says_that_measured_model_is_far_smaller():
         store.write(Appended(1100.0, "one", measured_round()))
         store.write(Decided(1100.0, "one", 1, "plan", {"numbers": 20_000}, "local"))
     told = "with a model of 80.00 kB, far smaller than this one: its transfers measure the latency; --uplink"
-    assert told in asked()["round"]["lines"]
-    assert "far smaller" not in asked("--uplink-mb-s", "5")["round"]["lines"]
+    assert told in asked()["round"]["links"]
+    assert "far smaller" not in asked("--uplink-mb-s", "5")["round"]["links"]
 
 
-def test_plan_without_measured_line_has_no_seconds():
+def test_plan_without_measured_link_has_no_seconds():
     found = asked()
     assert found["round"]["exchange_s"] is None
-    assert "--uplink-mb-s" in found["round"]["lines"]
+    assert "--uplink-mb-s" in found["round"]["links"]
 
 
 def test_plan_follows_settings():
