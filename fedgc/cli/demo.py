@@ -244,7 +244,7 @@ def sums(seen: Seen) -> Iterator[str]:
     for each in seen.rounds:
         if each.row.outcome in SUMMED:
             among[counted[each.row.round]] += 1
-    counts = ", ".join(f"{times} of {count} sites" for count, times in sorted(among.items(), reverse=True))
+    counts = ", ".join(f"{times} over {count} sites" for count, times in sorted(among.items(), reverse=True))
     total = f"{sum(among.values())} sums ({counts})" if among else "no sum"
     yield f"under masks: the server saw {total}, and no update of one"
 

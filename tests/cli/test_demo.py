@@ -70,7 +70,7 @@ def test_outcome_of_killed_client_is_reported() -> None:
 
 def test_masked_demo_reports_number_of_sites_in_each_sum() -> None:
     assert list(sums(seen_of({1: 8, 2: 0, 4: 8, 5: 8}))) == [
-        "under masks: the server saw 4 sums (3 of 2 sites, 1 of 1 sites), and no update of one"
+        "under masks: the server saw 4 sums (3 over 2 sites, 1 over 1 sites), and no update of one"
     ]
     assert list(sums(Seen(None, (), {}, {}))) == ["under masks: the server saw no sum, and no update of one"]
 
