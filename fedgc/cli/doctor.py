@@ -212,8 +212,10 @@ def store() -> Finding:
         with Store.open(reads_only=True) as opened:
             health = opened.check()
     except Unusable as error:
-        grade: Grade = "ok" if "saw nothing there" in str(error) else "wrong"
-        return Finding("store", grade, str(error), "" if grade == "ok" else "see `fedgc store check`")
+        name, missing, _ = str(error).partition(": saw nothing there")
+        if missing:
+            return Finding("store", "ok", f"{name} does not exist yet: the first run makes it")
+        return Finding("store", "wrong", str(error), "see `fedgc store check`")
     except FedgcError as error:
         return Finding("store", "wrong", str(error), "see `fedgc store check`; FEDGC_DB names another")
     saw = f"{health.name}: {health.runs} runs, {health.rounds} rounds"

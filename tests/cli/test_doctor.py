@@ -51,7 +51,7 @@ def test_testing_machine_passes_check():
     wrong = {what for what, grade in grades.items() if grade == "wrong"}
     assert wrong == set()
     assert {"Python", "torch", "GPU", "Flower", "ports", "disk", "store", "clock"} == grades.keys()
-    assert findings["store"]["saw"].endswith("needed the store of an earlier run")
+    assert findings["store"]["saw"].endswith("does not exist yet: the first run makes it")
 
 
 def test_port_in_use_fails_check_and_sets_exit_code():
