@@ -72,11 +72,12 @@ class Fedgc:
     @property
     def name(self) -> str:
         """Return the name in tables."""
+        chunks = f"{self.pieces} chunk{'s' if self.pieces > 1 else ''} each"
         if self.planner:
-            return f"fedgc planned, {self.pieces} chunks each"
+            return f"fedgc planned, {chunks}"
         how = "uncoded" if self.replicas == 1 else f"{self.obeys.value}, {self.replicas} replicas"
         cut = {CHOSEN: ", blocks chosen", 1: ""}.get(self.blocks, f", blocks {self.blocks}")
-        return f"fedgc {how}, {self.pieces} chunks each{cut}" + (", short numbers" if self.short else "")
+        return f"fedgc {how}, {chunks}{cut}" + (", short numbers" if self.short else "")
 
     def play(self, scenario: Scenario, line: Line) -> tuple[Result, ...]:
         """Run all rounds."""

@@ -316,7 +316,7 @@ def test_help_of_simulation_names_models_and_policies():
         (
             ("--policy", "fedgc static", "--chunks-each", "5"),
             2,
-            "policies: saw 5 chunks each and 0 blocks for fedgc static, 4 replicas, 1 chunks each, needed "
+            "policies: saw 5 chunks each and 0 blocks for fedgc static, 4 replicas, 1 chunk each, needed "
             "fedgc steer, or neither of both",
         ),
     ],
