@@ -43,3 +43,13 @@ def test_script_trains_by_itself(tmp_path: Path, left_out: str):
     assert done.returncode == 0, done.stdout + done.stderr
     assert float(done.stdout.split()[-1]) > 0.9
     assert (tmp_path / "model.pt").exists()
+
+
+def test_files_of_page_have_class_in_last_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL)
+    exec(compile(block, "page", "exec"), {})  # noqa: S102  our own page
+    for name in re.findall(r"\w+\.csv", PAGE):
+        rows = [line.split(",") for line in (tmp_path / name).read_text().splitlines()]
+        assert {len(row) for row in rows} == {6}
+        assert {row[-1] for row in rows} <= {"0", "1", "2", "3", "4"}
