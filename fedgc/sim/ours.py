@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final
 
 from fedgc.codecs import EPSILON, Wire
 from fedgc.config import AUTO, RunConfig
-from fedgc.errors import BadPlacement
+from fedgc.errors import BadPlacement, numbered
 from fedgc.history import RoundRow, Speeds
 from fedgc.messages import SUMMED, Fetched, Held
 from fedgc.run.machine import Append, Run, RunParts
@@ -72,7 +72,7 @@ class Fedgc:
     @property
     def name(self) -> str:
         """Return the name in tables."""
-        chunks = f"{self.pieces} chunk{'s' if self.pieces > 1 else ''} each"
+        chunks = f"{numbered(self.pieces, 'chunk')} each"
         if self.planner:
             return f"fedgc planned, {chunks}"
         how = "uncoded" if self.replicas == 1 else f"{self.obeys.value}, {self.replicas} replicas"
