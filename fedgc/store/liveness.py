@@ -109,7 +109,7 @@ def reason_of(run: Run) -> str:
     if not gone:
         return run.reason
     since = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(run.heard))
-    return f"the server process {gone}{_in_round(run)}, last heard of at {since}"
+    return f"the server process {gone}{_where(run)}, last heard of at {since}"
 
 
 def advice_for(run: Run) -> str:
@@ -130,9 +130,11 @@ def read_process(path: Path) -> Mapping[str, Any]:
     return {}
 
 
-def _in_round(run: Run) -> str:
+def _where(run: Run) -> str:
     number = run.present.get("round")
-    return f" in round {number}" if type(number) is int and number else ""
+    if type(number) is not int or not number:
+        return ""
+    return f" {'in' if number > (run.last_round or 0) else 'after'} round {number}"
 
 
 def _ending(status: int) -> str:

@@ -68,6 +68,8 @@ def test_killed_server_is_reported_at_once_with_signal(server):
     assert advice_for(run) == "`fedgc run --resume r` goes on"
     process.wait()  # its exit status is no longer available
     assert reason_of(run).startswith("the server process is gone in round 4")
+    closed = replace(run, last_round=4)
+    assert reason_of(closed).startswith("the server process is gone after round 4")
     assert advice_for(replace(run, models=0)) == "", "there is nothing to go on from"
 
 
