@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedgc.cli.options import AsJson
-from fedgc.errors import EdgeFailed, FedgcError
+from fedgc.errors import EdgeFailed, FedgcError, numbered
 
 if TYPE_CHECKING:
     from fedgc.datastore import Site
@@ -50,7 +50,8 @@ def split(
     datastore.must_split(arrays, chunks, store, ids)  # before a key is made
     site = _site(key, makes=True)
     made = datastore.split(arrays, chunks, store, site, ids=ids, encrypts=encrypt)
-    sys.stdout.write(f"{len(made.chunks)} chunks of {made.samples} samples in {to}, of site {made.site}\n")
+    chunks_made, samples = numbered(len(made.chunks), "chunk"), numbered(made.samples, "sample")
+    sys.stdout.write(f"{chunks_made} of {samples} in {to}, of site {made.site}\n")
 
 
 @data.command("key")
@@ -134,7 +135,7 @@ def verify(store: StoreUrl, site: Annotated[str, typer.Option(help="The site's p
         sys.stdout.write(f"{fault}\n")
     if faults:
         raise EdgeFailed(f"chunk store {opened.url}: {len(faults)} faults in {len(manifest.chunks)} chunks")
-    sys.stdout.write(f"{len(manifest.chunks)} chunks as site {manifest.site} signed them\n")
+    sys.stdout.write(f"{numbered(len(manifest.chunks), 'chunk')} as site {manifest.site} signed them\n")
 
 
 @data.command("remove")

@@ -38,7 +38,7 @@ from fedgc.deploy.superlink import (
     presented_certificate,
     server_time,
 )
-from fedgc.errors import EdgeFailed, FedgcError, Unusable, words_of
+from fedgc.errors import EdgeFailed, FedgcError, Unusable, numbered, words_of
 from fedgc.messages import WIRE_VERSION
 from fedgc.processes.state_folder import state_folder
 from fedgc.store.database import Store
@@ -218,7 +218,7 @@ def store() -> Finding:
         return Finding("store", "wrong", str(error), "see `fedgc store check`")
     except FedgcError as error:
         return Finding("store", "wrong", str(error), "see `fedgc store check`; FEDGC_DB names another")
-    saw = f"{health.name}: {health.runs} runs, {health.rounds} rounds"
+    saw = f"{health.name}: {numbered(health.runs, 'run')}, {numbered(health.rounds, 'round')}"
     if health.faults:
         return Finding("store", "wrong", f"{saw}; {'; '.join(health.faults)}", "restore a backup")
     return Finding("store", "ok", saw)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedgc.errors import EdgeFailed, Unusable
+from fedgc.errors import EdgeFailed, Unusable, numbered
 
 store = typer.Typer(help="Check, back up and vacuum the store.", no_args_is_help=True)
 
@@ -28,10 +28,11 @@ def check(
     if as_json:
         sys.stdout.write(json.dumps(asdict(health), indent=1) + "\n")
     else:
+        runs, rounds = numbered(health.runs, "run"), numbered(health.rounds, "round")
+        clients, rows = numbered(health.clients, "client"), numbered(health.client_rounds, "client row")
         sys.stdout.write(
-            f"{health.name}: schema {health.schema}, {health.size_bytes / 1e6:.1f} MB, {health.runs} runs, "
-            f"{health.rounds} rounds, {health.clients} clients, {health.client_rounds} client rows, "
-            f"{health.folded} folded\n"
+            f"{health.name}: schema {health.schema}, {health.size_bytes / 1e6:.1f} MB, {runs}, {rounds}, "
+            f"{clients}, {rows}, {health.folded} folded\n"
         )
     if health.faults:
         raise EdgeFailed(f"store {health.name}: {'; '.join(health.faults)}; restore a backup")

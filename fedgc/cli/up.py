@@ -25,7 +25,7 @@ from fedgc.cli.clients import nodes_of, parse_clients, with_keys
 from fedgc.cli.signals import like_ctrl_c
 from fedgc.deploy.local_federation import LocalFederation, Node, exposure
 from fedgc.deploy.superlink import tail
-from fedgc.errors import EdgeFailed, Unusable
+from fedgc.errors import EdgeFailed, Unusable, numbered
 from fedgc.files import SHARED, make_folder, whole
 from fedgc.processes.state_folder import state_folder
 
@@ -119,7 +119,7 @@ def _start(clients: int, options: Sequence[str]) -> None:
         holder.kill()
         raise
     sys.stdout.write(
-        f"{clients} clients at {running.address}; `fedgc run --superlink {NAME}` trains on them, "
+        f"{numbered(clients, 'client')} at {running.address}; `fedgc run --superlink {NAME}` trains on them, "
         f"`fedgc down` ends them\n{exposure(running.address)}\n"
     )
 
@@ -163,9 +163,8 @@ def _hold(wanted: Sequence[Node]) -> None:
             )
             with whole(folder / "standing.json", SHARED) as part:
                 part.write_text(json.dumps(asdict(running)))
-            sys.stdout.write(
-                f"{clients} clients at {running.address}, until Ctrl-C\n{exposure(running.address)}\n"
-            )
+            up = f"{numbered(clients, 'client')} at {running.address}, until Ctrl-C"
+            sys.stdout.write(f"{up}\n{exposure(running.address)}\n")
             sys.stdout.flush()
             while not over.wait(RESTART_S):
                 for name, how in federation.restart_ended().items():

@@ -8,7 +8,7 @@ from logging import WARNING, Logger
 from typing import Final
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadVector, EdgeFailed, Unusable
+from fedgc.errors import BadVector, EdgeFailed, Unusable, numbered
 from fedgc.flower.event_guard import EventGuard
 from fedgc.links.links import Link
 from fedgc.links.pieces import Vector
@@ -110,7 +110,7 @@ def _taken(start: Initialization, client: str, link: Link, log: Logger) -> Annou
 
 
 def _waited(config: RunConfig, start: Initialization, link: Link) -> str:
-    seen = f"{len(link.clients())} clients connected"
+    seen = f"{numbered(len(link.clients()), 'client')} connected"
     what = "its vector" if start.layout is not None else "a client that announces its model"
     more = start.last_refusal or "a client's script log tells more"
     return f"waited {config.start_timeout_s:g} s for {what}, saw {seen}; {more}"

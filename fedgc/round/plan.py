@@ -320,7 +320,7 @@ def _placed(
     given = [{numbers[at] for at in order} for order in placement.orders]
     _give_rest(given, held_w, costs.step_s, placement.replicas)
     placement = adopt([[index[number] for number in each] for each in given], len(chunks))
-    return placement, f"{how}; {len(chunks) - len(common)} chunks {LIES}"
+    return placement, f"{how}; {numbered(len(chunks) - len(common), 'chunk')} {LIES}"
 
 
 def _common(held: Set[frozenset[int]]) -> frozenset[int]:
@@ -362,7 +362,7 @@ def _shared_out(clients: int, chunks: int, costs: _Costs, config: RunConfig) -> 
     groups = _groups(chunks, costs, config) if replicas > 1 else chunks
     placement = place(chunks, speeds, replicas, groups=groups, seed=config.seed)
     grouped = f" in {groups} groups, as uplinks are uneven" if groups < chunks else ""
-    return placement, f"{replicas} replicas each{fewer}, shared out by speed{grouped}"
+    return placement, f"{numbered(replicas, 'replica')} each{fewer}, shared out by speed{grouped}"
 
 
 def _groups(chunks: int, costs: _Costs, config: RunConfig) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from fedgc.errors import numbered
 from fedgc.history import ClientRow, RoundRow
 from fedgc.messages import SUMMED
 from fedgc.round.departures import LEFT
@@ -78,7 +79,7 @@ def _remarks(over: Round) -> Iterator[str]:
     if late := len(over.roster.late):
         yield f"{late} updates of earlier rounds" if late > 1 else "1 update of an earlier round"
     if part := statistics.counted_in_part:
-        yield f"{len(part)} chunks count in part, the first is {part[0]}: updates far longer than usual"
+        yield f"{numbered(len(part), 'chunk')} in part, the first is {part[0]}: updates far longer than usual"
     if without := _without_model(over):
         more = f" and {len(without) - NAMED} more" if len(without) > NAMED else ""
         yield f"the model was still on its way to {', '.join(without[:NAMED])}{more}"

@@ -139,6 +139,7 @@ def test_deadline_stops_all_clients_at_same_time():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)  # it plays every family of conditions, though few rounds
 def test_quick_benchmark_gives_every_figure():
     heard: list[tuple[int, int]] = []
     report = bench_rounds(QUICK, None, lambda *at: heard.append(at))

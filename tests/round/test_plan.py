@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedgc.codecs import make_codec
 from fedgc.codes import adopt
 from fedgc.config import RunConfig
-from fedgc.errors import BadPlacement
+from fedgc.errors import BadPlacement, numbered
 from fedgc.history import Speed, Speeds
 from fedgc.messages import Pool
 from fedgc.round.limits import UNKNOWN_LINE, model_limit_s
@@ -50,7 +50,7 @@ def test_fully_shared_data_gives_each_chunk_its_replicas(clients, chunks, replic
     made = plan(of, measured(of, *step_s), replicas=replicas, blocks="auto")
     wanted = min(replicas, clients)
     assert made.placement.holds.sum(axis=0).tolist() == [wanted] * chunks
-    assert f"{wanted} replicas each" in made.reason
+    assert f"{numbered(wanted, 'replica')} each" in made.reason
     assert (f"({replicas} asked for)" in made.reason) == (clients < replicas)
 
 
@@ -110,7 +110,7 @@ def test_one_client_without_one_chunk_changes_only_its_holders(settings, replica
     assert made.placement.holds.sum(axis=0).tolist() == [replicas] * 64
     assert max(made.placement.loads) <= max(plan(everyone(8, 64), **settings).placement.loads) + 1
     assert not made.placement.holds[0, 7]
-    assert made.reason.endswith("; 1 chunks placed where the data lies")
+    assert made.reason.endswith("; 1 chunk placed where the data lies")
     assert not made.alone_c.any()
 
 
