@@ -135,7 +135,7 @@ def test_reported_seeds_are_not_tuned_on(monkeypatch):
     def measured(entry, hours, rate, seed):
         return replace(run(entry.name, seed, 2.0), rate=rate)
 
-    monkeypatch.setattr(comparison, "processes", Pool)
+    monkeypatch.setattr(comparison, "Processes", Pool)
     monkeypatch.setattr(comparison, "measure", measured)
     of = compare(Care(entries=named(WAITS, DROPS, OURS)))
     assert seeds == {"tuned": set(TUNING_SEEDS), "reported": set(range(5))}
