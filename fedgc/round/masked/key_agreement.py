@@ -300,7 +300,11 @@ class KeyAgreement:
         if self._setup is None or wanted is None or not isinstance(event, wanted):
             return _refused(event.client, event.round, f"saw a packet while the keys are {self.phase.value}")
         try:
-            self._setup = self._taken(self._setup, event)
+            packet = (packets.Advert if wanted is Advert else packets.Deal).unpack(event.packet)
+            if packet.epoch < self._setup.epoch:  # a slow site's; its answer in this epoch is still awaited
+                late = f"saw a packet of epoch {packet.epoch}, needed one of {self._setup.epoch}"
+                return _refused(event.client, event.round, late)
+            self._setup = self._taken(self._setup, packet, event.client)
         except Refused as error:
             self.reason = printable(error)
             return (
@@ -317,15 +321,13 @@ class KeyAgreement:
         self._waiting.clear()
         return self._go_on(now)
 
-    def _taken(self, setup: SetUp, event: Advert | Deal) -> SetUp:
-        if isinstance(event, Deal):
-            deal = packets.Deal.unpack(event.packet)
-            self._check_member(deal.member, event.client)
-            return setup.receive(deal)
-        advert = packets.Advert.unpack(event.packet)
-        after = setup.admit(advert, self._wall())
-        self._check_member(advert.member, event.client)
-        self._client[advert.member] = event.client
+    def _taken(self, setup: SetUp, packet: packets.Advert | packets.Deal, client: str) -> SetUp:
+        if isinstance(packet, packets.Deal):
+            self._check_member(packet.member, client)
+            return setup.receive(packet)
+        after = setup.admit(packet, self._wall())
+        self._check_member(packet.member, client)
+        self._client[packet.member] = client
         return after
 
     def _check_member(self, member: int, client: str) -> None:

@@ -236,6 +236,29 @@ def test_out_of_turn_packet_is_refused(party):
     assert "while the keys are opening" in said.reason
 
 
+@pytest.mark.parametrize("kind", [Open, Roster])
+def test_late_packet_of_epoch_before_excludes_no_site(party, kind):
+    three, wall = party(3), WALL_S
+    key_agreement = keying_of(three)
+    late = []
+    for command in (commands := list(key_agreement.open(0.0, 1))):
+        answer = three.answer(command, wall=wall)
+        if isinstance(command, kind):
+            late.append(answer)
+        else:
+            commands += key_agreement.heard(answer)
+    key_agreement.time_passed(10.0)
+    assert key_agreement.phase is Phase.IDLE
+    for command in (commands := list(key_agreement.open(11.0, 1))):
+        answer = three.answer(command, wall=wall)
+        if isinstance(command, kind) and late:
+            (said,) = key_agreement.heard(late.pop(0))
+            assert said.reason == "saw a packet of epoch 1, needed one of 2"
+        commands += key_agreement.heard(answer)
+    assert key_agreement.phase is Phase.STANDING
+    assert set(key_agreement.members) == set(three.clients)
+
+
 def test_malformed_packet_is_refused_and_sender_is_not_awaited(party):
     four = party(4)
     key_agreement = keying_of(four)
