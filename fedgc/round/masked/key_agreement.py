@@ -252,8 +252,9 @@ class KeyAgreement:
 
     def failed(self, event: Failed) -> tuple[Command, ...]:
         """Handle a site that could not do its part of the set-up."""
-        if event.client in self._waiting:
-            self.reason = f"{event.client}: {event.reason}"
+        if event.client not in self._waiting or event.round != self._round:  # work of a round before
+            return ()
+        self.reason = f"{event.client}: {event.reason}"
         return self._without(event.client, event.now)
 
     def _without(self, client: str, now: float) -> tuple[Command, ...]:

@@ -356,6 +356,17 @@ def test_failure_of_non_member_is_no_reason(party):
     assert "nonsense" not in key_agreement.reason
 
 
+def test_failed_work_of_round_before_excludes_no_site(party):
+    three = party(3)
+    key_agreement = keying_of(three)
+    opens = key_agreement.open(0.0, 2)
+    for client in three.clients:
+        key_agreement.noted(Failed(1.0, client, 1, "no memory", (0,)))
+    assert not key_agreement.reason
+    play(key_agreement, three, opens, now=1.0)
+    assert set(key_agreement.members) == set(three.clients)
+
+
 def test_second_set_up_makes_other_keys(party):
     three = party(3)
     key_agreement = keying_of(three)
