@@ -333,8 +333,7 @@ class KeyAgreement:
 
     def _check_member(self, member: int, client: str) -> None:
         """Check that a client is the member that it proved to be."""
-        known = {held: at for at, held in self._client.items()}.get(client, member)
-        if known != member or self._client.get(member, client) != client:
+        if self._number.get(client) != member or self._client.get(member, client) != client:
             who = self.federation.name(member)
             raise NotAdmitted(f"{who}: saw it at {client}, needed one client for each site")
 

@@ -226,6 +226,18 @@ def test_stolen_advert_excludes_only_its_sender(party):
     assert key_agreement.phase is Phase.IDLE, "two of three are too few"
 
 
+def test_advert_from_client_of_no_member_is_refused(party):
+    four = party(4)
+    key_agreement = keying_of(four, there=four.clients[:3])
+    opens = key_agreement.open(0.0, 1)
+    (late,) = key_agreement.enrol(four.enrolled("client 3"))
+    given = dataclasses.replace(four.answer(late, wall=WALL_S), client="a stranger")
+    (said,) = key_agreement.heard(given)
+    assert (said.client, type(said)) == ("a stranger", Refuse)
+    play(key_agreement, four, [*opens, late], now=0.0)
+    assert set(key_agreement.members) == set(four.clients)
+
+
 def test_out_of_turn_packet_is_refused(party):
     three = party(3)
     key_agreement = keying_of(three)
