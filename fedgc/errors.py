@@ -164,30 +164,24 @@ def nearest(name: str, known: Iterable[str], few: Iterable[str] = ()) -> str:
 
 
 @contextmanager
-def system_errors(what: str, needed: str = "", kind: type[FedgcError] = EdgeFailed) -> Iterator[None]:
-    """Raise an error of fedgc in place of one of the operating system: of what, why, and what was needed."""
-    try:
-        yield
-    except OSError as error:
-        end = f", needed {needed}" if needed else ""
-        raise kind(f"{what}: {error.strerror or error}{end}") from error
-
-
-@contextmanager
-def errors_in_words(
+def system_errors(
     what: str,
-    named: str | PathLike[str] | None = None,
     needed: str = "",
-    *,
-    kinds: type[Exception] | tuple[type[Exception], ...] = OSError,
     kind: type[FedgcError] = EdgeFailed,
+    kinds: type[Exception] | tuple[type[Exception], ...] = OSError,
 ) -> Iterator[None]:
-    """Raise an error of fedgc in place of those of `kinds`: of what, `text_of` it, and what was needed."""
+    """Raise an error of fedgc in place of one of the operating system: of what, why, and what was needed.
+
+    A path that `what` does not name is added. A package has errors of its own: `kinds` are all in whose
+    place it is raised.
+    """
     try:
         yield
     except kinds as error:
+        path = str(getattr(error, "filename", None) or "")
+        reason = text_of(error, path if f"{path}:" in f"{what}:" else None)
         end = f", needed {needed}" if needed else ""
-        raise kind(f"{what}: {text_of(error, named)}{end}") from error
+        raise kind(f"{what}: {reason}{end}") from error
 
 
 def text_of(error: BaseException, named: str | PathLike[str] | None = None) -> str:

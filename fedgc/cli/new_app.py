@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedgc.cli.template import FILES
 from fedgc.deploy.flower_version import supported
-from fedgc.errors import Unusable, errors_in_words
+from fedgc.errors import Unusable, system_errors
 
 
 def write_new(folder: Path) -> None:
@@ -17,7 +17,7 @@ def write_new(folder: Path) -> None:
     package = package_of(folder.name or folder.resolve().name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise Unusable(f"{folder}: saw something there, needed a folder that is new or empty")
-    with errors_in_words(f"{folder}: cannot be written", folder):
+    with system_errors(f"{folder}: cannot be written"):
         for name, text in FILES.items():
             path = folder / name.replace("PACKAGE", package)
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from typing import IO, Final
 
 from fedgc.datastore.chunk_store import ChunkStore
 from fedgc.datastore.manifest import Chunk
-from fedgc.errors import EdgeFailed, Refused, errors_in_words, text_of
+from fedgc.errors import EdgeFailed, Refused, system_errors, text_of
 
 PART: Final = ".part"
 LOOK_S: Final = 0.2  # between two looks at what other processes fetch
@@ -33,7 +33,7 @@ class ChunkCache:
         self._folder, self._store, self._changed = folder, store, Condition()
         self._fetching: set[str] = set()  # digests
         self._fetched = 0, 0, 0.0
-        with errors_in_words(f"chunks {folder}", folder, "a folder to write"):
+        with system_errors(f"chunks {folder}", "a folder to write"):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with self._alone():
                 self._make_room(0, self._sizes())
@@ -67,7 +67,7 @@ class ChunkCache:
 
     def fetch(self, chunk: Chunk, *, evicts: bool = True) -> bool:
         """Fetch a chunk; return whether it is here. Unless `evicts`, it takes only room that is free."""
-        with errors_in_words(chunk.name, needed="a disk to write to"):
+        with system_errors(chunk.name, "a disk to write to"):
             part = self._begun(chunk, evicts=evicts)
             if part is None:
                 return self.has(chunk)

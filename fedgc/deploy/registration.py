@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from fedgc.deploy.key_files import ClientKey
 from fedgc.deploy.superlink import answer_in
-from fedgc.errors import EdgeFailed, Unusable, errors_in_words
+from fedgc.errors import EdgeFailed, Unusable, system_errors
 
 PATIENCE_S: Final = 60.0
 _IN_USE: Final = "Public key already in use"  # Flower's words for a key that it knows, or has known
@@ -67,7 +67,7 @@ def revoke(client: ClientKey, superlink: str) -> int:
 def _flwr(*words: str) -> dict[str, Any]:
     program = Path(sys.executable).with_name("flwr")
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-    with errors_in_words(f"{program.name} {words[0]} {words[1]}", kinds=(OSError, subprocess.TimeoutExpired)):
+    with system_errors(f"{program} {words[0]} {words[1]}", kinds=(OSError, subprocess.TimeoutExpired)):
         done = subprocess.run(  # noqa: S603  Flower's own program
             [str(program), *words, "--format", "json"],
             env={**os.environ, **quiet},

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from fedgc.errors import Unusable, errors_in_words
+from fedgc.errors import Unusable, system_errors
 from fedgc.export.rows import Column, Table
 from fedgc.files import whole
 
@@ -80,7 +80,7 @@ def _turned(part: Sequence[Sequence[Any]], columns: Sequence[Column]) -> list[Se
 
 @contextmanager
 def _whole(path: Path) -> Iterator[Path]:
-    with errors_in_words(f"{path}", path, "to write it"):
+    with system_errors(f"{path}", "to write it"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole(path) as unfinished:
             yield unfinished

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from fedgc.errors import Unusable, errors_in_words
+from fedgc.errors import Unusable, system_errors
 from fedgc.export.rows import measures
 from fedgc.store.views import Round, Run
 
@@ -24,7 +24,7 @@ def write_events(
     own = folder / run.run
     if own.exists() and any(own.iterdir()):
         raise Unusable(f"{own}: saw a run there, needed a folder without it")
-    with errors_in_words(f"{own}", own, "to write it"):
+    with system_errors(f"{own}", "to write it"):
         writer = EventFileWriter(str(own))
 
         def write(step: int, at: float, found: Mapping[str, float]) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 from zoneinfo import ZoneInfo
 
-from fedgc.errors import EdgeFailed, FedgcError, errors_in_words, text_of
+from fedgc.errors import EdgeFailed, FedgcError, system_errors, text_of
 from fedgc.files import whole
 from fedgc.policy.totals import Totals, day_of
 from fedgc.secagg.renyi import Release
@@ -127,7 +127,7 @@ class AuditLog:
 
     @contextmanager
     def _locked(self) -> Iterator[IO[bytes]]:
-        with errors_in_words(f"audit log {self.path}", self.path):
+        with system_errors(f"audit log {self.path}"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             with os.fdopen(descriptor, "r+b") as log:
@@ -173,7 +173,7 @@ def verify(path: Path, known: str = "") -> Head:
     """
     head = noted = Head()
     seen = known in ("", FIRST)
-    with errors_in_words(f"audit log {path}", path), path.open("rb") as log:
+    with system_errors(f"audit log {path}"), path.open("rb") as log:
         fcntl.flock(log, fcntl.LOCK_SH)
         kept = read_head(path)
         for line in lines_of(log):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fedgc.codecs import EXACT, codec_of, naming
-from fedgc.errors import EdgeFailed, errors_in_words
+from fedgc.errors import EdgeFailed, system_errors
 from fedgc.messages import Continue, Repair, Reveal, Work
 from fedgc.sim.checkpoint import Findings, Part
 from fedgc.sim.clock import Finding
@@ -110,7 +110,7 @@ class Fleet:
         self.models[version], self._taken = model, 0
 
     def _write(self, version: int, model: Vector) -> None:
-        with errors_in_words("training: a model cannot be written"):
+        with system_errors("training: a model cannot be written"):
             model.tofile(model_file(self._folder, version))
 
     # ---- what they have done

@@ -15,7 +15,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, case, delete, exists, func, insert, select, tuple_, update
 from sqlalchemy.orm import aliased
 
-from fedgc.errors import EdgeFailed, Unusable, errors_in_words
+from fedgc.errors import EdgeFailed, Unusable, system_errors
 from fedgc.files import whole
 from fedgc.store import migrate, tables
 from fedgc.store.engine import Damaged, Database, DiskFull
@@ -166,7 +166,7 @@ def backup(database: Database, path: Path) -> None:
         raise Unusable(f"store {database.name}: saw a server, needed its own tool for a backup (pg_dump)")
     if path.exists():
         raise Unusable(f"backup {path}: saw a file there, needed a new name")
-    unwritten = errors_in_words(f"backup {path}: could not be written", path, kinds=(OSError, sqlite3.Error))
+    unwritten = system_errors(f"backup {path}: could not be written", kinds=(OSError, sqlite3.Error))
     with unwritten, database.apart() as connection, whole(path, synced=True) as part:
         source = connection.connection.driver_connection
         with closing(sqlite3.connect(part)) as target:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
 
-from fedgc.errors import EdgeFailed, errors_in_words, text_of
+from fedgc.errors import EdgeFailed, system_errors, text_of
 from fedgc.files import sync, whole
 from fedgc.secagg.renyi import Release, with_release
 
@@ -26,7 +26,7 @@ class AccountFile:
     def put(self, spent: Sequence[Release], undelivered: Sequence[Release]) -> None:
         """Write both, on the disk once this returns, or raise EdgeFailed."""
         content = json.dumps([spent, undelivered]).encode()
-        with errors_in_words(f"account {self._path}: could not be written", self._path):
+        with system_errors(f"account {self._path}: could not be written"):
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with whole(self._path, synced=True) as part:
                 part.write_bytes(_digest(content) + content)
@@ -50,7 +50,7 @@ class AccountFile:
         theirs, ours = _read(earlier), _read(self._path)
         if theirs != ours:
             self.put(*(reduce(with_release, new, old) for old, new in zip(theirs, ours, strict=True)))
-        with errors_in_words(f"account {earlier}: is now {self._path}, and could not be removed", earlier):
+        with system_errors(f"account {earlier}: is now {self._path}, and could not be removed"):
             earlier.unlink()
             sync(earlier.parent)
 

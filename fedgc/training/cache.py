@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgc.errors import EdgeFailed, errors_in_words, text_of
+from fedgc.errors import EdgeFailed, system_errors, text_of
 from fedgc.training.flat import Vector
 
 FILES: Final = ("npy", "pt")  # of a trajectory: its vector; its buffers and optimizer state
@@ -84,7 +84,7 @@ class ClientCache:
         """Return the chunk's vector (do not write to it); a spilled one is memory-mapped."""
         if chunk in self._in_memory:
             return self._in_memory[chunk].vector
-        with errors_in_words(f"chunk {chunk} cannot be read back from disk", kinds=(OSError, ValueError)):
+        with system_errors(f"chunk {chunk} cannot be read back from disk", kinds=(OSError, ValueError)):
             self._check(chunk, "npy")
             return np.asarray(np.load(self._file(chunk, "npy"), mmap_mode="r"))
 

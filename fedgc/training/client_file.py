@@ -14,7 +14,7 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgc.errors import errors_in_words
+from fedgc.errors import system_errors
 
 PAGE: Final = 4096
 Bytes = NDArray[np.uint8]
@@ -62,14 +62,14 @@ class ClientFile:
 
     def __init__(self, path: Path) -> None:
         """Open the file; make it if there is none."""
-        with errors_in_words("training: the states of clients cannot be opened"):
+        with system_errors(f"training: the states of clients cannot be opened: {path}"):
             self._number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         finalize(self, os.close, self._number)
 
     def write(self, extent: Extent, *parts: bytes | memoryview) -> Extent:
         """Write these parts one after the other to an extent with room for them; return it with its size."""
         end = extent.offset
-        with errors_in_words("training: the states of clients cannot be written"):
+        with system_errors("training: the states of clients cannot be written"):
             for part in parts:
                 left = memoryview(part).cast("B")
                 while left:
@@ -79,6 +79,6 @@ class ClientFile:
 
     def read(self, extent: Extent) -> Bytes:
         """Return the bytes of an extent, mapped to memory; they cannot be written to."""
-        with errors_in_words("training: the states of clients cannot be read", kinds=(OSError, ValueError)):
+        with system_errors("training: the states of clients cannot be read", kinds=(OSError, ValueError)):
             found = mmap(self._number, extent.size, prot=PROT_READ, offset=extent.offset)
         return np.frombuffer(found, np.uint8)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
-from fedgc.errors import BadSetting, errors_in_words
+from fedgc.errors import BadSetting, system_errors
 from fedgc.processes import supervision
 from fedgc.training.script.reason import reason_of
 
@@ -76,8 +76,9 @@ class ScriptProcess:
         command = command_of(script)
         self._log_path: Final = log
         self._tail = bytearray()
-        with errors_in_words(f"script {script!r} could not be started"):
+        with system_errors(f"{log.parent}", "a folder for the script's log"):
             log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with system_errors(f"script {script!r} could not be started"):
             self._process = subprocess.Popen(  # noqa: S603  the command that the client's owner or the run names
                 [sys.executable, "-I", "-S", supervision.__file__, *command],
                 stdin=subprocess.PIPE,  # closed with this process, which ends the script
