@@ -32,7 +32,7 @@ from fedgc.cli.follow import (
     why_incomplete,
 )
 from fedgc.cli.history import must_be_over
-from fedgc.cli.run_end import AppStarts, Over, how_left
+from fedgc.cli.run_end import AppStarts, Over, checked, how_left
 from fedgc.cli.run_place import RunPlace, claimed, keep_place, keys_of, place_of
 from fedgc.cli.script import placed_script, travels
 from fedgc.cli.settings import GIVEN, Layer, must_be_private, settle
@@ -208,6 +208,8 @@ def started(place: Place, config: RunConfig, meanwhile: Callable[[], object] = l
     reason = gone or (_why(before, seen, said) if not status else _unlike_completed(status, said))
     if reason is None and not status:
         reason = starts.why_failed(superlink, flower_run, said)
+    if not stopped:
+        reason = checked(reason, superlink, flower_run)
     printed = starts.printed(said)
     return Over(before, seen, bool(stopped), reason, flower_run, status, said, starts.later, printed)
 

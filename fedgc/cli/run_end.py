@@ -14,6 +14,7 @@ from fedgc.cli.follow import Follower, Seen, fault_in, print_tables, printed_by_
 from fedgc.cli.signals import NOTHING_STARTED
 from fedgc.deploy.superlink import Superlink
 from fedgc.errors import EdgeFailed, numbered
+from fedgc.flower.signals import BY_USER
 from fedgc.run.rows import SPENT
 from fedgc.secagg.client import UNMASKED
 from fedgc.secagg.rules import NO_BUDGET
@@ -24,6 +25,8 @@ from fedgc.store.views import Run
 
 MOST_PRINTED: Final = 100  # lines
 FAILED: Final = "finished:failed"  # as Flower calls the state
+STOPPED: Final = "finished:stopped"
+NOT_BY_USER: Final = "its SuperLink ended the server"
 
 
 class AppStarts:
@@ -62,6 +65,20 @@ class AppStarts:
             if self._own_app and superlink.status(flower_run) == FAILED:
                 return f"its app failed after the last round: {fault_in(log) or 'its log does not say why'}"
         return None
+
+
+def checked(reason: str | None, superlink: Superlink, flower_run: int) -> str | None:
+    """Return a recorded reason; where it names the user, as Flower knows it.
+
+    Flower gives the server SIGINT when a user stops the run, but also when its SuperLink ends, or has missed
+    its heartbeats while the machine was suspended. Without an answer, no user has stopped the run.
+    """
+    if reason is None or BY_USER not in reason:
+        return reason
+    with suppress(EdgeFailed):
+        if superlink.status(flower_run) == STOPPED:
+            return reason
+    return reason.replace(BY_USER, NOT_BY_USER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ not seen is stopped, before the run is resumed.
 import os
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
@@ -34,7 +34,7 @@ from fedgc.cli.run import (
     settings_of,
     started,
 )
-from fedgc.cli.run_end import Over
+from fedgc.cli.run_end import STOPPED, Over
 from fedgc.cli.run_place import claimed, keep_place
 from fedgc.cli.signals import like_ctrl_c
 from fedgc.config import RunConfig
@@ -58,8 +58,6 @@ CLAIM_S: Final = 60.0  # for the command that has started the run to end, while 
 CHECK_S: Final = 2.0  # between checks for processes of a local federation that ended
 POLL_S: Final = 0.2  # the same during a pause
 STORE_S: Final = 300.0  # for a store that fails between two starts, such as a database that is restarted
-NOT_BY_USER: Final = "its SuperLink ended the server"
-STOPPED: Final = "finished:stopped"  # as Flower calls the state
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,14 +300,13 @@ class _Server:
             if over.complete or over.is_final:
                 raise EdgeFailed(over.failure)
             self._restart()
-            if self._by_user(over):
+            if _by_user(over):
                 return over
-            reason = NOT_BY_USER if over.reason.startswith(BY_USER) else over.reason
-            restarts = restarts.after(_reached(over), reason)
+            restarts = restarts.after(_reached(over), over.reason)
             config = self._next(config, name)
             how = "it is resumed from its last checkpoint" if config.resume else "it begins again"
             count = f"restart {restarts.in_a_row} of {restarts.most} without a new round"
-            say(self._place.console, f"{reason}; {how} in {restarts.pause_s:g} s ({count})")
+            say(self._place.console, f"{over.reason}; {how} in {restarts.pause_s:g} s ({count})")
             self._pause(restarts.pause_s)
 
     def _start(self, config: RunConfig) -> Over:
@@ -337,21 +334,6 @@ class _Server:
             superlink.stop(flower_run)
         self._unended = None
 
-    def _by_user(self, over: Over) -> bool:
-        """Whether the run was stopped on purpose, such as by `flwr stop`.
-
-        Flower gives the server SIGINT then, but also when its SuperLink ends or has missed its heartbeats.
-        So Flower is asked; without an answer, the run goes on.
-        """
-        run = over.last
-        if run is None:
-            return over.status == STOPPED
-        if run.state != "stopped" or not run.reason.startswith(BY_USER):
-            return False
-        with suppress(EdgeFailed):
-            return self._place.host.superlink.status(over.flower_run) == STOPPED
-        return False
-
     def _next(self, config: RunConfig, name: str) -> RunConfig:
         """Return the settings with which the run goes on."""
         has_model = self._has_model or _has_checkpoint(config)
@@ -377,6 +359,13 @@ class _Server:
         """Return the state of the run; wait for a store that fails, and raise EdgeFailed if it goes on to."""
         look = Follower(self._place.store, name).look
         return _awaited(look, EdgeFailed, STORE_S, self._place.console, self._look_after)
+
+
+def _by_user(over: Over) -> bool:
+    """Whether the run was stopped on purpose, such as by `flwr stop`."""
+    if over.last is None:
+        return over.status == STOPPED
+    return over.last.state == "stopped" and BY_USER in (over.reason or "")
 
 
 def _reached(over: Over) -> int:

@@ -258,6 +258,22 @@ def test_ctrl_c_and_signals_stop_run_and_print_how_to_resume(stand, capsys, numb
     assert f"stopped after round 1; `{again}` goes on" in said
 
 
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [("finished:stopped", "stopped by the user"), ("finished:failed", "its SuperLink ended the server")],
+)
+def test_run_is_stopped_by_its_user_only_if_flower_says_so(stand, status: str, why: str):
+    def ends(store: Store, name: str) -> None:
+        complete(store, name)
+        store.write(Ended(1002.0, name, "stopped", "stopped by the user"))
+
+    stand(ends, status)
+    with pytest.raises(
+        EdgeFailed, match=f"^the run did not complete: {why}; `fedgc run --resume same` goes on$"
+    ):
+        running.run(Wanted(None, {"run": "same"}, superlink="ward"))
+
+
 @pytest.mark.usefixtures("signals")
 def test_run_that_completes_while_it_stops_is_not_called_stopped(stand, capsys):
     def interrupt(store: Store, name: str) -> None:

@@ -31,9 +31,7 @@ class MixingServer:
         self.sent = defaultdict(list)  # the packets of each kind, which may be sent again
         self.adverts, self.deals = {}, {}
         self.signed = defaultdict(dict)  # context and survivors -> the signature of each member
-        self.given = defaultdict(
-            Counter
-        )  # exchange and dealer -> how many honest sites gave a share, by kind
+        self.given = defaultdict(Counter)  # of exchange and dealer: shares given, by kind
         self.vectors = Counter()  # of each site and exchange
 
     def play(self):
