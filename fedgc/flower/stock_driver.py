@@ -34,7 +34,7 @@ from fedgc.errors import (
 from fedgc.flower.left_out import LeftOut
 from fedgc.flower.sink import Live, LiveClient, Sink
 from fedgc.flower.stock_layout import Layout, Vector
-from fedgc.flower.stock_metrics import LOSSES, Metrics, left_out, mean_of, metrics_of, only
+from fedgc.flower.stock_metrics import LOSSES, Metrics, in_some, left_out, mean_of, metrics_of, only
 from fedgc.flower.stock_rounds import (
     LEAST_DEADLINE_S,
     Aggregate,
@@ -314,12 +314,18 @@ class StockDriver:
 
     def _report(self, round_: int) -> None:
         """Report the metrics of the evaluate replies that are here."""
-        metrics = mean_of(self._evaluations.pop(round_).replies)
+        metrics = self._mean(round_, self._evaluations.pop(round_).replies)
         if metrics:
             self.result.evaluate_metrics_clientapp[round_] = MetricRecord(dict(metrics))
             figures = " ".join(f"{name}={value:.4g}" for name, value in metrics.items())
             self._log.log(INFO, "round %d evaluated: %s", round_, figures)
             self._job.sink.evaluated(round_, metrics)
+
+    def _mean(self, round_: int, replies: list[tuple[float, Metrics]]) -> Metrics:
+        """Return the mean of the metrics that all replies have, and warn of others."""
+        if text := in_some(replies):
+            self._warn_once(text, round_, text)
+        return mean_of(replies)
 
     # ---- a round's end
 
@@ -328,13 +334,14 @@ class StockDriver:
         if closed.weight > 0:
             try:
                 name, size = self._job.config.chosen_rule, self._model.size
-                mean = result_of(self._rule, name, round_, size, self._updates)
-                if mean is not None:
-                    self._model = self._optimizer.apply(self._model, mean)
+                update = result_of(self._rule, name, round_, size, self._updates)
+                if update is not None:
+                    self._model = self._optimizer.apply(self._model, update)
             except Refused as error:
                 self._left_out.note(round_, error)
             self._models[closed.version] = self._model
-            self.result.train_metrics_clientapp[round_] = MetricRecord(dict(mean_of(self._train_metrics)))
+            mean = self._mean(round_, self._train_metrics)
+            self.result.train_metrics_clientapp[round_] = MetricRecord(dict(mean))
         self._rule.clear()
         self._updates = 0
         self._train_metrics = []

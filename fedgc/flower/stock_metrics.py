@@ -1,5 +1,6 @@
 """The metrics in the replies of stock clients."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -54,6 +55,14 @@ def left_out(content: RecordDict) -> Iterator[tuple[str, str]]:
     if more := numbers[MOST_FIGURES:]:
         text = f"saw {len(numbers)} metrics, needed at most {MOST_FIGURES}: left out are {_named(more)}"
         yield "many", text
+
+
+def in_some(replies: list[tuple[float, Metrics]]) -> str:
+    """Return a text on the metrics that not all replies have; empty without any."""
+    counts = Counter(name for _, metrics in replies for name in metrics)
+    names = sorted(name for name, count in counts.items() if count < len(replies))
+    seen = f"saw metrics that not all replies have ({_named(names)})"
+    return f"{seen}, needed the same of each: they are left out" if names else ""
 
 
 def mean_of(replies: list[tuple[float, Metrics]]) -> Metrics:

@@ -122,6 +122,22 @@ def test_lists_as_metrics_are_named_once(caplog: pytest.LogCaptureFixture) -> No
     assert dict(driver.result.train_metrics_clientapp[1]) == {"loss": pytest.approx(5 / 3)}
 
 
+def test_metrics_of_some_clients_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Flower's own strategies refuse to aggregate such replies."""
+
+    def client(node: int, message: Message) -> RecordDict:
+        answer = adds(1.0)(node, message)
+        if node == 1:
+            answer["metrics"]["extra"] = 0.5
+        return answer
+
+    driver, *_ = run(client, evaluate_every=1)
+    said = [each for each in caplog.messages if "left out" in each]
+    text = "saw metrics that not all replies have (extra), needed the same of each: they are left out"
+    assert said == [f"round 1: {text}"]
+    assert dict(driver.result.train_metrics_clientapp[1]) == {"loss": pytest.approx(5 / 3)}
+
+
 class Ordered(Kept):
     """A sink that refuses, as the store does, figures of a round that it does not know."""
 
