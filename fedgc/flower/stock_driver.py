@@ -87,6 +87,7 @@ class _Evaluation:
 
     awaits: set[int]
     until: float
+    asked: int
     replies: list[tuple[float, Metrics]] = field(default_factory=list)
 
 
@@ -232,8 +233,7 @@ class StockDriver:
                 hint = next((text for seen, text in HINTS if seen in reason), "")
                 said = f"failed with code {reply.error.code}, {reason}"
                 if about[0] == "evaluate" and NO_EVALUATE in reason:
-                    self._scoreless.add(about[1])
-                    self._count(about[2], about[1])
+                    self._ask_no_more(about[1], about[2])
                     continue
                 if raised := RAISED.search(reason):
                     said = f"raised {raised[1]}: {raised[2]}"
@@ -242,6 +242,13 @@ class StockDriver:
                 self._trained(about[1], about[2], reply.content)
             else:
                 self._evaluated(about[1], about[2], reply.content)
+
+    def _ask_no_more(self, node: int, round_: int) -> None:
+        """Let a node evaluate no more, as its ClientApp has no function for it."""
+        self._scoreless.add(node)
+        if round_ in self._evaluations:
+            self._evaluations[round_].asked -= 1
+        self._count(round_, node)
 
     def _failed(self, kind: str, node: int, round_: int, reason: str) -> None:
         if f"{kind} {reason}" not in self._warned:
@@ -314,11 +321,15 @@ class StockDriver:
 
     def _report(self, round_: int) -> None:
         """Report the metrics of the evaluate replies that are here."""
-        metrics = self._mean(round_, self._evaluations.pop(round_).replies)
+        evaluation = self._evaluations.pop(round_)
+        answers, asked = len(evaluation.replies), evaluation.asked
+        metrics = self._mean(round_, evaluation.replies)
+        figures = " ".join(f"{name}={value:.4g}" for name, value in metrics.items()) or "no figures"
+        level = INFO if answers == asked else WARNING
+        if asked:
+            self._log.log(level, "round %d evaluated: %s answers=%d/%d", round_, figures, answers, asked)
         if metrics:
             self.result.evaluate_metrics_clientapp[round_] = MetricRecord(dict(metrics))
-            figures = " ".join(f"{name}={value:.4g}" for name, value in metrics.items())
-            self._log.log(INFO, "round %d evaluated: %s", round_, figures)
             self._job.sink.evaluated(round_, metrics)
 
     def _mean(self, round_: int, replies: list[tuple[float, Metrics]]) -> Metrics:
@@ -355,7 +366,7 @@ class StockDriver:
         free = {*self._machine.free} - self._scoreless  # a straggler would evaluate before it trains again
         if is_evaluated and free:
             until = self._clock() + max(LEAST_DEADLINE_S, self._machine.limit_s)
-            self._evaluations[round_] = _Evaluation(free, until)
+            self._evaluations[round_] = _Evaluation(free, until, len(free))
             self._send("evaluate", sorted(free), round_)
 
     def _evaluate(self, round_: int) -> None:

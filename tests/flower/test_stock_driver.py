@@ -438,7 +438,7 @@ def test_clientapp_without_train_function_is_named_as_cause(reason: str, said: s
     assert failure.endswith(hint)
 
 
-def test_client_without_evaluate_function_is_asked_once() -> None:
+def test_client_without_evaluate_function_is_asked_once(caplog: pytest.LogCaptureFixture) -> None:
     def trains_alone(node: int, message: Message) -> RecordDict | None:
         return None if message.metadata.message_type == "evaluate" else adds(1.0)(node, message)
 
@@ -455,8 +455,23 @@ def test_client_without_evaluate_function_is_asked_once() -> None:
     assert StockDriver(grid, job, time.monotonic, logging.getLogger("test")).drive().complete
     asked = [each.metadata.dst_node_id for each in grid.sent if each.metadata.message_type == "evaluate"]
     assert sorted(asked) == [1, 2]
+    assert "evaluated" not in caplog.text
     assert scored == [0, 1, 2, 3]
     assert not any(client.failure for row in sink.rows for client in row.clients)
+
+
+def test_rounds_say_how_many_clients_evaluated(caplog: pytest.LogCaptureFixture) -> None:
+    """A failure is logged once, and a client that fails each time is not missed."""
+
+    def client(node: int, message: Message) -> RecordDict | None:
+        fails = node == 1 and message.metadata.message_type == "evaluate"
+        return None if fails else adds(1.0)(node, message)
+
+    run(client, evaluate_every=1)
+    said = [
+        (each.levelname, each.getMessage()) for each in caplog.records if "evaluated" in each.getMessage()
+    ]
+    assert said == [("WARNING", f"round {n} evaluated: loss=2 answers=1/2") for n in (1, 2)]
 
 
 class StoppedGrid(PlayedGrid):
