@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from itertools import chain, count
 from pathlib import Path
 from posixpath import normpath
 from typing import Any, Final
@@ -81,18 +82,39 @@ def _log(
 
     began = round(run.started * 1000)
     client.log_batch(made, params=[Param(name, str(value)) for name, value in run.settings.items()])
-    waiting = [Metric(_name(name), value, began, 0) for name, value in scored.get(0, {}).items()]
+    names = Names()
+    waiting = [Metric(names.of(name), value, began, 0) for name, value in scored.get(0, {}).items()]
     for each in rounds:
         row = each.row
         ended = round((row.started + row.working_s + row.collecting_s) * 1000)
         found = {**measures(each), **scored.get(row.round, {})}
-        waiting += [Metric(_name(name), value, ended, row.round) for name, value in found.items()]
+        waiting += [Metric(names.of(name), value, ended, row.round) for name, value in found.items()]
         while len(waiting) >= BATCH:
             client.log_batch(made, metrics=waiting[:BATCH])
             del waiting[:BATCH]
     client.log_batch(made, metrics=waiting)
     if run.state != "running":
         client.set_terminated(made, _STATES.get(run.state, "FAILED"), round((run.ended or run.heard) * 1000))
+
+
+class Names:
+    """MLflow's names of the figures of a run, one for each.
+
+    >>> names = Names()
+    >>> [names.of(figure) for figure in ("recall@10", "recall_10", "recall@10")]
+    ['recall_10', 'recall_10_2', 'recall_10']
+    """
+
+    def __init__(self) -> None:
+        self._figures: dict[str, str] = {}  # by name
+
+    def of(self, figure: str) -> str:
+        """Return the name of a figure, with a number where another figure has its first name."""
+        first = _name(figure)
+        more = (f"{first}_{number}" for number in count(2))
+        name = next(each for each in chain([first], more) if self._figures.get(each, figure) == figure)
+        self._figures[name] = figure
+        return name
 
 
 def _name(figure: str) -> str:

@@ -106,9 +106,11 @@ def test_mlflow_gets_figures_of_any_name_and_no_half_of_run(told, tmp_path: Path
 
     with pytest.raises(EdgeFailed, match="gone"):
         log_run(told.run(), broken(), str(place))
-    made = log_run(told.run(), told.rounds(), str(place), {1: {"client/north/recall@10": 0.5}})
+    figures = {"client/north/recall@10": 0.5, "client/north/recall_10": 0.25}
+    made = log_run(told.run(), told.rounds(), str(place), {1: figures})
     client = mlflow.MlflowClient(f"sqlite:///{place}")
-    assert [each.value for each in client.get_metric_history(made, "client/north/recall_10")] == [0.5]
+    for name, value in (("recall_10", 0.5), ("recall_10_2", 0.25)):
+        assert [each.value for each in client.get_metric_history(made, f"client/north/{name}")] == [value]
 
 
 def test_invalid_mlflow_location_gives_one_line(told, tmp_path: Path):
