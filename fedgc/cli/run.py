@@ -310,8 +310,10 @@ def _followed(
 
 
 def _stopped(shown: Shown, place: Place, flower_run: int, *, leaves: bool) -> str:
-    """Stop the run, before which its clients may leave; return what Flower says of it then."""
-    if leaves and place.host.leave is not None:
+    """Stop the run, before which its clients, but no stock ones, may leave; return what Flower says then."""
+    run = shown.follower.run_lately()
+    is_stock = run is not None and run.settings.get("client.app") == "stock"
+    if leaves and not is_stock and place.host.leave is not None:
         shown.update("clients hand in what they have")
         place.host.leave()
     shown.update(STOPPING)

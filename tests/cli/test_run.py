@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -184,8 +184,8 @@ def stand(apart: Path, monkeypatch: pytest.MonkeyPatch):
     return make
 
 
-def complete(store: Store, name: str) -> None:
-    store.write(Begun(1000.0, name, RunConfig(work="coded").table()))
+def complete(store: Store, name: str, **more: str) -> None:
+    store.write(Begun(1000.0, name, RunConfig(work="coded", **more).table()))
     tell_as(store, name)
     store.write(Ended(1001.0, name, "completed"))
 
@@ -256,6 +256,22 @@ def test_ctrl_c_and_signals_stop_run_and_print_how_to_resume(stand, capsys, numb
     assert "stopping the run" in said
     again = f"fedgc run --resume {made.settings['run']}"
     assert f"stopped after round 1; `{again}` goes on" in said
+
+
+@pytest.mark.usefixtures("signals")
+@pytest.mark.parametrize(("app", "leaves"), [("fedgc", ["asked"]), ("stock", [])])
+def test_clients_are_asked_to_leave_unless_stock(stand, monkeypatch, app: str, leaves: list[str]):
+    def interrupt(store: Store, name: str) -> None:
+        complete(store, name, client_app=app)
+        store.write(Ended(1002.0, name, "stopped", "stopped by the user"))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    made, asked = stand(interrupt), []
+    host = running.Host(made, leave=lambda: asked.append("asked"))
+    monkeypatch.setattr(running, "host_of", lambda *_: nullcontext(host))
+    with pytest.raises(click.Abort):
+        running.run(Wanted(None, {}, superlink="ward"))
+    assert asked == leaves
 
 
 @pytest.mark.parametrize(
