@@ -158,7 +158,7 @@ def show_on(console: Console, rounds: int, before: Seen = NOTHING) -> Show:
 
 
 class _Lines:
-    """One line for each round, delayed until its evaluation is there or the next round is over.
+    """One line for each round, delayed until its evaluation, if any, is there or the next round is over.
 
     A line follows the notes on its round and on earlier ones. The log arrives later than the store, so that
     a line waits LOG_S for such notes, and a note waits as long for the lines of earlier rounds. It does not
@@ -194,7 +194,8 @@ class _Lines:
     def _show(self, now: float) -> None:
         newest = max(self._rounds, default=0)
         for number, (came, each) in sorted(self._rounds.items()):
-            evaluated = each.row.metrics or number < newest or now == math.inf
+            fruitless = each.row.outcome in ("empty", "aborted")  # the next one may be long in coming
+            evaluated = each.row.metrics or fruitless or number < newest or now == math.inf
             if not evaluated or now - came < LOG_S:
                 break
             self._say_notes(number)

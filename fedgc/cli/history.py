@@ -333,11 +333,12 @@ def _run_lines(run: Run, last: Sequence[Round], facts: Sequence[str]) -> Text:
         row = last[-1].row
         measured = f", {figures_text(row.metrics)}" if row.metrics else ""
         blocks = numbered(row.blocks, "block")
+        why = row.reason if row.outcome == "aborted" else row.left_out
         lines.append(
             f"  last round {row.round}: {row.outcome}{measured}"
             f"{f', {row.replicas} replicas, {blocks}' if row.blocks else ''}"
             f"{f', amplification {row.amplification:.2f}' if row.amplification is not None else ''}"
-            f"{f', {row.lacking}' if row.lacking else ''}{f' ({row.left_out})' if row.left_out else ''}"
+            f"{f', {row.lacking}' if row.lacking else ''}{f' ({why})' if why else ''}"
         )
     return Text("\n".join(lines + [f"  {line}" for line in facts]))
 

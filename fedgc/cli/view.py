@@ -100,7 +100,7 @@ def round_line(each: Round) -> str:
     counted = "" if row.outcome == "skipped" else f"{each.counted} of {each.finished} {what}, "
     if not (row.blocks or row.replicas):
         counted = f"{row.covered} of {numbered(row.chunks, 'stock client')} answered, "
-    why = f"  ({row.reason})" if LEFT_OUT in row.reason else ""
+    why = f"  ({row.reason})" if row.outcome == "aborted" or LEFT_OUT in row.reason else ""
     return (
         f"round {row.round}: {row.outcome}{missing} in {row.working_s + row.collecting_s:.2f} s, {counted}"
         f"up {megabytes(each.up_bytes)}, down {megabytes(each.down_bytes)}{measured}{why}"

@@ -143,6 +143,18 @@ def test_notes_precede_lines_of_their_rounds(store: Store):
     assert told[6].startswith("round 3: synced")
 
 
+@pytest.mark.parametrize("outcome", ["empty", "aborted"])
+def test_line_of_fruitless_round_does_not_await_next_round(store: Store, outcome: str):
+    store.write(Begun(100.0, "r", RunConfig().table()))
+    store.write(Appended(101.0, "r", replace(ROW, round=1, outcome=outcome)))
+    follower, out, now = Follower(store, "r"), io.StringIO(), [0.0]
+    with _Lines(Console(file=out, width=150), NOTHING, lambda: now[0]) as show:
+        show.update(follower.look(), ())
+        now[0] = LOG_S
+        show.update(follower.look(), ())
+        assert out.getvalue().startswith(f"round 1: {outcome} ")
+
+
 def test_resumed_run_shows_only_rounds_of_its_own_start(store: Store):
     store.write(Begun(100.0, "r", RunConfig(work="coded").table()))
     tell(store, 1, 2)

@@ -286,6 +286,14 @@ def test_status_reports_sample_share_and_refused_clients(told: Path):
     assert answer["last_round"]["left_out"] == row.left_out
 
 
+def test_status_says_why_last_round_is_aborted(told: Path):
+    row = replace(round_row(4, 0.04), outcome="aborted", reason="too few sites are left")
+    with Store.open() as store:
+        store.write(Appended(1009.0, "second", row))
+    last = next(line for line in fedgc("status").splitlines() if "last round 4: aborted" in line)
+    assert last.endswith(" (too few sites are left)")
+
+
 def test_status_shows_figures_of_clients_and_best_model(told: Path):
     with Store.open() as store:
         for client, samples, value in ((FAST, 10, 0.5), (SLOW, 30, 0.9)):

@@ -68,6 +68,11 @@ def test_round_line_says_why_update_is_left_out():
     assert line.endswith("  (the mean update is left out: the run goes back to the model of round 4)")
 
 
+def test_round_line_says_why_round_is_aborted():
+    why = "exchange 2: saw 2 vectors, needed 3; aborted"
+    assert view.round_line(with_row(round_of(2, "aborted"), reason=why)).endswith(f"  ({why})")
+
+
 def test_work_is_counted_in_steps_without_blocks():
     assert view.unit_of([round_of(1, "skipped")]) == "chunks"
     assert view.unit_of([round_of(1, "synced", blocks=1)]) == "chunks"
