@@ -25,6 +25,7 @@ from fedgc.round.scheduler import WorkSummary
 
 ENDING: Final = (State.AGREEING, State.UNMASKING)
 TOO_FEW: Final = "too few sites are left to unmask the sum"
+RETURN_S: Final = 180.0  # for shares, at least: Flower takes a minute to notice that a client's app has died
 
 
 class MaskedRound(Round):
@@ -40,6 +41,7 @@ class MaskedRound(Round):
         super().__init__(plan, assignment, decide)
         self._exchange = exchange
         self._ends_at = math.inf  # when the answers of this state are too late
+        self._shares_s = max(plan.upload_deadline_s, RETURN_S)  # without them the run ends
         self._masked = MaskedAggregator(self.roster, self.scheduler, exchange)
 
     @property
@@ -100,7 +102,7 @@ class MaskedRound(Round):
         if not masked.can_open(self.roster.live):  # after the request, this model cannot be masked again
             return self._abort(TOO_FEW, event.now)
         self._enter(State.UNMASKING)
-        self._ends_at = event.now + self.plan.upload_deadline_s
+        self._ends_at = event.now + self._shares_s
         return list(masked.unlock())
 
     def _shared(self, event: Shares) -> list[Command]:
@@ -139,8 +141,11 @@ class MaskedRound(Round):
         return self._abort(TOO_FEW, now)
 
     def _too_late(self, event: Tick) -> list[Command]:
-        asked = "shares" if self.state is State.UNMASKING else "signatures"
-        return self._abort(f"too few {asked} in {self.plan.upload_deadline_s:g} s", event.now)
+        shares = self.state is State.UNMASKING
+        asked, within_s = (
+            ("shares", self._shares_s) if shares else ("signatures", self.plan.upload_deadline_s)
+        )
+        return self._abort(f"too few {asked} in {within_s:.0f} s", event.now)
 
     def _passed_over(self, _: Event) -> list[Command]:
         """Ignore an event that is too late for this state."""
