@@ -130,7 +130,7 @@ class GatewayLine:
         model = self._leader.common.copy()
         origin = f"{action.version} {digest_of(model)}"  # the next version can have the same numbers
         self._first_step = action.first_step
-        if origin == steps.origin and not told:  # what a gateway that is started again has not seen
+        if origin == steps.origin and told <= steps.done:  # a gateway that is started again has not seen more
             self._since = site.now
             return
         if not np.array_equal(model, site.model):

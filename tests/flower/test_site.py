@@ -11,9 +11,11 @@ import pytest
 
 from fedgc.errors import BadMessage
 from fedgc.flower.driver import Driver
-from fedgc.flower.site import GatewayLine, SiteState
+from fedgc.flower.site import GatewayLine, NewModel, SiteState
 from fedgc.run.outputs import Apply
 from fedgc.run.site_steps import SiteSteps
+from fedgc.training.cache_files import digest_of
+from fedgc.training.loop.leader import Action, Do
 from tests.site_fleet import Fleet, Rows, served
 
 SECONDS = 30.0
@@ -118,3 +120,17 @@ def test_returning_gateway_loses_no_round_of_its_site(tmp_path: Path) -> None:
     steps = [max(c.counted for c in row.clients) for row in north.sink.rows + north.again.sink.rows]
     assert sum(steps[: len(north.saved)]) >= 12
     assert north.again.resume.round + len(north.again.sink.rows) == 6
+
+
+@pytest.mark.parametrize(("first", "told", "keeps"), [(True, 8, True), (True, 24, False), (False, 8, False)])
+def test_resumed_site_keeps_steps_beyond_cache_of_gateway(*, first: bool, told: int, keeps: bool) -> None:
+    """A gateway that was killed gives the model that its cache holds, from which the site has trained on."""
+    cached, newer = np.zeros(2, np.float32), np.ones(2, np.float32)
+    leader = SimpleNamespace(steps=told, common=cached)
+    origin = f"3 {digest_of(cached)}" if first else "2 of another model"
+    steps = SiteSteps(origin, done=16)
+    line = GatewayLine(leader)
+    state = SiteState(steps, newer, 1.0, 8, works=False)
+    asked = list(line._do(Action(Do.LOAD, version=3, steps=told), state))
+    assert ([] if keeps else [NewModel]) == [type(each) for each in asked]
+    assert steps.done == (16 if keeps else told)
