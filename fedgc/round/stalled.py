@@ -38,7 +38,7 @@ class StalledClients:
 
     def began(self, w: int, now: float, *, live: bool) -> None:
         """Note that a client has been given work."""
-        self._stalled.pop(w, None)
+        self._awake(w)
         self._since[w] = now
         (self._deaf.discard if live else self._deaf.add)(w)
         self.look_at = now if self._heard else math.inf
@@ -50,16 +50,20 @@ class StalledClients:
         if not self._heard:
             self.look_at = now
         self._heard.add(w)
-        was_stalled = self._stalled.pop(w, None) is not None
         self._since[w] = now
+        return self._awake(w)
+
+    def gone(self, w: int) -> None:
+        """Forget a client that is lost, was started again or has failed."""
+        self._since.pop(w, None)
+        self._awake(w)
+
+    def _awake(self, w: int) -> bool:
+        """Call a client stalled no longer; return whether it was."""
+        was_stalled = self._stalled.pop(w, None) is not None
         if was_stalled:
             self._roster.statistics.failure[w] = ""
         return was_stalled
-
-    def gone(self, w: int) -> None:
-        """Forget a client that is lost or has failed."""
-        self._since.pop(w, None)
-        self._stalled.pop(w, None)
 
     @property
     def clients(self) -> Set[int]:

@@ -173,6 +173,19 @@ def test_failed_client_is_not_called_stalled_later():
     assert machine.statistics.awaited == {2}
 
 
+def test_stalled_client_that_returns_is_not_called_stalled():
+    """Its process was started again, and goes on with the steps that it has kept."""
+    plan = replace(planned(3), gives_up_stalled=True)
+    machine, fleet = begun(plan)
+    reach(machine, fleet, "client 1", now=2.0)
+    reach(machine, fleet, "client 2", 4, now=3.0)
+    machine.handle(Tick(32.0))
+    assert machine.statistics.failure[0] == "no progress for 32 s"
+    machine.handle(joined(plan, "client 0", 33.0, 8))
+    reach(machine, fleet, "client 0", now=34.0)
+    assert machine.statistics.failure[0] == ""
+
+
 def test_report_of_client_that_has_failed_is_no_fault():
     """It was on its way when the client said that it had failed; it counts nothing."""
     machine, fleet = begun(planned(3))
