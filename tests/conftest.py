@@ -17,7 +17,7 @@ from hypothesis import settings
 from tests.party import MODEL, Party
 
 settings.register_profile("same", deadline=None, derandomize=True)
-settings.register_profile("search", deadline=None, derandomize=False, print_blob=True)
+settings.register_profile("search", max_examples=400, deadline=None, derandomize=False, print_blob=True)
 settings.load_profile("same")
 
 

@@ -14,7 +14,7 @@ from fedgc.training.loop.environment import VARIABLE, ScriptEnvironment
 from tests.fuzz.decoders import decoders
 from tests.fuzz.decoding import CONSTANT, Decoder, check, decode, traced
 
-INPUTS = 20_000
+INPUTS = 6_000
 DEEP = 5000  # nested more deeply than Python's stack
 
 

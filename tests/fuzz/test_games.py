@@ -7,7 +7,7 @@ from fedgc.round.coded.aggregator import CodedAggregator
 from tests.fuzz.games import Game, MaskedGame, games, play
 from tests.fuzz.memory import size_of
 
-EVENTS = 20_000
+EVENTS = 8_000
 LONG = 1500  # turns
 SLACK_BYTES = 100_000
 

@@ -625,7 +625,7 @@ class Chance:
     period=st.integers(1, 2),
     seed=st.integers(0, 2**32 - 1),
 )
-@hypothesis_settings(max_examples=60)
+@hypothesis_settings(max_examples=hypothesis_settings.default.max_examples // 4)
 def test_no_model_has_two_sums_and_every_sum_is_correct(party, count, work, period, seed):
     one = Fleet(party, count, work=work, rounds=6, gate="every", **{"gate_period": period, "min_clients": 3})
     chance = Chance(one, np.random.default_rng(seed))

@@ -160,7 +160,7 @@ def cut(shares):
 
 
 @given(count=st.integers(4, 6), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=60)
+@settings(max_examples=settings.default.max_examples // 4)
 def test_mixed_packets_never_release_both_secrets_of_member(kit, count, seed):
     server = MixingServer(kit, count, random.Random(seed))  # noqa: S311  packets, not keys
     server.play()

@@ -129,7 +129,7 @@ ASK = ("begin", "upload", "agree", "unlock")
 
 
 @given(data=st.data(), count=st.integers(3, 6))
-@settings(max_examples=60)
+@settings(max_examples=settings.default.max_examples // 4)
 def test_14_any_request_order_opens_one_sum_of_model(kit, data, count):
     helpers = kit.federation(count).colluders
     server = Server(kit, count, helpers)
