@@ -4,7 +4,7 @@ import json
 import multiprocessing
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -28,6 +28,7 @@ class ScriptEnvironment:
     client: Mapping[str, str | int | float]  # the client's own settings: its node config
     state: str  # folder in which private tensors and the optimizer's state outlive the script
     pace_s: float = 0.0  # least time of a step
+    joined: int = 0  # the process that has joined: those that it starts take no part
 
     def write(self) -> dict[str, str]:
         """Return the variable to be added to an environment."""
@@ -47,6 +48,15 @@ class ScriptEnvironment:
             return cls(**json.loads(text))
         except (ValueError, TypeError, RecursionError) as error:
             raise EdgeFailed(f"{VARIABLE}: saw {text[:40]!r}, which no client of fedgc writes") from error
+
+    def join(self) -> None:
+        """Tell the processes that this one starts that it takes part, and not they."""
+        os.environ.update(replace(self, joined=os.getpid()).write())
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether a process that takes part has started this one, as a program and not as a worker."""
+        return self.joined not in (0, os.getpid()) and not imports_anew()
 
     def config(self) -> RunConfig:
         """Return the run's settings."""

@@ -41,8 +41,6 @@ Validate = Callable[[nn.Module], Mapping[str, float]]
 STATE_FILE: Final = "script.pt"  # private tensors and the optimizer's state, in the client's folder
 ALONE: Final = "fedgc: no client has started this script, so it trains by itself\n"
 
-_joined = threading.Event()  # a process takes part once
-
 
 def join(
     model: nn.Module,
@@ -97,12 +95,12 @@ def join(
         raise BadTask(f"fedgc.join: saw samples={samples}, needed at least 1")
     if optimizer is not None and not hasattr(optimizer, "state_dict"):
         raise BadTask(f"fedgc.join: saw a {type(optimizer).__name__} as optimizer, needed one of torch's")
-    if environment is None:
+    if environment is None or environment.is_inherited:
         sys.stderr.write(ALONE)
         return TrainingLoop(state, None, None, samples, validate, optimizer)
-    if _joined.is_set():
+    if environment.joined == os.getpid():
         raise BadTask("fedgc.join: saw a second call in this process, needed one")
-    _joined.set()
+    environment.join()
     limit_memory(float(environment.client.get(GPU_SHARE, 1.0)))
     if is_first() or state.sharded:
         state.bind(common_rank(environment.config()))

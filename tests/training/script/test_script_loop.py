@@ -626,6 +626,22 @@ if {guard}:
         advanced(loop, 4)
 
 
+def test_program_started_by_script_trains_by_itself(make: Make, tmp_path: Path):
+    """It would wait for the client, which speaks with the script, and the script for it."""
+    text = """
+import subprocess, sys
+fed = fedgc.join(torch.nn.Linear(2, 1), samples=3)
+if len(sys.argv) > 1:
+    sys.exit(7 if fed.step() and not fed.joined and fedgc.client_settings()["name"] == "north" else 1)
+fed.step()
+sys.exit(subprocess.run([sys.executable, __file__, "again"]).returncode)
+"""
+    loop = ready(make(script(tmp_path, text)))
+    begin(loop, work())
+    with pytest.raises(TaskFailed, match="exit status 7"):
+        advanced(loop, 4)
+
+
 def test_script_that_dies_in_validation_without_work_is_reported(make: Make, tmp_path: Path):
     text = """
 fed = fedgc.join(torch.nn.Linear(2, 1), samples=3, validate=lambda m: exit(3))
