@@ -107,7 +107,9 @@ class Callback(TrainerCallback):
             self._fed.log(loss=logs["loss"])
         if logs and self._fed.joined and "train_samples_per_second" in logs:  # of ENDLESS steps
             samples = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-            logs["train_samples_per_second"] = samples * logs["train_steps_per_second"]
+            per_second = round(state.global_step / logs["train_runtime"], 3)
+            logs["train_steps_per_second"] = per_second
+            logs["train_samples_per_second"] = samples * per_second
             state.log_history[-1].update(logs)
 
     def on_evaluate(

@@ -58,6 +58,7 @@ told = {
     "weight": model.weight.tolist(), "global_step": fed.global_step,
     "losses": [row["loss"] for row in trainer.state.log_history if "loss" in row],
     "rate": said.metrics["train_samples_per_second"] / said.metrics["train_steps_per_second"],
+    "timed": said.metrics["train_steps_per_second"] * said.metrics["train_runtime"],
 }
 print("told", json.dumps(told))
 """
@@ -145,6 +146,7 @@ def test_early_stop_hands_in_model_before_best_is_loaded(
         words = client.words()
     assert (vector.tolist(), steps) == ([11.0] * 4, 6)
     assert told(words)["weight"] == [8.0] * 4, "the Trainer loads its best model"
+    assert told(words)["timed"] == pytest.approx(6, rel=0.01), "steps, of which there is no end"
 
 
 def test_best_model_that_would_be_handed_in_is_refused(tmp_path: Path):
