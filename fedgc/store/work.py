@@ -15,7 +15,7 @@ from fedgc.store.views import Round
 
 LONGEST_REASON: Final = 400  # characters; a client may send anything as its failure
 OTHERS: Final = "finished, but not in the sum: others had its chunk, or it came after the round had enough"
-NOT_IN_SUM: Final = "its update is not in the sum"
+NOT_IN_SUM: Final = "its update is not in the sum: it came too late, or the aggregation rule left it out"
 AGAIN: Final = "begun anew from the common model: it got other chunks, or its process had not kept the steps"
 AT_END: Final = "in no sum by the end of the run"
 NO_EXCHANGE: Final = "the run had no exchange that could count it"
