@@ -306,6 +306,7 @@ def one_machine(folder: Path) -> np.ndarray:
 # ---- a server that dies before its first round
 
 
+@pytest.mark.slow  # a server that dies while it collects, below, is resumed in the same way
 @pytest.mark.parametrize("fault", [Fault.SERVER_KILLED_GATHERING], ids=named_after)
 def test_fault_server_killed_while_gathering_restarts_round(ongoing: Ongoing, fault: Fault) -> None:
     ongoing.relay.lets_in = lambda _: len(ongoing.relay.living) < SETTINGS["min_clients"] - 1

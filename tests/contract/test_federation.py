@@ -117,6 +117,7 @@ def test_interrupted_block_records_run_as_stopped(tmp_path: Path) -> None:
             assert store.run("interrupted").state == "stopped"
 
 
+@pytest.mark.slow  # quick tests carry such arrays without processes
 def test_dtype_unknown_to_numpy_fails_no_run(federation) -> None:
     task = {"task": "benchmarks.counting:on_half_base", "rounds": 1, "run": "half-base"}
     run = federation.submit(COUNTING | task | {"min_clients": 1, "threads": 1, "replicas": 1})

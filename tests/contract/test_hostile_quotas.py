@@ -13,6 +13,7 @@ pytestmark = pytest.mark.contract
 ROUNDS = 200  # more than fit into the time of a flood until it is noticed
 
 
+@pytest.mark.slow  # quick tests exclude a client by its lines without processes
 def test_hostile_flood_excludes_client_and_rounds_continue(tmp_path: Path, caplog) -> None:
     sink = crooked.Rows()
     driver, rows, _ = crooked.run(tmp_path, crooked.flood_of_pings, sink, rounds=ROUNDS, lines_per_s=200.0)

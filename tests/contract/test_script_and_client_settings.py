@@ -141,15 +141,17 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
             "raise ValueError('no data here')",
             r"client (north|south): the script ended: exit status 1: ValueError: no data .*script\.log",
         ),
-        (
+        pytest.param(
             "wrong.py",
             WRONG_OPTIMIZER,
             r"clients? (north|south)(, (north|south))?: task: optimizer\(\) raised TypeError",
+            marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             "parsing.py",
             "import argparse\nargparse.ArgumentParser().parse_args()",
             r"importing parsing raised SystemExit",
+            marks=pytest.mark.slow,
         ),
     ],
 )  # fmt: skip

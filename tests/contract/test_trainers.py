@@ -73,6 +73,7 @@ def test_script_with_trainer_takes_part_in_every_round(federation: Federation, n
     took_part(federation, name)
 
 
+@pytest.mark.slow  # quick tests run a notebook as a script without a federation
 def test_notebook_as_script_takes_part_in_every_round(federation: Federation, tmp_path: Path) -> None:
     path = tmp_path / "train.ipynb"
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])

@@ -172,6 +172,7 @@ def test_failed_validation_of_one_site_is_one_warning(sites: Federation, script:
     assert {round_: len(own) for round_, own in scores.items()} == {0: 2, 1: 2, 2: 2}
 
 
+@pytest.mark.slow  # quick tests end such a run without processes
 def test_run_without_asked_figure_ends_in_one_line(sites: Federation, script: str, tmp_path: Path) -> None:
     settings = {**SETTINGS, "script": script, "run": "unknown", "rounds": 20, "best": "f1"}
     number = sites.submit({**settings, "checkpoint_dir": str(tmp_path / "runs")})
