@@ -48,9 +48,10 @@ examples: $(READY)
 hospitals: $(READY)
 	$(BIN)/python -m examples.hospitals.federation --folder build/hospitals-$$(date +%Y%m%d-%H%M%S)
 
-# One thread of numpy and torch for each of the two processes: more than there are cores would wait.
+# One thread of numpy and torch for each of the three processes: with more threads than cores they would wait for
+# each other. Three, because a test that starts processes leaves a core idle at times.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m 'not contract and not slow and not gpu'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 -m 'not contract and not slow and not gpu'
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m 'contract and not slow' tests/contract
 
 test-slow: $(READY)
