@@ -17,7 +17,7 @@ help:
 	@echo "make examples   runs all examples, one after the other, with a line for each"
 	@echo "make hospitals   eight local clients, of which the slowest holds half of the data; two fail"
 	@echo "make test    every test that needs no GPU and no minutes"
-	@echo "make canary  the contract tests with the newest flwr, in an environment of its own"
+	@echo "make canary  the contract tests with the newest flwr, transformers, peft and lightning, apart"
 	@echo "make fuzz    the properties with examples nobody has tried yet, a million hostile events, a million inputs"
 	@echo "make docs    the documentation as a site, in site/"
 	@echo "make reference   the generated parts of docs/, written again"
@@ -72,15 +72,18 @@ test-gpu: $(READY)
 	$(BIN)/python -m pytest -m gpu
 
 # pyproject.toml may not allow the newest flwr yet: it is installed past the requirement, and its own
-# requirements are not checked. A failure here tells what a new release of Flower breaks.
+# requirements are not checked. A failure here tells what a new release of Flower, or of the libraries whose
+# trainers take part, breaks.
+TRAINERS := transformers accelerate peft lightning
 CANARY := .venv-canary
 canary:
 	test -x $(CANARY)/bin/python || $(PYTHON) -m venv $(CANARY)
 	$(CANARY)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	rm -rf fedgc.egg-info
 	$(CANARY)/bin/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
+	$(CANARY)/bin/python -m pip install --quiet --upgrade $(TRAINERS)
 	$(CANARY)/bin/python -m pip install --quiet --no-deps --upgrade flwr
-	@$(CANARY)/bin/python -c 'from importlib.metadata import version; print("canary: flwr", version("flwr"))'
+	@$(CANARY)/bin/python -m pip list | grep -E "^($$(echo flwr $(TRAINERS) | tr ' ' '|')) "
 	$(CANARY)/bin/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m 'contract and not slow' tests/contract
 	$(CANARY)/bin/python -m pytest -q tests/flower/test_private_names.py
 
