@@ -45,6 +45,7 @@ GIVEN: Final[Mapping[str, Setting]] = {
     "timing.start-timeout-s": 60.0,  # so that the consortium hears why the fleet is not there
 }
 LONGEST_NAME: Final = 64  # characters of a run's name
+NEWEST: Final = 100  # runs of a SuperLink among which that of the consortium is looked for
 _NOT_IN_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _DIGITS: Final = 8  # of a digest
 
@@ -135,8 +136,10 @@ def write_place(environment: ScriptEnvironment) -> Path:
 
 def _must_be_another(superlink: Superlink, consortium: int) -> None:
     """Refuse a site inside itself: a fleet that waits for its own gateway never gathers."""
-    with suppress(EdgeFailed):  # it does not know the run
-        superlink.status(consortium)
+    runs = []
+    with suppress(EdgeFailed):  # the run that is submitted next says why
+        runs = superlink.ask("list", "--limit", str(NEWEST))["runs"]  # a number not there would be an ERROR
+    if any(each["run-id"] == str(consortium) for each in runs):
         raise Unusable(
             f"node config {SITE}: saw {superlink.name}, the SuperLink of the consortium itself, "
             "needed that of the site's fleet"

@@ -1,11 +1,12 @@
 """Test the settings of a site's run, and what a gateway refuses."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from flwr.app import Context, RecordDict
 
-from fedgc.cli.gateway import serve_site, site_settings
+from fedgc.cli.gateway import _must_be_another, serve_site, site_settings
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, Unusable
 from fedgc.flower.client import _client
@@ -91,3 +92,18 @@ def test_gateway_needs_no_task_of_its_own(tmp_path: Path) -> None:
     context = Context(1, 2, node, RecordDict(), {"task": "no_such_module:task"})
     with _client(context, None, "spring@1") as client:
         assert client.task is None
+
+
+def test_superlink_of_consortium_is_refused_as_site() -> None:
+    """A question for one run would be an ERROR in the log of each other SuperLink."""
+    asked: list[str] = []
+
+    def ask(*words: str) -> dict[str, object]:
+        asked.extend(words)
+        return {"runs": [{"run-id": "7", "status": "running"}]}
+
+    superlink = SimpleNamespace(name="ward", ask=ask)
+    _must_be_another(superlink, 8)
+    with pytest.raises(Unusable, match="saw ward, the SuperLink of the consortium itself"):
+        _must_be_another(superlink, 7)
+    assert "--run-id" not in asked
