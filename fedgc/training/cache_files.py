@@ -205,7 +205,8 @@ class CacheFiles:
     def _remove(self, stem: str, but: Path | None = None) -> None:
         for path in self._files(stem):
             if path != but:
-                path.unlink(missing_ok=True)
+                with suppress(OSError):  # as on a disk that became read-only: a later process ignores it
+                    path.unlink()
 
     def _write(self, stem: str, content: object, digest: str = "") -> None:
         """Write a file, replacing others of this stem; its name ends with the digest."""

@@ -1,6 +1,8 @@
 """Test cache files: complete, of the same model only, and continued by a later process."""
 
+import errno
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -85,6 +87,20 @@ def test_close_also_frees_disk(bench, small, folder):
     assert len(list(folder.iterdir())) == 2
     engine.handle(Close("me", 1, "synced", True))
     assert list(folder.iterdir()) == []
+    assert engine.kept() == ()
+
+
+def test_file_that_cannot_be_removed_costs_no_work(bench, small, folder, monkeypatch):
+    engine = cache_files(bench, small, folder)
+    engine.handle(bench.work([0, 1]))
+    bench.drain(engine)
+    engine.keep()
+
+    def refuse(path: Path, **_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    engine.handle(Close("me", 1, "synced", True))
     assert engine.kept() == ()
 
 
