@@ -47,6 +47,9 @@ class StepReports:
         statistics.moved(w, steps)
         state = self.clients[w] = LocalState(steps, steps, statistics.steps[w], since)
         state.able = owes or self._loads(w, event)
+        if self.held[w] and not state.able:
+            saw = sum(each.samples for each in event.holds)
+            statistics.failure[w] = f"returned with other data: saw {saw} samples, needed {self.samples[w]}"
         self._note(w)
         return state
 

@@ -471,6 +471,18 @@ def test_lost_update_is_left_out_and_chunk_is_named():
     np.testing.assert_allclose(fleet.sum / fleet.weight, fleet.plain)
 
 
+def test_row_names_other_data_of_returning_client():
+    """A gateway that is started again announces the clients of its fleet that are there then."""
+    plan = planned(2)
+    machine, fleet = begun(plan)
+    reach(machine, fleet, "client 0", 4)
+    reach(machine, fleet, "client 1")
+    back = joined(plan, "client 0", 2.0)
+    fleet.obey(machine, machine.handle(replace(back, holds=(Held("chunk 0", 4),))), 2.0)
+    assert machine.statistics.failure[0] == "returned with other data: saw 4 samples, needed 10"
+    assert fleet.unsent == ["client 1"]
+
+
 def test_returning_client_is_asked_again_only_with_its_update():
     for steps in (TARGET, 0):
         plan = planned(2)
