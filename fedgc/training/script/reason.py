@@ -18,7 +18,9 @@ EXCEPTIONS: Final = ("Error", "Exception", "Interrupt", "Exit", "BadTask", "Task
 FOLLOWED: Final = re.compile(  # what a rank says if another has died, or if rank 0 has lost its client
     r"gloo|NCCL|TCPStore|[Cc]onnection (closed|reset|refused)|DistBackendError|DistNetworkError|EdgeFailed"
 )
-RANK: Final = re.compile(r"^(\[rank\d+\]:|\d+:|\[default\d+\]:)\s*")  # torch and `srun --label` put it there
+# torch and `srun --label` put the number of a rank there, and Python the bar of a group of exceptions.
+RANK: Final = re.compile(r"^((\[rank\d+\]:|\d+:|\[default\d+\]:|\|)\s*)+")
+RULE: Final = re.compile(r"^\+[-+ \d]+$")  # between the exceptions of a group
 KILLED: Final = re.compile(r"^traceback : (Signal \d+ \(\w+\))")  # torchrun's report of the first failure
 OURS: Final = re.compile(r"^fedgc\.errors\.\w+: ")  # the kind of an error whose message is complete
 OF_RANK: Final = re.compile(r"^rank\s*: (\d+)")
@@ -38,7 +40,8 @@ def reason_of(status: int | None, output: str) -> str:
     'the script ended: killed by SIGKILL'
     """
     output = IGNORED.sub("", output)
-    lines = [line for each in output.splitlines() if (line := RANK.sub("", each.strip()))]
+    stripped = (RANK.sub("", each.strip()) for each in output.splitlines())
+    lines = [line for line in stripped if line and not RULE.match(line)]
     told = [line for line in lines if _is_exception(line)]
     causes = [line for line in told if not FOLLOWED.search(line)]
     killed = _killed_rank(lines)

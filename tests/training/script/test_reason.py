@@ -38,6 +38,15 @@ IGNORED = (
 )
 
 
+GROUP = """  + Exception Group Traceback (most recent call last):
+  |   File "train.py", line 1, in <module>
+  | ExceptionGroup: several (1 sub-exception)
+  +-+---------------- 1 ----------------
+    | {}
+    +------------------------------------
+"""
+
+
 @pytest.mark.parametrize(
     ("status", "output", "says"),
     [
@@ -54,6 +63,8 @@ IGNORED = (
         (1, IGNORED + "ValueError: no data\n", "exit status 1: ValueError: no data"),
         (1, "no data here\n" + IGNORED, "exit status 1: no data here"),
         (3, "loading\nnothing here\n", "exit status 3: nothing here"),
+        (1, GROUP.format("ValueError: no data"), "exit status 1: ValueError: no data"),
+        (1, GROUP.format("my.OutOfData: there is none"), "exit status 1: my.OutOfData: there is none"),
         (-9, "loading\n", "killed by SIGKILL"),
         (137, "loading\n", "killed by SIGKILL"),
         (255, "", "exit status 255"),
