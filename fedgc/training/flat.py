@@ -274,7 +274,7 @@ def exchanged_tensors(module: nn.Module, private: Sequence[str] = ()) -> Exchang
 
     Raises:
         BadTask: No parameter is left to exchange, a pattern matches nothing or one name of a tied tensor
-            that is exchanged, or a tensor has no shape yet.
+            that is exchanged, or a tensor has no shape yet or is sparse.
 
     Example:
         >>> tensors = exchanged_tensors(nn.Linear(2, 1), private=["bias"])
@@ -298,9 +298,16 @@ def exchanged_tensors(module: nn.Module, private: Sequence[str] = ()) -> Exchang
     parameters = {name: each for name, each in trained.items() if name not in kept}
     if not parameters:
         raise BadTask("task: the model has no trainable parameter to exchange, needed at least one")
-    return ExchangedTensors(
-        parameters, {name: each for name, each in buffers.items() if name not in kept}, kept
-    )
+    sent = {name: each for name, each in buffers.items() if name not in kept}
+    _refuse_sparse(parameters | sent)
+    return ExchangedTensors(parameters, sent, kept)
+
+
+def _refuse_sparse(tensors: Mapping[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if tensor.layout != torch.strided:
+            needed = "a dense tensor, or register_buffer(..., persistent=False) for one that is not exchanged"
+            raise BadTask(f"task: saw {name} of the model as {tensor.layout}, needed {needed}")
 
 
 def _tied(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, str]:

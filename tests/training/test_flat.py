@@ -117,12 +117,22 @@ def test_vector_of_other_form_is_refused_and_changes_nothing(vector, seen):
     assert np.array_equal(flat.read(), before)
 
 
+def with_edges() -> nn.Module:
+    module = nn.Linear(2, 1)
+    module.register_buffer("edges", torch.eye(2).to_sparse())
+    return module
+
+
 @pytest.mark.parametrize(
     ("module", "seen"),
     [
         (nn.ReLU(), "no trainable parameter"),
         (nn.Linear(2, 1).double(), "weight of the model is torch.float64, needed torch.float32"),
         (nn.LazyLinear(2), "weight of the model has no shape yet"),
+        (
+            with_edges(),
+            "saw edges of the model as torch.sparse_coo, needed a dense tensor, or register_buffer",
+        ),
         ("module", "a str, needed a torch module"),
     ],
 )
@@ -139,3 +149,7 @@ def test_pattern_for_one_name_of_tied_weights_is_refused(private: list[str]):
     with pytest.raises(BadTask, match=r"saw a pattern for 2\.weight, which is tied to 0\.weight"):
         FlatModel(module, private)
     assert next(iter(FlatModel(module, [*private, "0.weight"]).private)) == "0.weight"
+
+
+def test_sparse_buffer_may_be_private():
+    assert list(FlatModel(with_edges(), private=["edges"]).private) == ["edges"]
