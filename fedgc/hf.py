@@ -82,9 +82,18 @@ class Callback(TrainerCallback):
             return
         if state.max_steps < ENDLESS:
             sys.stderr.write(ENDS_EARLY.format(state.max_steps))
+        else:  # for the progress bar, which reads it next
+            state.max_steps = self._fed.settings.rounds * self._fed.settings.round_steps
         self._fed.prepare(others["train_dataloader"], others["optimizer"])
         if not self._fed.step():
             control.should_training_stop = True
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        """Lift the limit again, which the progress bar has read."""
+        if args.max_steps == ENDLESS:
+            state.max_steps = ENDLESS
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object

@@ -97,6 +97,17 @@ def test_partial_work_is_handed_in_within_epoch_and_trainer_goes_on(script: Path
     assert steps in checkpoints(tmp_path), "the Trainer saves at its end"
 
 
+def test_progress_bar_ends_with_steps_of_run(script: Path, tmp_path: Path):
+    script.write_text(script.read_text().replace("disable_tqdm=True", "disable_tqdm=False"))
+    with Driven(script, tmp_path) as client:
+        client.begin(fill=5.0)
+        client.handed(client.steps(4))
+        words = client.words()
+    run = RunConfig()
+    assert f"/{run.rounds * run.round_steps} [" in words
+    assert told(words)["steps"] >= 4, "the bar's end is not the Trainer's"
+
+
 def test_trainer_alone_ends_at_its_own_limit(script: Path, tmp_path: Path):
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
