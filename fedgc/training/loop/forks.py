@@ -6,18 +6,22 @@ signal is blocked during a fork, and the fork handles it in the system's way bef
 """
 
 import atexit
+import multiprocessing
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.util import Finalize
 from types import FrameType
 from typing import Any, Final
 
 from fedgc.errors import FedgcError
 
 Handler = Callable[[int, FrameType | None], None]
+
+LATEST: Final = 100  # greater than the priorities of multiprocessing's own, which come after it
 
 _handlers: Final[set[Handler]] = set()  # installed by this module, of which one may be in force
 _blocked: Final = threading.local()  # by thread, the signals that were blocked before its fork
@@ -40,10 +44,16 @@ def leave_at_exit(hand_over: Callable[[], None]) -> None:
             return
         if getattr(sys, "last_value", None) is not None:
             return  # it ended with an exception: the weights may be half-way through a step
+        error = sys.exc_info()[1]  # of a process of multiprocessing, which is no `last_value`
+        if error is not None and getattr(error, "code", error):
+            return
         with suppress(FedgcError):
             hand_over()
 
-    atexit.register(leave)
+    if multiprocessing.parent_process() is None:
+        atexit.register(leave)
+    else:
+        Finalize(None, leave, exitpriority=LATEST)  # a forked process of multiprocessing calls no atexit
 
 
 def _is_ours(handler: Any) -> bool:  # noqa: ANN401  a function, a number or None
