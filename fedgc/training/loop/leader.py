@@ -4,6 +4,7 @@ Between two steps, `next` returns the next action. While the script may train an
 that costs one look at the socket.
 """
 
+import os
 import socket
 import sys
 import time
@@ -60,6 +61,9 @@ class Action:
 
 
 ENDED: Final = "fedgc: the client has ended the training"
+FORKED: Final = (
+    "fedgc: saw a step of a fork of the process that called fedgc.join, needed both in one process"
+)
 HEARTBEAT_S: Final = 30.0  # in which all ranks hear of rank 0: less than the timeout of a process group
 NUMBERS: Final = len(Action(Do.STEP).numbers())
 
@@ -97,6 +101,7 @@ class Leader:
         """Connect to the client; raise EdgeFailed if it is not there."""
         self._line = LineSocket(_connected(environment.socket), takes_descriptors=True)
         self._line.send("hello", secret=environment.secret)
+        self._process = os.getpid()
         self._pace_s = environment.pace_s
         self._memory: SharedVectors | None = None
         self._actions: deque[Action] = deque()
@@ -114,6 +119,7 @@ class Leader:
 
         A model that is `trained` already is no first model: the client gives it to nobody.
         """
+        self._refuse_fork()
         self._line.send("announce", **layout.fields(), samples=samples, validates=validates, trained=trained)
         message = self._hear()
         if message["kind"] == "refused":
@@ -150,6 +156,7 @@ class Leader:
 
     def count_step(self) -> None:
         """Count a step that ended now, after it has taken at least the client's least time."""
+        self._refuse_fork()
         if self._pace_s:
             self._rest()
         self.count_steps(self.steps + 1, time.monotonic() - self._since)
@@ -216,6 +223,11 @@ class Leader:
         self._line.close()
 
     # ---- inside
+
+    def _refuse_fork(self) -> None:
+        """Raise BadTask in a fork: it shares the counters, and has a model of its own."""
+        if os.getpid() != self._process:
+            raise BadTask(FORKED)
 
     @property
     def _shared(self) -> SharedVectors:

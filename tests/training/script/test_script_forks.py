@@ -24,6 +24,18 @@ if __name__ == "__main__":
     child.start()
     child.join()
 """
+FORKED = """
+import os, torch, fedgc
+model = torch.nn.Linear(1, 1)
+fed = fedgc.join(model, samples=3)
+child = 0
+while fed.step():
+    with torch.no_grad():
+        model.weight.add_(1.0), model.bias.add_(1.0)
+    if not child and not (child := os.fork()):
+        fed.step()
+        os._exit(0)
+"""
 
 
 @pytest.fixture
@@ -52,3 +64,14 @@ def test_failed_child_process_hands_nothing_in(script: Path, tmp_path: Path, met
         with pytest.raises(TaskFailed, match="the script ended: exit status 0"):
             client.steps(3)
         assert not client.loop.has_left
+
+
+def test_step_of_fork_is_refused_and_not_counted(script: Path, tmp_path: Path):
+    """It would be counted for the process that has joined, whose model it does not change."""
+    script.write_text(FORKED)
+    with Driven(script, tmp_path) as client:
+        client.begin(fill=5.0)
+        vector, steps = client.handed(client.steps(20))
+        words = client.words()
+    assert vector.tolist() == [5.0 + steps] * 2
+    assert "saw a step of a fork of the process that called fedgc.join, needed" in words
