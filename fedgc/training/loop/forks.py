@@ -45,7 +45,7 @@ def leave_at_exit(hand_over: Callable[[], None]) -> None:
         if getattr(sys, "last_value", None) is not None:
             return  # it ended with an exception: the weights may be half-way through a step
         error = sys.exc_info()[1]  # of a process of multiprocessing, which is no `last_value`
-        if error is not None and getattr(error, "code", error):
+        if error is not None and (not isinstance(error, SystemExit) or error.code):
             return
         with suppress(FedgcError):
             hand_over()
