@@ -28,7 +28,7 @@ from fedgc.round.aggregator import Aggregator
 from fedgc.round.deadline import trains
 from fedgc.round.dropouts import Dropouts
 
-TOO_SLOW: Final = "upload too slow"  # the failure of a client that is given up at the upload deadline
+NO_UPDATE: Final = "no update by the upload deadline"  # the failure of a client that is slow, or away
 PATIENCE: Final = 3  # times the longer of uploading and training: the limit of repairs
 
 
@@ -136,7 +136,7 @@ class Collecting:
         if event.now < self.until:
             return self._await(event.now)
         for w in self.aggregator.expire(final=event.now >= self._latest):
-            self._roster.statistics.failure[w] = TOO_SLOW
+            self._roster.statistics.failure[w] = NO_UPDATE
             self._roster.statistics.awaited.add(w)
         self.until = min(event.now + self._limit_s, self._latest)
         return self._await(event.now)

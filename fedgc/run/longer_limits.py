@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from fedgc.config import AUTO, RunConfig
 from fedgc.messages import SUMMED
-from fedgc.round.collecting import TOO_SLOW
+from fedgc.round.collecting import NO_UPDATE
 from fedgc.round.limits import FIRST_DEADLINE_S
 from fedgc.round.machine import Round
 from fedgc.round.plan import Plan
@@ -107,5 +107,5 @@ class LongerLimits:
             yield self._model.grown(over.assignment.model_limit_s)
         if healthy and over.working_s >= over.roster.limit_s and not any(statistics.finished):
             yield self._work.grown(over.roster.limit_s)
-        if any(statistics.failure[w] == TOO_SLOW for w in ready):
+        if any(statistics.failure[w] == NO_UPDATE for w in ready):
             yield self._upload.grown(over.plan.upload_deadline_s)

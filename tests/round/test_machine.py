@@ -649,7 +649,7 @@ def test_endless_upload_is_replaced_by_others():
             work(machine, clients, name, 60.0)
     send_all(machine, clients, 60.0)
     assert machine.outcome == "synced"
-    assert machine.statistics.failure[plan.clients.index(silent)] == "upload too slow"
+    assert machine.statistics.failure[plan.clients.index(silent)] == "no update by the upload deadline"
     np.testing.assert_allclose(clients.total, clients.plain, rtol=1e-9)
 
 

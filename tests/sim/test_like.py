@@ -95,7 +95,9 @@ def test_second_half_is_predicted_from_first(path: Path, gate: dict[str, object]
 def test_absences_and_links_are_rebuilt_from_rows():
     """b is lost in round 2 and back in round 4, a in round 4; c leaves; d joins late and is mute once."""
     lost = ClientRow("b", control_bytes=10, failure="lost")
-    mute = replace(worked("d"), counted=0, up_bytes=0, upload_s=0.0, failure="upload too slow")
+    mute = replace(
+        worked("d"), counted=0, up_bytes=0, upload_s=0.0, failure="no update by the upload deadline"
+    )
     rows = [
         round_row(1, [worked("a"), worked("b", 0.2), worked("c")]),
         round_row(2, [worked("a"), lost, worked("c"), worked("d")]),
