@@ -31,6 +31,7 @@ from fedgc.errors import (
     printable,
     words_of,
 )
+from fedgc.flower.evaluate_fn import AppEvaluation
 from fedgc.flower.left_out import LeftOut
 from fedgc.flower.sink import Live, LiveClient, Sink
 from fedgc.flower.stock_layout import Layout, Vector
@@ -64,8 +65,6 @@ HINTS: Final = (  # by what errors of Flower say; a client_fn looks for the reco
     ("No train function registered", "; needed a ClientApp with @app.train: saw none, as in that of fedgc"),
 )
 
-EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
-
 
 @dataclass(frozen=True, slots=True)
 class StockJob:
@@ -78,7 +77,7 @@ class StockJob:
     evaluate_config: ConfigRecord
     save: Callable[[Checkpoint], None] | None = None
     resume: Checkpoint | None = None
-    evaluate_fn: EvaluateFn | None = None
+    evaluation: AppEvaluation | None = None
 
 
 @dataclass(slots=True)
@@ -147,6 +146,8 @@ class StockDriver:
             time.sleep(POLL_S)
         self._collect_evaluations()
         self.result.arrays = self._record(self._optimizer.average(self._model))
+        if self._job.evaluation is not None:
+            self.result.evaluate_metrics_serverapp.update(self._job.evaluation.records)
         self._show(self._clock(), force=True)
         return self._over()
 
@@ -370,18 +371,15 @@ class StockDriver:
             self._send("evaluate", sorted(free), round_)
 
     def _evaluate(self, round_: int) -> None:
-        """Evaluate the present model on the server, if there is an `evaluate_fn`."""
-        if self._job.evaluate_fn is None:
+        """Evaluate the present model on the server, if the app does."""
+        if self._job.evaluation is None:
             return
         try:
-            metrics = figures_of(
-                self._job.evaluate_fn, round_, self._record(self._optimizer.average(self._model))
-            )
+            metrics = self._job.evaluation(round_, self._record(self._optimizer.average(self._model)))
         except TaskFailed as error:
             self._log.log(WARNING, "round %d: %s", round_, error)
             return
         if metrics:
-            self.result.evaluate_metrics_serverapp[round_] = MetricRecord(dict(metrics))
             self._job.sink.evaluated(round_, metrics)
 
     def _keep(self, closed: Closed) -> None:
@@ -446,19 +444,6 @@ def _grid_call() -> Iterator[None]:
         yield
     except Exception as error:  # Flower may raise anything
         raise _GridFailed(f"Flower's grid: {words_of(error)}") from error
-
-
-def figures_of(evaluate_fn: EvaluateFn, round_: int, arrays: ArrayRecord) -> dict[str, float]:
-    """Return the numeric metrics of a Flower `evaluate_fn` for a model."""
-    try:
-        record = evaluate_fn(round_, arrays)
-    except Exception as error:  # the user's code may raise anything
-        raise TaskFailed(f"evaluate_fn raised {words_of(error)}") from error
-    if record is None:
-        return {}
-    if not isinstance(record, MetricRecord):
-        raise TaskFailed(f"evaluate_fn returned a {type(record).__name__}, needed a MetricRecord or None")
-    return {name: float(value) for name, value in record.items() if isinstance(value, int | float)}
 
 
 def line_of(row: RoundRow) -> str:

@@ -46,12 +46,21 @@ def _named(names: list[str]) -> str:
     return f"{shown} and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else shown
 
 
+def lists_in(record: Mapping[str, Any]) -> str:
+    """Return the names of metrics that are lists, as text; empty without any."""
+    return _named(sorted(name for name, value in record.items() if _is_list(value)))
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list)
+
+
 def left_out(content: RecordDict) -> Iterator[tuple[str, str]]:
     """Yield what `metrics_of` leaves out, in a word and as a text; Flower's strategies leave out nothing."""
     record = only(content.metric_records, "metrics")
-    if lists := sorted(name for name, value in record.items() if isinstance(value, list)):
-        yield "lists", f"saw lists as metrics ({_named(lists)}), needed single numbers: they are left out"
-    numbers = sorted(record.keys() - {EXAMPLES, *lists}, key=_rank)
+    if lists := lists_in(record):
+        yield "lists", f"saw lists as metrics ({lists}), needed single numbers: they are left out"
+    numbers = sorted((name for name in record.keys() - {EXAMPLES} if not _is_list(record[name])), key=_rank)
     if more := numbers[MOST_FIGURES:]:
         text = f"saw {len(numbers)} metrics, needed at most {MOST_FIGURES}: left out are {_named(more)}"
         yield "many", text

@@ -28,6 +28,7 @@ from fedgc.errors import EdgeFailed, TaskFailed, Unusable
 from fedgc.flower.app_config import placed, submitted_name
 from fedgc.flower.cache_folders import full_name
 from fedgc.flower.driver import Driver
+from fedgc.flower.evaluate_fn import AppEvaluation, EvaluateFn
 from fedgc.flower.initialize import Events, announced_model
 from fedgc.flower.job import Evaluate, Job, ServerModel
 from fedgc.flower.masked_federation import federation_of
@@ -38,7 +39,7 @@ from fedgc.flower.scoring import Parts, Scoring
 from fedgc.flower.signals import before_signals, why_stopped
 from fedgc.flower.sink import Sink
 from fedgc.flower.site import gateway_line
-from fedgc.flower.stock_driver import EvaluateFn, StockDriver, StockJob, figures_of
+from fedgc.flower.stock_driver import StockDriver, StockJob
 from fedgc.large_vectors import Scratch
 from fedgc.links.links import Links
 from fedgc.links.log import LOG
@@ -239,11 +240,12 @@ class FedGC(Strategy):
         evaluate_fn: EvaluateFn | None,
     ) -> Callable[[], Result]:
         """Run all rounds; return a function that makes the result."""
+        evaluation = AppEvaluation(evaluate_fn, LOG) if evaluate_fn is not None else None
         if self.config.client_app == "stock":
-            stock = self._start_stock(grid, sink, arrays, configs, evaluate_fn)
+            stock = self._start_stock(grid, sink, arrays, configs, evaluation)
             return lambda: stock.result
-        driver = self._start_fedgc(grid, sink, arrays, evaluate_fn)
-        return lambda: _result(driver)
+        driver = self._start_fedgc(grid, sink, arrays, evaluation)
+        return lambda: _result(driver, evaluation)
 
     def _start_stock(
         self,
@@ -251,7 +253,7 @@ class FedGC(Strategy):
         sink: Sink,
         arrays: ArrayRecord | None,
         configs: tuple[ConfigRecord | None, ConfigRecord | None],
-        evaluate_fn: EvaluateFn | None,
+        evaluation: AppEvaluation | None,
     ) -> StockDriver:
         if unused := _unused_by_stock(self.config):
             LOG.log(WARNING, "without effect on stock clients: %s", ", ".join(unused))
@@ -267,7 +269,7 @@ class FedGC(Strategy):
             evaluate_config or ConfigRecord(),
             self._memory.save,
             self._memory.resume,
-            evaluate_fn,
+            evaluation,
         )
         driver = StockDriver(grid, job, time.monotonic, LOG)
         with before_signals(lambda name: sink.stopped(why_stopped(name))):
@@ -281,7 +283,7 @@ class FedGC(Strategy):
         return self._task
 
     def _start_fedgc(
-        self, grid: Grid, sink: Sink, arrays: ArrayRecord | None, evaluate_fn: EvaluateFn | None
+        self, grid: Grid, sink: Sink, arrays: ArrayRecord | None, evaluation: AppEvaluation | None
     ) -> Driver:
         name = full_name(self._memory.run, grid.run.run_id)
         with (
@@ -289,7 +291,7 @@ class FedGC(Strategy):
             self._connected(grid, name, sink) as connected,
         ):
             model = self._model(connected)
-            job = replace(self._job(model, sink, name, arrays, evaluate_fn), gateway=gateway)
+            job = replace(self._job(model, sink, name, arrays, evaluation), gateway=gateway)
             driver = Driver(job, time.monotonic, LOG, connected.events.queue)
             connected.grid_loop.has_begun = lambda: driver.has_gathered
             release_memory()  # of the module that gave the first vector
@@ -379,7 +381,7 @@ class FedGC(Strategy):
         sink: Sink,
         name: str,
         arrays: ArrayRecord | None,
-        evaluate_fn: EvaluateFn | None,
+        evaluation: AppEvaluation | None,
     ) -> Job:
         past = self._memory
         return Job(
@@ -392,7 +394,7 @@ class FedGC(Strategy):
             self._federation(),
             name,
             first=_vector_of(model, arrays) if arrays is not None else None,
-            evaluate=_on_server(model, evaluate_fn) if evaluate_fn is not None else None,
+            evaluate=_on_server(model, evaluation) if evaluation is not None else None,
             pin=past.pin,
             best=past.best,
             scratch=self._scratch(),
@@ -465,20 +467,22 @@ def _vector_of(common: ServerModel, arrays: ArrayRecord) -> Vector:
         raise Unusable(f"FedGC.start: initial arrays: {error}") from error
 
 
-def _on_server(common: ServerModel, evaluate_fn: EvaluateFn) -> Evaluate:
-    """Return a function that evaluates a vector by a Flower `evaluate_fn`."""
+def _on_server(common: ServerModel, evaluation: AppEvaluation) -> Evaluate:
+    """Return a function that evaluates a vector by the app."""
 
     def evaluate(round_: int, vector: Vector) -> Mapping[str, float]:
-        return figures_of(evaluate_fn, round_, _record(common.state(vector)))
+        return evaluation(round_, _record(common.state(vector)))
 
     return evaluate
 
 
-def _result(driver: Driver) -> Result:
+def _result(driver: Driver, evaluation: AppEvaluation | None) -> Result:
+    """Return Flower's result, with the records that the app's `evaluate_fn` returned."""
     result = Result()
     result.arrays = _record(driver.common.state(driver.average))
+    made = evaluation.record if evaluation is not None else lambda _, metrics: MetricRecord(dict(metrics))
     for round_, metrics in driver.metrics.items():
-        result.evaluate_metrics_serverapp[round_] = MetricRecord(dict(metrics))
+        result.evaluate_metrics_serverapp[round_] = made(round_, metrics)
     return result
 
 

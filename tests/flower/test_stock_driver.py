@@ -12,12 +12,15 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedgc.errors import LONGEST_LINE, BadSetting, BadVector
+from fedgc.flower.evaluate_fn import AppEvaluation
 from fedgc.flower.stock_driver import StockDriver, StockJob
 from fedgc.flower.stock_layout import Layout
 from fedgc.messages import MOST_FIGURES
 from fedgc.store.checkpoint import Checkpoint
 from tests.config_of import config_of
 from tests.flower.test_driver import Kept
+
+LOG = logging.getLogger("test")
 
 FIRST = [np.array([1.0, 2.0]), np.array([4])]  # floating numbers and a counter
 Client = Callable[[int, Message], RecordDict | None]
@@ -153,7 +156,7 @@ def test_figures_of_server_follow_their_round(every: int, rounds: list[int]) -> 
     )
     job = StockJob(
         config, Ordered(), ArrayRecord(FIRST), ConfigRecord(), ConfigRecord(),
-        evaluate_fn=lambda number, _: MetricRecord({"number": number}),
+        evaluation=AppEvaluation(lambda number, _: MetricRecord({"number": number}), LOG),
     )  # fmt: skip
     driver = StockDriver(PlayedGrid(adds(1.0)), job, time.monotonic, logging.getLogger("test"))
     assert driver.drive().complete
@@ -217,7 +220,8 @@ def test_evaluation_of_server_takes_no_time_of_next_round() -> None:
         return MetricRecord({"number": number})
 
     job = StockJob(
-        config, sink, ArrayRecord(FIRST), ConfigRecord(), ConfigRecord(), evaluate_fn=evaluate
+        config, sink, ArrayRecord(FIRST), ConfigRecord(), ConfigRecord(),
+        evaluation=AppEvaluation(evaluate, LOG),
     )  # fmt: skip
     assert StockDriver(SlowGrid(adds(1.0), clock), job, clock, logging.getLogger("test")).drive().complete
     assert [row.covered for row in sink.rows] == [2, 2, 2]
@@ -451,7 +455,14 @@ def test_client_without_evaluate_function_is_asked_once(caplog: pytest.LogCaptur
         scored.append(round_)
         return MetricRecord({"loss": 1.0 / (1 + round_)})
 
-    job = StockJob(config, sink, ArrayRecord(FIRST), ConfigRecord(), ConfigRecord(), evaluate_fn=evaluate)
+    job = StockJob(
+        config,
+        sink,
+        ArrayRecord(FIRST),
+        ConfigRecord(),
+        ConfigRecord(),
+        evaluation=AppEvaluation(evaluate, LOG),
+    )
     assert StockDriver(grid, job, time.monotonic, logging.getLogger("test")).drive().complete
     asked = [each.metadata.dst_node_id for each in grid.sent if each.metadata.message_type == "evaluate"]
     assert sorted(asked) == [1, 2]

@@ -1,5 +1,6 @@
 """Test FedGC with the arguments of Flower's strategies, and its one-line refusals."""
 
+import logging
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,9 +11,9 @@ from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping
 
 from fedgc import FedGC, RunConfig
 from fedgc.errors import TaskFailed, Unusable
+from fedgc.flower.evaluate_fn import AppEvaluation
 from fedgc.flower.sink import Sink
-from fedgc.flower.stock_driver import figures_of
-from fedgc.flower.strategy import _vector_of
+from fedgc.flower.strategy import _result, _vector_of
 from fedgc.training import CommonModel
 from tests.six_chunks import TASK
 
@@ -96,12 +97,30 @@ def test_initial_arrays_become_first_model():
 
 
 def test_evaluate_fn_gives_numbers_or_clear_error():
-    assert figures_of(lambda number, _: MetricRecord({"accuracy": 0.5, "round": number}), 3, None) == {
+    def of(evaluate_fn, round_: int = 1):
+        return AppEvaluation(evaluate_fn, logging.getLogger("test"))(round_, None)
+
+    assert of(lambda number, _: MetricRecord({"accuracy": 0.5, "round": number}), 3) == {
         "accuracy": 0.5,
         "round": 3.0,
     }
-    assert figures_of(lambda *_: None, 1, None) == {}
+    assert of(lambda *_: None) == {}
     with pytest.raises(TaskFailed, match="evaluate_fn returned a dict, needed a MetricRecord or None"):
-        figures_of(lambda *_: {}, 1, None)
+        of(lambda *_: {})
     with pytest.raises(TaskFailed, match="evaluate_fn raised ZeroDivisionError: division by zero"):
-        figures_of(lambda *_: 1 / 0, 1, None)
+        of(lambda *_: 1 / 0)
+
+
+def test_result_has_records_of_evaluate_fn_with_lists(caplog: pytest.LogCaptureFixture):
+    record = MetricRecord({"accuracy": 0.5, "right": 7, "per-class": [0.25, 0.75]})
+    evaluation = AppEvaluation(lambda *_: record, logging.getLogger("test"))
+    assert [evaluation(number, None) for number in (1, 2)] == [{"accuracy": 0.5, "right": 7.0}] * 2
+    assert [each for each in caplog.messages if "lists" in each] == [
+        "round 1: saw lists as metrics of evaluate_fn (per-class), needed single numbers: "
+        "only the result has them"
+    ]
+    common = SimpleNamespace(state=lambda vector: {})
+    figures = {"accuracy": 0.5, "right": 7.0}
+    driver = SimpleNamespace(common=common, average=None, metrics={1: figures, 2: {"accuracy": 0.4}})
+    metrics = _result(driver, evaluation).evaluate_metrics_serverapp
+    assert (dict(metrics[1]), dict(metrics[2])) == (dict(record), {"accuracy": 0.4})
