@@ -109,8 +109,9 @@ def list_chunks(store: StoreUrl, as_json: AsJson = False) -> None:
     encrypted = f"encrypted, clients with the key: {len(manifest.keys)}" if manifest.salt else "not encrypted"
     sys.stdout.write(f"site {manifest.site}, {', '.join(manifest.columns)}, {encrypted}\n")
     for chunk in manifest.chunks:
-        rewritten = f", rewritten {len(chunk.former)} times" if chunk.former else ""
-        sys.stdout.write(f"{chunk.name}  {chunk.samples} samples  {megabytes(chunk.size_bytes)}{rewritten}\n")
+        rewritten = f", rewritten {numbered(len(chunk.former), 'time')}" if chunk.former else ""
+        samples = numbered(chunk.samples, "sample")
+        sys.stdout.write(f"{chunk.name}  {samples}  {megabytes(chunk.size_bytes)}{rewritten}\n")
 
 
 @data.command("verify")
@@ -131,11 +132,12 @@ def verify(store: StoreUrl, site: Annotated[str, typer.Option(help="The site's p
             faults.append(f"{chunk.name}: {error}")
     unknown = opened.digests() - {chunk.digest for chunk in manifest.chunks}
     faults += [f"chunks/{digest}: it is not in the manifest" for digest in sorted(unknown)]
+    chunks = numbered(len(manifest.chunks), "chunk")
     for fault in faults:
         sys.stdout.write(f"{fault}\n")
     if faults:
-        raise EdgeFailed(f"chunk store {opened.url}: {len(faults)} faults in {len(manifest.chunks)} chunks")
-    sys.stdout.write(f"{numbered(len(manifest.chunks), 'chunk')} as site {manifest.site} signed them\n")
+        raise EdgeFailed(f"chunk store {opened.url}: {numbered(len(faults), 'fault')} in {chunks}")
+    sys.stdout.write(f"{chunks} as site {manifest.site} signed them\n")
 
 
 @data.command("remove")

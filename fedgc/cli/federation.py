@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fedgc.errors import BadSetting, Unusable
+from fedgc.errors import BadSetting, Unusable, numbered
 from fedgc.policy import read_statement
 from fedgc.policy.policy import DIGEST
 from fedgc.processes.state_folder import state_folder
@@ -175,7 +175,8 @@ def _sign(opener: Opener, path: Path, descriptor: Descriptor) -> None:
         signed = descriptor.endorse(vault.identity())
     write_descriptor(path, signed)
     fid = signed.federation.fid.hex()
-    sys.stdout.write(f"{path}: descriptor {fid[:_SHOWN]}..., {len(signed.endorsements)} signatures\n")
+    count = numbered(len(signed.endorsements), "signature")
+    sys.stdout.write(f"{path}: descriptor {fid[:_SHOWN]}..., {count}\n")
 
 
 def _more_that_stay(members: int, colluders: int) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedgc.cli.federation import Opener
 from fedgc.cli.policy import asked_in
 from fedgc.cli.settings import parse, trained
-from fedgc.errors import EdgeFailed, NotAllowed, Unusable
+from fedgc.errors import EdgeFailed, NotAllowed, Unusable, numbered
 from fedgc.flower.pinned_task import pinned_statement, signed_by, statement_of
 from fedgc.policy import SentApp, Statement, read_statement
 from fedgc.policy.digests import STATEMENT
@@ -49,7 +49,8 @@ def sign(asked: Asked, opener: Opener) -> None:
     with opener.open(may_make=False) as vault:
         signed = statement.sign(vault.identity())
     signed.write(asked.file)
-    sys.stdout.write(f"{asked.file}: statement {signed.digest}, {len(signed.signatures)} signatures\n")
+    count = numbered(len(signed.signatures), "signature")
+    sys.stdout.write(f"{asked.file}: statement {signed.digest}, {count}\n")
 
 
 def verify(asked: Asked, descriptor: Path | None, *, as_json: bool) -> None:

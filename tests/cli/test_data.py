@@ -60,6 +60,7 @@ def test_verify_names_damaged_and_unknown_chunks(data, tmp_path: Path):
     assert data("verify", "store").startswith("2 chunks as site ")
     first = ChunkStore("store").manifest().chunks[0]
     (tmp_path / "store" / "chunks" / first.digest).write_bytes(b"")
+    data("verify", "store", raises="1 fault in 2 chunks")
     (tmp_path / "store" / "chunks" / "other").write_bytes(b"")
     told = data("verify", "store", raises="2 faults in 2 chunks")
     assert f"{first.name}: truncated: saw 0 bytes" in told

@@ -91,7 +91,9 @@ def test_signatures_are_verified_against_descriptor(table: SessionTable):
     assert (said.returncode, "that is not over it" in said.stderr) == (2, True)
     statement.unlink()
     assert verify(table).returncode == 2
-    table.fedgc("task", "sign", "ward", "--vault", "c.db", "--set", "seed=4", "--set", "rounds=21")
+    sign = ("task", "sign", "ward", "--vault", "c.db")
+    said = table.fedgc(*sign, "--set", "seed=4", "--set", "rounds=21")
+    assert said.stdout.endswith(", 1 signature\n")
     said = verify(table, "--set", "rounds=21")
     assert (said.returncode, "pins its task: saw the statement sha256:" in said.stderr) == (1, True)
 
