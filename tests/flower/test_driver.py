@@ -209,11 +209,11 @@ def test_client_with_other_base_takes_no_part(tmp_path: Path) -> None:
 def test_run_of_known_fleet_ends_once_too_many_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody else will come, so the run does not wait for `timing.start-timeout-s`."""
+    """The run does not wait for `timing.start-timeout-s`, nor for the other client."""
     task = replace(named("digits", config_of(SETTINGS)), model=lambda: frozen_at(1.0))
     monkeypatch.setattr("tests.flower.test_driver.Job", partial(Job, fleet=2))
     other = replace(task, model=lambda: frozen_at(2.0))
-    words = {"own": 1, "others": [other], "min_clients": 2, "start_timeout_s": 600.0}
+    words = {"own": 0, "others": [other], "min_clients": 2, "start_timeout_s": 600.0}
     driver, _, _ = run(tmp_path, changes={"model": task.model}, **words)
     assert driver.finished is not None
     assert "its model differs from the run's" in driver.finished.reason
