@@ -51,7 +51,7 @@ from fedgc.flower.warn_once import WarnOnce
 from fedgc.guards import guarded
 from fedgc.history import RoundRow
 from fedgc.links import typed_json as typed
-from fedgc.links.message.grid_loop import RAISED
+from fedgc.links.message.grid_loop import raised_in
 from fedgc.run.outputs import Finished
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.training import ServerOptimizer
@@ -63,6 +63,7 @@ NO_EVALUATE: Final = "No evaluate function registered"  # Flower's error of a Cl
 HINTS: Final = (  # by what errors of Flower say; a client_fn looks for the record of old messages
     ("fitins.parameters", "; needed a ClientApp with @app.train, saw one with a client_fn"),
     ("No train function registered", "; needed a ClientApp with @app.train: saw none, as in that of fedgc"),
+    ("proximal-mu", "; needed proximal-mu in the train_config of FedGC.start: FedProx adds it by itself"),
 )
 
 
@@ -230,15 +231,13 @@ class StockDriver:
             if about is None:
                 continue
             if reply.has_error():
-                reason = printable(reply.error.reason)
-                hint = next((text for seen, text in HINTS if seen in reason), "")
-                said = f"failed with code {reply.error.code}, {reason}"
+                kind, reason = raised_in(reply.error.reason or "")
                 if about[0] == "evaluate" and NO_EVALUATE in reason:
                     self._ask_no_more(about[1], about[2])
                     continue
-                if raised := RAISED.search(reason):
-                    said = f"raised {raised[1]}: {raised[2]}"
-                self._failed(*about, f"its ClientApp {said}{hint}")
+                hint = next((text for seen, text in HINTS if seen in reason), "")
+                said = f"raised {kind}: " if kind else f"failed with code {reply.error.code}, "
+                self._failed(*about, f"its ClientApp {said}{printable(reason)}{hint}")
             elif about[0] == "train":
                 self._trained(about[1], about[2], reply.content)
             else:

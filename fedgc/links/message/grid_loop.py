@@ -50,7 +50,10 @@ REFUSED_S: Final = 600.0  # until a node is invited again whose site does not al
 NAMED: Final = 3  # nodes whose failure the end of a run repeats
 LONGEST_FAILURE: Final = 600  # characters of an app's failure: a traceback's last line and the path of a log
 NAMED_CLIENT: Final = re.compile(r"client (\S+): (.+)", re.DOTALL)
-RAISED: Final = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'?(.*?)'?>", re.DOTALL)  # how Flower writes it
+RAISED: Final = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'?(.*?)'?>$", re.DOTALL)  # how Flower writes it
+SIMULATED: Final = re.compile(
+    r"ClientAppException occurred\. Message: (.*?)\s*'>$", re.DOTALL
+)  # after Ray's text
 NOT_LOADED: Final = (1, 7)  # Flower's codes of an app that cannot be imported
 GIVEN_UP: Final = (3, 4, 5)  # and of a message that has expired or whose node is away: no node has answered
 OTHER_APP: Final = ("No train function registered", "fitins.parameters")  # errors of apps other than fedgc's
@@ -102,6 +105,21 @@ def alike(failures: Iterable[str]) -> list[str]:
         who = f"client{'s' if len(names) > 1 else ''} {', '.join(names[:NAMED])}{more}: " if names else ""
         said.append(f"{who}{reason}")
     return said
+
+
+def raised_in(reason: str) -> tuple[str, str]:
+    """Return the kind of the exception in an error of Flower, if it names one, and its text.
+
+    >>> raised_in("<class 'builtins.ValueError'>:<'saw 1 > 0'>"), raised_in("no such app")
+    (('ValueError', 'saw 1 > 0'), ('', 'no such app'))
+    """
+    if simulated := SIMULATED.search(reason):
+        text = simulated[1]
+        line = re.escape(text.split("\n")[0])
+        kind = re.search(rf"^(?:\w+\.)*(\w+): {line}$", reason, re.MULTILINE)
+        return kind[1] if kind else "Exception", text
+    raised = RAISED.search(reason)
+    return (raised[1], raised[2]) if raised else ("", reason)
 
 
 class GridLoop:
@@ -430,9 +448,8 @@ class GridLoop:
 
     def _failed(self, node: int, reply: Message) -> None:
         """Note the failure of a node's app."""
-        code, said = reply.error.code, reply.error.reason or ""
-        raised = RAISED.search(said)
-        kind, text = (raised[1], raised[2]) if raised else ("", said)
+        code = reply.error.code
+        kind, text = raised_in(reply.error.reason or "")
         shown = text if not kind or kind in OURS else f"{kind}: {text}"
         is_other = any(each in shown for each in OTHER_APP)
         fault = printable(f"{NEEDED}: {shown}" if is_other else shown, LONGEST_FAILURE)
