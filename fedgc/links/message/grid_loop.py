@@ -56,7 +56,11 @@ SIMULATED: Final = re.compile(
 )  # after Ray's text
 NOT_LOADED: Final = (1, 7)  # Flower's codes of an app that cannot be imported
 GIVEN_UP: Final = (3, 4, 5)  # and of a message that has expired or whose node is away: no node has answered
-OTHER_APP: Final = ("No train function registered", "fitins.parameters")  # errors of apps other than fedgc's
+OTHER_APP: Final = (  # errors of apps other than fedgc's; the last two are of a client_fn
+    "No train function registered",
+    "fitins.parameters",
+    "Invalid message type: train.",
+)
 NEEDED: Final = 'saw another ClientApp, needed that of fedgc, or client.app = "stock"'
 ANSWERED: Final = "its Flower message is answered"
 FOLLOWED: Final = "its SuperNode has begun another"

@@ -480,6 +480,7 @@ def test_client_that_fails_for_good_ends_run_that_needs_it(link, caplog, least, 
     [
         "<class 'ValueError'>:<\"No train function registered with name 'session'\">",
         "<class 'KeyError'>:<'fitins.parameters'>",
+        "<class 'ValueError'>:<'Invalid message type: train.session'>",
     ],
 )
 def test_clientapp_other_than_that_of_fedgc_is_named_as_cause(link, caplog, reason) -> None:
