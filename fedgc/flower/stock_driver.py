@@ -7,6 +7,7 @@ their message.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -358,6 +359,7 @@ class StockDriver:
         self._train_metrics = []
         row = self._left_out.row(row)
         self._log.log(INFO, "%s", line_of(row))
+        self._name_alike(row)
         self._job.sink.append(row)
         is_evaluated = self._job.config.evaluates_after(round_) and closed.weight > 0
         if is_evaluated:
@@ -368,6 +370,14 @@ class StockDriver:
             until = self._clock() + max(LEAST_DEADLINE_S, self._machine.limit_s)
             self._evaluations[round_] = _Evaluation(free, until, len(free))
             self._send("evaluate", sorted(free), round_)
+
+    def _name_alike(self, row: RoundRow) -> None:
+        """Say how many clients failed in a way of which the log names the first one."""
+        failures = Counter(each.failure for each in row.clients if f"train {each.failure}" in self._warned)
+        for reason, count in failures.items():
+            if count > 1:
+                text = f"{count} clients failed alike: {reason}"
+                self._warn_once(text, row.round, text)
 
     def _evaluate(self, round_: int) -> None:
         """Evaluate the present model on the server, if the app does."""

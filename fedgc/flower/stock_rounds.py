@@ -374,8 +374,12 @@ class StockRounds:
 
 
 def _fault_of(row: RoundRow) -> str:
-    failed = (f"{each.client}: {each.failure}" for each in row.clients if each.failure)
-    return next(failed, "no client answered")
+    failed = [each for each in row.clients if each.failure]
+    if not failed:
+        return "no client answered"
+    first = failed[0]
+    more = sum(each.failure == first.failure for each in failed) - 1
+    return f"{first.client}{f' and {more} more' if more else ''}: {first.failure}"
 
 
 def name_of(node: int) -> str:

@@ -354,6 +354,18 @@ def test_invalid_answer_is_left_out_and_others_count(client: Client, reason: str
     np.testing.assert_allclose(driver.result.arrays.to_numpy_ndarrays()[0], FIRST[0] + 2.0)
 
 
+def test_count_of_clients_that_fail_alike_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The reason is logged for the first of them, so a second one would be known by the answers alone."""
+    _, over, _, _, _ = run(lambda *_: None, rounds=2)
+    said = [each for each in caplog.messages if "it raised" in each]
+    failure = "its ClientApp failed with code 2, it raised at length"
+    assert said == [
+        f"round 1: node-1: the train message failed: {failure}",
+        f"round 1: 2 clients failed alike: {failure}",
+    ]
+    assert over.reason.startswith(f"node-1 and 1 more: {failure}; ")
+
+
 def long_array_name(node: int, message: Message) -> RecordDict:
     answer = adds(1.0)(node, message)
     if node == 1 and "arrays" in answer:

@@ -128,7 +128,7 @@ def test_run_ends_after_its_rounds_or_without_progress() -> None:
     idle.nodes_seen(0.0, [1])
     idle.nodes_seen(0.0, [1, 2])
     idle.failed(1.0, 1, 1, "no labels")
-    said = "node-1: no labels; 1 round done, and no work was ever counted"
+    said = "node-1 and 1 more: no labels; 1 round done, and no work was ever counted"
     assert idle.failed(1.0, 2, 1, "no labels")[-1] == Finished(said, False)
     barren = stock()
     barren.nodes_seen(0.0, [1, 2])
@@ -138,7 +138,7 @@ def test_run_ends_after_its_rounds_or_without_progress() -> None:
         barren.failed(now, 1, round_, "code 2, it raised")
         barren.failed(now, 2, round_, "code 2, it raised")
     assert not barren.finished.complete
-    assert barren.finished.reason == "node-1: code 2, it raised; 3 rounds in a row gave nothing"
+    assert barren.finished.reason == "node-1 and 1 more: code 2, it raised; 3 rounds in a row gave nothing"
     few = stock(**{"start_timeout_s": 5.0, "min_clients": 2})
     assert few.nodes_seen(1.0, [1]) == ()
     assert few.nodes_seen(5.0, [1])[-1] == Finished(
