@@ -329,8 +329,9 @@ class StockDriver:
         level = INFO if answers == asked else WARNING
         if asked:
             self._log.log(level, "round %d evaluated: %s answers=%d/%d", round_, figures, answers, asked)
-        if metrics:
+        if answers:
             self.result.evaluate_metrics_clientapp[round_] = MetricRecord(dict(metrics))
+        if metrics:
             self._job.sink.evaluated(round_, metrics)
 
     def _mean(self, round_: int, replies: list[tuple[float, Metrics]]) -> Metrics:

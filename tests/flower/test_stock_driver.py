@@ -181,6 +181,32 @@ def test_figures_of_server_follow_their_round(every: int, rounds: list[int]) -> 
     }
 
 
+def test_result_has_every_round_that_clients_evaluated() -> None:
+    def client(node: int, message: Message) -> RecordDict:
+        answer = adds(1.0)(node, message)
+        del answer["metrics"]["loss"]
+        return answer
+
+    result = run(client, evaluate_every=1)[0].result
+    for found in (result.train_metrics_clientapp, result.evaluate_metrics_clientapp):
+        assert {round_: dict(each) for round_, each in found.items()} == {1: {}, 2: {}}
+
+
+def test_result_holds_all_that_evaluate_fn_returned() -> None:
+    figures = {"n": 1, "per-class": [0.5, 1.0]}
+    config, sink = config_of({"rounds": 1, "client_app": "stock"}), Kept()
+    job = StockJob(
+        config, sink, ArrayRecord(FIRST), ConfigRecord(), ConfigRecord(),
+        evaluation=AppEvaluation(lambda number, _: MetricRecord(figures) if number else None, LOG),
+    )  # fmt: skip
+    driver = StockDriver(PlayedGrid(adds(1.0)), job, time.monotonic, logging.getLogger("test"))
+    assert driver.drive().complete
+    assert {round_: dict(each) for round_, each in driver.result.evaluate_metrics_serverapp.items()} == {
+        1: figures
+    }
+    assert type(driver.result.evaluate_metrics_serverapp[1]["n"]) is int
+
+
 class Clock:
     """A clock that goes on by a step each time it is read."""
 
