@@ -144,7 +144,7 @@ class Driver:
         self._evaluations = Evaluations(
             job, self._background, self._validation, self._privacy, self._warn_once
         )
-        self.metrics: Final = self._validation.metrics
+        self.figures: Final = self._validation.of_server, self._validation.of_clients
         self.finished: Finished | None = None
 
     def _new_optimizer(self) -> NextModel:

@@ -481,8 +481,11 @@ def _result(driver: Driver, evaluation: AppEvaluation | None) -> Result:
     result = Result()
     result.arrays = _record(driver.common.state(driver.average))
     made = evaluation.record if evaluation is not None else lambda _, metrics: MetricRecord(dict(metrics))
-    for round_, metrics in driver.metrics.items():
+    of_server, of_clients = driver.figures
+    for round_, metrics in of_server.items():
         result.evaluate_metrics_serverapp[round_] = made(round_, metrics)
+    for round_, metrics in of_clients.items():
+        result.evaluate_metrics_clientapp[round_] = MetricRecord(dict(metrics))
     return result
 
 

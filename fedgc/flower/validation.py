@@ -84,8 +84,8 @@ class Validation:
         self._judged = False  # there was time for the figures of a model
         self._working: dict[str, float] = {}  # since when, by client
         self._longest_s = 0.0
-        self.metrics: Final[dict[int, Mapping[str, float]]] = {}  # by round
-        self._means: dict[int, Mapping[str, float]] = {}  # those of clients, which go before the server's
+        self.of_server: Final[dict[int, Mapping[str, float]]] = {}  # figures, by round
+        self.of_clients: Final[dict[int, Mapping[str, float]]] = {}  # means, which go before the server's
 
     # ---- models
 
@@ -171,13 +171,16 @@ class Validation:
     def _show(self, version: int) -> None:
         """Record the mean figures of a model."""
         round_, mean = self._models[version].round, self._figures.mean(version)
-        if all(self.metrics.get(round_, {}).get(name) == each for name, each in mean.items()):
+        known = self.of_clients.get(round_, {})
+        if all(known.get(name) == each for name, each in mean.items()):
             return
-        self.metrics[round_] = {**self.metrics.get(round_, {}), **mean}
-        self._means[round_] = mean
+        self.of_clients[round_] = {**known, **mean}
         shown = " ".join(f"{name}={value:.4g}" for name, value in mean.items())
         self._log.log(INFO, "round %d validated by clients: %s", round_, shown)
-        self._sink.evaluated(round_, self.metrics[round_])
+        self._sink.evaluated(round_, self._figures_of(round_))
+
+    def _figures_of(self, round_: int) -> Mapping[str, float]:
+        return {**self.of_server.get(round_, {}), **self.of_clients.get(round_, {})}
 
     # ---- figures of the server
 
@@ -189,13 +192,13 @@ class Validation:
     def evaluated(self, round_: int, figures: Mapping[str, float] | None) -> None:
         """Take in the server's own figures of a model; None if there are none."""
         self._evaluating.discard(round_)
-        if figures is not None:
+        if figures:
             self._reported |= figures.keys()
-            known = self.metrics.get(round_, {})
-            self.metrics[round_] = {**known, **figures, **self._means.get(round_, {})}
-            shown = " ".join(f"{name}={value:.4g}" for name, value in self.metrics[round_].items())
+            self.of_server[round_] = figures
+            known = self._figures_of(round_)
+            shown = " ".join(f"{name}={value:.4g}" for name, value in known.items())
             self._log.log(INFO, "round %d evaluated: %s", round_, shown)
-            self._sink.evaluated(round_, self.metrics[round_])
+            self._sink.evaluated(round_, known)
         for version in [each for each, model in self._models.items() if model.round == round_]:
             if figures is not None:
                 self._judge(version, figures, ON_SERVER)

@@ -24,6 +24,7 @@ from fedgc.flower.client_loop import ClientLoop
 from fedgc.flower.driver import Driver
 from fedgc.flower.job import Job
 from fedgc.flower.sink import Live, Sink
+from fedgc.flower.strategy import _result
 from fedgc.history import BestModel, ClientRow, RoundRow, Speeds
 from fedgc.links.identity import Identity
 from fedgc.links.receivers.receivers import session_link
@@ -288,7 +289,7 @@ def one_machine(driver: Driver, folder: Path) -> np.ndarray:
 def test_run_gives_rows_metrics_summaries_and_checkpoints(tmp_path: Path) -> None:
     driver, sink, saved = run(tmp_path)
     assert sorted(sink.metrics) == [1, 2]
-    assert sink.metrics == driver.metrics
+    assert (sink.metrics, {}) == driver.figures
     assert sink.phases[-1] == "over"
     for row in sink.rows:
         assert len(row.clients) == 3
@@ -405,6 +406,16 @@ def test_clients_score_every_model_and_last(tmp_path: Path) -> None:
     assert sorted(sink.metrics) == [0, 1, 2]
     for round_, own in sink.scores.items():
         assert all(each == pytest.approx(sink.metrics[round_]) for each in own.values())
+
+
+def test_result_holds_figures_of_server_and_clients_apart(tmp_path: Path) -> None:
+    """Flower's result has a place for each; those of clients hid the server's of the same name."""
+    driver, _, _ = run(tmp_path, changes={"validate": lambda model: {"accuracy": 2.0}})
+    result = _result(driver, None)
+    assert sorted(result.evaluate_metrics_clientapp) == [0, 1, 2]
+    assert all(dict(each) == {"accuracy": 2.0} for each in result.evaluate_metrics_clientapp.values())
+    assert sorted(result.evaluate_metrics_serverapp) == [1, 2]
+    assert all(each["accuracy"] <= 1.0 for each in result.evaluate_metrics_serverapp.values())
 
 
 def test_local_clients_score_last_model(tmp_path: Path) -> None:

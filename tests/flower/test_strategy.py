@@ -121,6 +121,6 @@ def test_result_has_records_of_evaluate_fn_with_lists(caplog: pytest.LogCaptureF
     ]
     common = SimpleNamespace(state=lambda vector: {})
     figures = {"accuracy": 0.5, "right": 7.0}
-    driver = SimpleNamespace(common=common, average=None, metrics={1: figures, 2: {"accuracy": 0.4}})
+    driver = SimpleNamespace(common=common, average=None, figures=({1: figures, 2: {"accuracy": 0.4}}, {}))
     metrics = _result(driver, evaluation).evaluate_metrics_serverapp
     assert (dict(metrics[1]), dict(metrics[2])) == (dict(record), {"accuracy": 0.4})

@@ -258,6 +258,14 @@ def test_figure_of_clients_is_shown_before_that_of_server(*, server_first: bool)
     assert run.sink.means[0] == {"accuracy": pytest.approx(0.6), "loss": 0.3}
 
 
+def test_evaluation_without_figures_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    run = Run()
+    with caplog.at_level(logging.INFO):
+        run.validation.evaluating(0)
+        run.validation.evaluated(0, {})
+    assert (run.validation.of_server, run.sink.means, caplog.messages) == ({}, {}, [])
+
+
 def test_figures_of_unknown_version_are_ignored() -> None:
     run = Run()
     run.score(10**12, 0.9, 0.9)
